@@ -1,0 +1,55 @@
+# Every target but help and clean first sets up .venv, and needs only make and Python with venv.
+# Nothing is written outside this checkout but pip's cache, and that only when there is a HOME.
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+# pip's isolated build reads its pins from the environment only: older pips from the first
+# variable, newer ones from the second. The path is relative, because pip splits it at spaces.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+# Without a HOME, pip would look up the user's home directory and write its cache there.
+ifeq ($(strip $(HOME)),)
+export PIP_NO_CACHE_DIR := 1
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench soak docs clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
+
+demo: $(READY) ## record a session, ask about it, freeze it and replay it
+	$(BIN)/agentobs demo
+
+test: $(READY) ## run the tests; make test ARGS='-k journal' passes more to pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup -q $(ARGS)
+
+check: $(READY) ## format, lint and types, changing nothing
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: $(READY) ## measure the overhead against the floors and the peers
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(READY) ## run the long tests, which make test leaves out
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+docs: $(READY) ## write the generated documents anew
+	$(BIN)/python -m tests.write_docs
+
+clean: ## remove the environment, caches and builds; recordings in .agentobs stay
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "agentobs needs Python 3.11 or newer, and $(PYTHON) is not: name one, as in make PYTHON=python3.12." >&2; exit 1; }
+	"$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
