@@ -1,0 +1,33 @@
+"""agentobs: a flight recorder for LLM agents.
+
+What happened, what it cost, where the time went; and a failed session becomes a test that runs offline.
+The names below are imported at first use, so that `import agentobs` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentobs.recording.session import Session, fail, record, session, stop_recorder
+    from agentobs.store.database import connect, query
+
+_HOMES = {
+    "Session": "agentobs.recording.session",
+    "fail": "agentobs.recording.session",
+    "record": "agentobs.recording.session",
+    "session": "agentobs.recording.session",
+    "stop_recorder": "agentobs.recording.session",
+    "connect": "agentobs.store.database",
+    "query": "agentobs.store.database",
+}
+
+__all__ = ["Session", "connect", "fail", "query", "record", "session", "stop_recorder"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agentobs' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

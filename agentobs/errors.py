@@ -1,0 +1,53 @@
+"""The exception tree: each error says what was found, where, and what to do next.
+
+    AgentobsError
+    ├── UsageError          the caller asked for something that cannot be (unknown session, bad option)
+    ├── HomeError           the home directory cannot be used (not writable, a symlink, another owner)
+    ├── DamagedError        bytes that we wrote do not read back (segment, fixture, store)
+    ├── ForeignError        a file that is not ours, or of a newer version than this code reads
+    └── RecordingError      a session cannot be frozen or served (incomplete, content off)
+
+`DivergenceError` lives in `replay.divergence`: it must also be an `anthropic.AnthropicError`, so that
+the SDK raises it once and as it is, and this module imports nothing.
+"""
+
+from __future__ import annotations
+
+
+class AgentobsError(Exception):
+    """An error of ours, with its facts as fields.
+
+    Attributes:
+        found: what was found, in one sentence without a final stop.
+        where: the file, option or id that it was found in, or an empty string.
+        todo: what the reader can do now, in one sentence, or an empty string.
+    """
+
+    def __init__(self, found: str, *, where: str = "", todo: str = "") -> None:
+        self.found, self.where, self.todo = found, where, todo
+        super().__init__(found, where, todo)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        after = f" {self.todo}." if self.todo else ""
+        return f"{place}{self.found}.{after}"
+
+
+class UsageError(AgentobsError):
+    """The caller asked for something that does not exist or does not fit together."""
+
+
+class HomeError(AgentobsError):
+    """The home directory cannot hold recordings."""
+
+
+class DamagedError(AgentobsError):
+    """Bytes that were written by us do not read back as they were written."""
+
+
+class ForeignError(AgentobsError):
+    """A file that we did not write, or that a newer version of us wrote."""
+
+
+class RecordingError(AgentobsError):
+    """A recording that lacks what the request needs."""

@@ -1,0 +1,1 @@
+"""The nouns: frozen values that everything else passes around. They import nothing of ours."""

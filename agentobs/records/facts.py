@@ -1,0 +1,245 @@
+"""Facts: the content-free records that become rows, one class per table.
+
+Each field is a number, a boolean, an instant in nanoseconds since 1970, an id or a label. The meaning
+and unit of every field stand once, as column comments in the store's migrations; the reference of the
+tables is generated from there, and a test holds both to the same names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentobs.records.labels import Label
+
+Outcome = Literal["completed", "failed"]
+AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """A session began."""
+
+    session_id: str
+    name: Label
+    started_ns: int
+    entry: Label | None
+    agentobs_version: Label
+    sdk_version: Label | None
+    python_version: Label
+    platform: Label
+    tags: Mapping[str, str]
+    arguments_content: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """A session ended."""
+
+    session_id: str
+    ended_ns: int
+    outcome: Outcome
+    reason: Label | None
+    signature: str | None
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionStart:
+    """A prompt came."""
+
+    session_id: str
+    interaction_id: str
+    lane: Label
+    started_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionEnd:
+    """A prompt got its final answer, or none."""
+
+    session_id: str
+    interaction_id: str
+    ended_ns: int
+    result: Label
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One HTTP try of a request to the provider."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    llm_request_id: str
+    attempt_id: str
+    attempt: int
+    continues_attempt_id: str | None
+    span_id: str | None
+    started_ns: int
+    headers_ns: int | None
+    first_chunk_ns: int | None
+    duration_ns: int
+    method: Label
+    endpoint: Label
+    streamed: bool
+    model_requested: Label | None
+    model: Label | None
+    status: int | None
+    outcome: AttemptOutcome
+    error_type: Label | None
+    stop_reason: Label | None
+    message_id: Label | None
+    request_id: Label | None
+    retry_after_ms: float | None
+    message_count: int | None
+    tool_use_count: int
+    request_bytes: int
+    response_bytes: int
+    chunk_count: int
+    redactions: int
+    request_content: str | None
+    response_content: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """Tokens of one attempt, or of one iteration of it."""
+
+    session_id: str
+    attempt_id: str
+    at_ns: int
+    iteration: int
+    kind: Label
+    billed: bool
+    model: Label
+    input_tokens: int
+    output_tokens: int
+    reasoning_tokens: int | None
+    cache_read_tokens: int
+    cache_write_5m_tokens: int
+    cache_write_1h_tokens: int
+    web_search_requests: int
+    service_tier: Label | None
+    inference_geo: Label | None
+    speed: Label | None
+    certainty: Label
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The model asked for a tool."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    attempt_id: str
+    tool_use_id: Label
+    name: Label
+    ordinal: int
+    asked_ns: int
+    input_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool call got its result."""
+
+    session_id: str
+    tool_use_id: Label
+    started_ns: int | None
+    duration_ns: int | None
+    answered_ns: int
+    source: Literal["run", "wire"]
+    outcome: Label
+    is_error: bool
+    result_bytes: int
+    content: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened at an instant."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    at_ns: int
+    kind: Label
+    label: Label | None
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStart:
+    """An interval began."""
+
+    session_id: str
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    lane: Label
+    name: Label
+    label: Label | None
+    started_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEnd:
+    """An interval ended."""
+
+    session_id: str
+    span_id: str
+    ended_ns: int
+    status: Literal["ok", "error", "cancelled"]
+    error_type: Label | None
+
+
+Fact = (
+    SessionStart
+    | SessionEnd
+    | InteractionStart
+    | InteractionEnd
+    | Attempt
+    | UsageRow
+    | ToolUse
+    | ToolResult
+    | Event
+    | SpanStart
+    | SpanEnd
+)
+
+TABLES: dict[type, str] = {
+    SessionStart: "session_starts",
+    SessionEnd: "session_ends",
+    InteractionStart: "interaction_starts",
+    InteractionEnd: "interaction_ends",
+    Attempt: "attempts",
+    UsageRow: "usage",
+    ToolUse: "tool_uses",
+    ToolResult: "tool_results",
+    Event: "events",
+    SpanStart: "span_starts",
+    SpanEnd: "span_ends",
+}
+"""The table of each kind of fact; its name is also the kind of its journal line."""
+
+
+def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
+    """Return a session's end, failed where nobody said so but its last interaction ended in an error."""
+    if end.outcome == "failed" or last is None or not last.is_error:
+        return end
+    return dataclasses.replace(
+        end, outcome="failed", reason=last.result, signature=f"result:{last.result}"
+    )
+
+
+def columns(fact: Fact) -> dict[str, Any]:
+    """Return the fields of a fact by column name, in the order of the table."""
+    return {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}

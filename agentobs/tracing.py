@@ -1,0 +1,93 @@
+"""Where we are: the current place of a run, and the spans opened there.
+
+The place travels by context variable, so that tasks and `asyncio.to_thread` inherit it; threads that
+were started without a context fall back to the process's own session, where there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import replace
+
+from agentobs import world
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import SpanEnd, SpanStart
+from agentobs.records.labels import Label
+from agentobs.sink import sink
+
+_place: ContextVar[Place | None] = ContextVar("agentobs_place", default=None)
+_process_place: Place | None = None
+
+
+def place() -> Place | None:
+    """Return where the caller is, or None outside every session."""
+    return _place.get() or _process_place
+
+
+def set_process_place(here: Place | None) -> None:
+    """Set the place of code that runs outside every session's context."""
+    global _process_place
+    _process_place = here
+
+
+@contextlib.contextmanager
+def at(here: Place) -> Iterator[Place]:
+    """Be at `here` for as long as the context is open.
+
+    Never held across the `yield` of an async generator: there the context of the closing task differs.
+    """
+    token = _place.set(here)
+    try:
+        yield here
+    finally:
+        _place.reset(token)
+
+
+def enter(here: Place) -> object:
+    """Be at `here` until `leave` is called with the returned token."""
+    return _place.set(here)
+
+
+def leave(token: object) -> None:
+    """Go back to where `enter` was called; harmless from another context."""
+    with contextlib.suppress(ValueError):
+        _place.reset(token)  # type: ignore[arg-type]  # an opaque token to callers
+
+
+def open_span(
+    name: str, here: Place, *, label: Label | None = None, now: int | None = None
+) -> Place:
+    """Open a span under the one at `here` and return the place inside it."""
+    span_id = world.new_id()[16:]
+    sink.emit(
+        SpanStart(
+            session_id=here.session_id,
+            trace_id=here.interaction_id or here.session_id,
+            span_id=span_id,
+            parent_span_id=here.span_id,
+            lane=Label(here.lane),
+            name=Label(name),
+            label=label,
+            started_ns=world.now() if now is None else now,
+        )
+    )
+    return replace(here, span_id=span_id)
+
+
+def close_span(
+    inside: Place, error: BaseException | None = None, *, cancelled: bool = False
+) -> None:
+    """Close the span at `inside`; with an error its class is kept, never its text."""
+    if inside.span_id is None:
+        return
+    sink.emit(
+        SpanEnd(
+            session_id=inside.session_id,
+            span_id=inside.span_id,
+            ended_ns=world.now(),
+            status="cancelled" if cancelled else "error" if error else "ok",
+            error_type=Label(type(error).__name__) if error else None,
+        )
+    )
