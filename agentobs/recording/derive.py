@@ -1,0 +1,477 @@
+"""From exchanges to facts: what one HTTP attempt says about turns, tools, usage and interactions.
+
+A `SessionView` follows one session. Our own loop says where it is; of any other client the same things
+are read off the wire: a request that goes on from an earlier answer continues its conversation, a new
+prompt opens an interaction, a `tool_result` answers the call that an earlier answer made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from agentobs.recording.bodies import Body
+from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange
+from agentobs.records.facts import (
+    Attempt,
+    AttemptOutcome,
+    Fact,
+    InteractionEnd,
+    InteractionStart,
+    SpanEnd,
+    SpanStart,
+    ToolResult,
+    ToolUse,
+    UsageRow,
+)
+from agentobs.records.labels import Label
+from agentobs.records.messages import assemble, blocks, is_stream, tool_results
+from agentobs.records.usage import Certainty, usage_rows
+
+Labeller = Callable[[str], Label]
+"""Makes a label of a name; what is none becomes a keyed digest."""
+
+MESSAGES = "/v1/messages"
+"""The path of the questions that make turns."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class _Lane:
+    turns: int = 0
+    interaction_id: str | None = None
+    derived: bool = False
+
+
+@dataclass(slots=True)
+class SessionView:
+    """What the recorder knows of one session while it is recorded."""
+
+    session_id: str
+    label: Labeller
+    new_id: Callable[[], str]
+    _lanes: dict[str, _Lane] = field(default_factory=dict)
+    _open_calls: dict[str, str] = field(default_factory=dict)
+    _attempt_of: dict[str, str] = field(default_factory=dict)
+    _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+
+    def attempt(
+        self, exchange: ModelExchange, body: Body, contents: tuple[str, str]
+    ) -> Iterator[Fact]:
+        """Yield the facts of one attempt; `contents` are the content ids of its two bodies."""
+        lane = self._lanes.setdefault(exchange.place.lane, _Lane())
+        heard = _hear(exchange.answer)
+        asks = exchange.question.path.partition("?")[0] == MESSAGES
+        yield from self._interaction(exchange, body, lane, asks)
+        yield from self._answered(exchange, body)
+        turn = exchange.place.turn or (lane.turns + 1 if asks else None)
+        place = Place(
+            self.session_id,
+            exchange.place.interaction_id or lane.interaction_id,
+            exchange.place.lane,
+            turn,
+            exchange.place.span_id,
+        )
+        fact = self._fact(exchange, body, contents, place, heard)
+        yield fact
+        yield from self._span(exchange, fact)
+        yield from self._usage(exchange, fact, heard)
+        if asks and heard.message.get("role") == "assistant":
+            lane.turns = max(lane.turns, turn or 0)
+            _remember(self._attempt_of, str(heard.message.get("id")), fact.attempt_id)
+            _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
+            for block_id in heard.block_ids:
+                _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
+            yield from self._calls(exchange, place, heard)
+            yield from self._finished(exchange, lane, heard)
+
+    def tool(self, exchange: ToolExchange, content: str) -> Iterator[Fact]:
+        """Yield the facts of a tool call that our own loop ran."""
+        self._open_calls.pop(exchange.question.tool_use_id, None)
+        answered = exchange.started_ns + exchange.duration_ns
+        yield ToolResult(
+            session_id=self.session_id,
+            tool_use_id=self.label(exchange.question.tool_use_id),
+            started_ns=exchange.started_ns,
+            duration_ns=exchange.duration_ns,
+            answered_ns=answered,
+            source="run",
+            outcome=Label(exchange.answer.outcome),
+            is_error=exchange.answer.is_error,
+            result_bytes=_size(exchange.answer.content),
+            content=content,
+        )
+
+    def _interaction(
+        self, exchange: ModelExchange, body: Body, lane: _Lane, asks: bool
+    ) -> Iterator[Fact]:
+        """Open an interaction for a client that does not say where it is, when a new prompt comes."""
+        if exchange.place.interaction_id or not asks:
+            return
+        if lane.interaction_id and not _is_prompt(body):
+            return
+        if lane.interaction_id and lane.derived and self._is_retry(exchange, body):
+            return
+        if lane.interaction_id and lane.derived:
+            yield self._end(lane, exchange.started_ns, "interrupted", True)
+        lane.interaction_id, lane.derived = self.new_id(), True
+        yield InteractionStart(
+            self.session_id, lane.interaction_id, Label(exchange.place.lane), exchange.started_ns
+        )
+
+    def _finished(self, exchange: ModelExchange, lane: _Lane, heard: _Heard) -> Iterator[Fact]:
+        if lane.derived and lane.interaction_id and not heard.calls:
+            yield self._end(lane, exchange.started_ns + exchange.ended_ns, "success", False)
+
+    def _end(self, lane: _Lane, at_ns: int, result: str, is_error: bool) -> InteractionEnd:
+        ended = InteractionEnd(
+            self.session_id, lane.interaction_id or "", at_ns, Label(result), is_error
+        )
+        lane.interaction_id, lane.derived = None, False
+        return ended
+
+    def _answered(self, exchange: ModelExchange, body: Body) -> Iterator[Fact]:
+        """Yield a result for each open tool call that this request answers."""
+        for message in body.new_messages:
+            for block in tool_results(message) if isinstance(message, dict) else ():
+                if self._open_calls.pop(str(block.get("tool_use_id")), None) is None:
+                    continue
+                yield ToolResult(
+                    session_id=self.session_id,
+                    tool_use_id=self.label(str(block["tool_use_id"])),
+                    started_ns=None,
+                    duration_ns=None,
+                    answered_ns=exchange.started_ns,
+                    source="wire",
+                    outcome=Label("failed" if block.get("is_error") else "executed"),
+                    is_error=bool(block.get("is_error")),
+                    result_bytes=_size(block.get("content")),
+                    content=None,
+                )
+
+    def _fact(
+        self,
+        exchange: ModelExchange,
+        body: Body,
+        contents: tuple[str, str],
+        place: Place,
+        heard: _Heard,
+    ) -> Attempt:
+        question, answer = exchange.question, exchange.answer
+        request_id, number = self._llm_request(exchange, body, heard.outcome)
+        model = body.head.get("model")
+        return Attempt(
+            session_id=self.session_id,
+            interaction_id=place.interaction_id,
+            lane=self.label(place.lane),
+            turn=place.turn,
+            llm_request_id=request_id,
+            attempt_id=exchange.attempt_id,
+            attempt=number,
+            continues_attempt_id=self._continues(body),
+            span_id=place.span_id,
+            started_ns=exchange.started_ns,
+            headers_ns=exchange.headers_ns,
+            first_chunk_ns=answer.chunks[0].after_ns if answer.chunks else None,
+            duration_ns=exchange.ended_ns,
+            method=self.label(question.method),
+            endpoint=endpoint(question.path),
+            streamed=is_stream(answer.headers),
+            model_requested=self.label(model) if isinstance(model, str) else None,
+            model=self._maybe(heard.message.get("model")),
+            status=answer.status,
+            outcome=heard.outcome,
+            error_type=self._maybe(heard.error_type),
+            stop_reason=self._maybe(heard.message.get("stop_reason")),
+            message_id=self._maybe(heard.message.get("id")),
+            request_id=self._maybe(answer.headers.get("request-id")),
+            retry_after_ms=_retry_after(answer.headers),
+            message_count=body.message_count,
+            tool_use_count=len(heard.calls),
+            request_bytes=body.size,
+            response_bytes=sum(len(chunk.data) for chunk in answer.chunks),
+            chunk_count=len(answer.chunks),
+            redactions=len(body.redactions),
+            request_content=contents[0],
+            response_content=contents[1],
+        )
+
+    def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
+        """Return the logical request that this attempt belongs to, and its number within, from 1.
+
+        The SDK counts its retries in a header; our own loop retries under one span.
+        """
+        key = self._retry_key(exchange, body)
+        if not _is_ours(exchange) and _retry_count(exchange) == "0":
+            self._retries.pop(key, None)
+        request_id, number = self._retries.pop(key, (exchange.attempt_id, 0))
+        if outcome not in ("ok", "cancelled"):
+            _remember(self._retries, key, (request_id, number + 1))
+        return request_id, number + 1
+
+    def _is_retry(self, exchange: ModelExchange, body: Body) -> bool:
+        return _retry_count(exchange) != "0" and self._retry_key(exchange, body) in self._retries
+
+    def _retry_key(self, exchange: ModelExchange, body: Body) -> tuple[int, str]:
+        if _is_ours(exchange):
+            return exchange.client, str(exchange.place.span_id)
+        return exchange.client, f"{body.message_count} messages, {body.size} bytes"
+
+    def _continues(self, body: Body) -> str | None:
+        """Return the attempt whose answer this request goes on from."""
+        thread = body.head.get("thread")
+        if isinstance(thread, dict) and "previous_message_id" in thread:
+            return self._attempt_of.get(str(thread["previous_message_id"]))
+        repeated = body.base_messages - body.shared_messages if body.repeats_base else 0
+        later = [m for m in body.new_messages[repeated:] if isinstance(m, dict)]
+        for message in reversed(later):
+            for block in blocks(message):
+                block_id = block.get("tool_use_id") or block.get("id")
+                if found := self._attempt_of.get(f"block:{block_id}"):
+                    return found
+        if body.repeats_base and any(m.get("role") == "assistant" for m in later):
+            return self._attempt_of.get(f"body:{body.base}")
+        return None
+
+    def _span(self, exchange: ModelExchange, fact: Attempt) -> Iterator[Fact]:
+        """Give a call of a client that opens no spans one of its own."""
+        if exchange.place.interaction_id:
+            return
+        span_id = exchange.attempt_id[16:]
+        yield SpanStart(
+            session_id=self.session_id,
+            trace_id=fact.interaction_id or self.session_id,
+            span_id=span_id,
+            parent_span_id=exchange.place.span_id,
+            lane=fact.lane,
+            name=Label("llm_request"),
+            label=fact.model_requested,
+            started_ns=exchange.started_ns,
+        )
+        cancelled = fact.outcome == "cancelled"
+        yield SpanEnd(
+            session_id=self.session_id,
+            span_id=span_id,
+            ended_ns=exchange.started_ns + exchange.ended_ns,
+            status="ok" if fact.outcome == "ok" else "cancelled" if cancelled else "error",
+            error_type=fact.error_type,
+        )
+
+    def _usage(self, exchange: ModelExchange, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
+        counts = heard.message.get("usage")
+        if not isinstance(counts, dict) or "output_tokens" not in counts:
+            return
+        model = fact.model or fact.model_requested or Label("unknown")
+        for row in usage_rows(model, counts, heard.certainty):
+            yield UsageRow(
+                session_id=self.session_id,
+                attempt_id=fact.attempt_id,
+                at_ns=exchange.started_ns,
+                iteration=row.iteration,
+                kind=self.label(row.kind),
+                billed=row.billed,
+                model=self.label(row.model),
+                input_tokens=row.input_tokens,
+                output_tokens=row.output_tokens,
+                reasoning_tokens=row.reasoning_tokens,
+                cache_read_tokens=row.cache_read_tokens,
+                cache_write_5m_tokens=row.cache_write_5m_tokens,
+                cache_write_1h_tokens=row.cache_write_1h_tokens,
+                web_search_requests=row.web_search_requests,
+                service_tier=self._maybe(row.service_tier),
+                inference_geo=self._maybe(row.inference_geo),
+                speed=self._maybe(row.speed),
+                certainty=Label(row.certainty),
+            )
+
+    def _calls(self, exchange: ModelExchange, place: Place, heard: _Heard) -> Iterator[Fact]:
+        asked_ns = exchange.started_ns + exchange.ended_ns
+        for ordinal, call in enumerate(heard.calls, 1):
+            tool_use_id = str(call.get("id"))
+            _remember(self._open_calls, tool_use_id, exchange.attempt_id)
+            yield ToolUse(
+                session_id=self.session_id,
+                interaction_id=place.interaction_id,
+                lane=self.label(place.lane),
+                turn=place.turn,
+                attempt_id=exchange.attempt_id,
+                tool_use_id=self.label(tool_use_id),
+                name=self.label(str(call.get("name"))),
+                ordinal=ordinal,
+                asked_ns=asked_ns,
+                input_bytes=call["input_bytes"],
+            )
+
+    def _maybe(self, value: object) -> Label | None:
+        return self.label(value) if isinstance(value, str) and value else None
+
+
+_ID_PART = re.compile(r"[A-Za-z]{2,}_[A-Za-z0-9]{8,}|[0-9a-f-]{16,}")
+
+
+def endpoint(path: str) -> Label:
+    """Return a path as a label of bounded variety: no query, each id replaced by `:id`."""
+    parts = [
+        ":id" if _ID_PART.fullmatch(part) else part for part in path.partition("?")[0].split("/")
+    ]
+    text = re.sub(r"[^A-Za-z0-9._:/@-]", "-", "/".join(parts))
+    return Label(text[:128] or "/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What an answer says, without its text."""
+
+    message: dict[str, Any]
+    calls: list[dict[str, Any]]
+    block_ids: list[str]
+    """The ids of its blocks: of the calls, those that the provider ran itself among them."""
+    outcome: AttemptOutcome
+    error_type: str | None
+    certainty: Certainty
+
+
+def _hear(answer: Answer) -> _Heard:
+    if is_stream(answer.headers):
+        message, starts, error, whole = _skim(answer.body)
+    else:
+        message = assemble(answer.headers, answer.body) if answer.chunks else {}
+        starts = [{**block, "input_bytes": _size(block.get("input"))} for block in blocks(message)]
+        error, whole = message.get("error"), answer.ending == "complete"
+    calls = [
+        {**block, "input_bytes": block["input_bytes"] or _size(block.get("input"))}
+        for block in starts
+        if block.get("type") == "tool_use"
+    ]
+    block_ids = [block["id"] for block in starts if isinstance(block.get("id"), str)]
+    error_type = (
+        error.get("type") if isinstance(error, dict) else _STATUS_ERRORS.get(answer.status or 0)
+    )
+    outcome = _outcome(answer, bool(error), whole)
+    if answer.failure:
+        error_type = answer.failure.name
+    certainty: Certainty = "exact" if whole and not error else "lower_bound"
+    return _Heard(message, calls, block_ids, outcome, error_type, certainty)
+
+
+_STATUS_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+"""What a status means where the client did not read the body, as before a retry (docs.anthropic.com, errors)."""
+
+
+def _outcome(answer: Answer, has_error: bool, whole: bool) -> AttemptOutcome:
+    if answer.status is None:
+        return "cancelled" if answer.ending == "cancelled" else "no_answer"
+    if answer.status >= 400:
+        return "http_error"
+    if has_error:
+        return "stream_error"
+    if answer.ending == "cancelled" and not whole:
+        return "cancelled"
+    if answer.ending in ("cut", "error") or (is_stream(answer.headers) and not whole):
+        return "cut"
+    return "ok"
+
+
+def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool]:
+    """Read a stream for its facts alone: message head, starts of blocks, counts, error, whether it ended."""
+    message: dict[str, Any] = {}
+    starts: dict[str, dict[str, Any]] = {}
+    error: Any = None
+    whole = False
+    for line in body.split(b"\n"):
+        if not line.startswith(b"data:") or b'"text_delta"' in line[:160]:
+            continue
+        event = _event(line[5:])
+        match event.get("type"):
+            case "message_start":
+                message.update({k: v for k, v in _dict(event, "message").items() if k != "content"})
+            case "content_block_start":
+                starts[str(event.get("index"))] = {
+                    **_dict(event, "content_block"),
+                    "input_bytes": 0,
+                }
+            case "content_block_delta" if str(event.get("index")) in starts:
+                partial = _dict(event, "delta").get("partial_json")
+                starts[str(event["index"])]["input_bytes"] += _size(partial)
+            case "message_delta":
+                message.update(_dict(event, "delta"))
+                counts = {k: v for k, v in _dict(event, "usage").items() if v is not None}
+                message["usage"] = {**_dict(message, "usage"), **counts}
+            case "message_stop":
+                whole = True
+            case "completion":
+                whole = event.get("stop_reason") is not None
+            case "error":
+                error = event.get("error") or {"type": "error"}
+            case _:
+                pass
+    return message, list(starts.values()), error, whole
+
+
+def _event(text: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the object under a key, or an empty one where something else stands there."""
+    inner = value.get(key)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _is_prompt(body: Body) -> bool:
+    """Return whether the last message is a person's: a user message that answers no tool call."""
+    last = body.new_messages[-1] if body.new_messages else None
+    return isinstance(last, dict) and last.get("role") == "user" and not tool_results(last)
+
+
+def _is_ours(exchange: ModelExchange) -> bool:
+    """Return whether the client said where it is: our own loop does, others do not."""
+    return exchange.place.interaction_id is not None
+
+
+def _retry_count(exchange: ModelExchange) -> str:
+    return exchange.question.headers.get("x-stainless-retry-count", "0")
+
+
+def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:
+    """Set a key, and forget the oldest one beyond `most`."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        del known[next(iter(known))]
+
+
+def _retry_after(headers: dict[str, str]) -> float | None:
+    for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
+        try:
+            return float(headers[name]) * factor
+        except (KeyError, ValueError):
+            continue
+    return None
+
+
+def _size(value: object) -> int:
+    """Return the bytes of some content: its text, or its JSON."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    if value is None:
+        return 0
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))

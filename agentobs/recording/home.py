@@ -1,0 +1,135 @@
+"""The home: the directory that holds a journal and its store.
+
+.agentobs/            mode 0700
+  key                 32 random bytes for keyed digests
+  segments/           <segment id>.facts and <segment id>.content
+  agentobs.duckdb     the published generation, mode 0400
+  manifest.json       size and digest of that generation
+  ingest.lock         held by the one process that publishes
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentobs import world
+from agentobs.errors import HomeError
+
+ENVIRONMENT = "AGENTOBS_HOME"
+DEFAULT = ".agentobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A home directory that exists and may be used."""
+
+    path: Path
+
+    @property
+    def segments(self) -> Path:
+        """The directory of the journal's segments."""
+        return self.path / "segments"
+
+    @property
+    def database(self) -> Path:
+        """The published DuckDB file."""
+        return self.path / "agentobs.duckdb"
+
+    @property
+    def manifest(self) -> Path:
+        """What the published file must look like."""
+        return self.path / "manifest.json"
+
+    @property
+    def lock(self) -> Path:
+        """The file that the publishing process locks."""
+        return self.path / "ingest.lock"
+
+    def key(self) -> bytes:
+        """Return the home's own key for keyed digests, made at first use."""
+        path = self.path / "key"
+        try:
+            create(path, os.urandom(32))
+        except FileExistsError:
+            pass
+        return path.read_bytes()[:64]
+
+
+def locate(given: str | os.PathLike[str] | None = None) -> Path:
+    """Return the home's path: the one given, else `AGENTOBS_HOME`, else `.agentobs` here."""
+    return Path(given or world.environ(ENVIRONMENT) or DEFAULT).absolute()
+
+
+def open_home(given: str | os.PathLike[str] | None = None) -> Home:
+    """Return the home, made with mode 0700 where it does not exist.
+
+    Raises:
+        HomeError: it is no directory, belongs to another user, or cannot be written.
+    """
+    home = Home(locate(given))
+    try:
+        home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.segments.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise _unusable(home.path, error.strerror or str(error)) from error
+    for path in (home.path, home.segments):
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise _unusable(path, "it is not a directory (a link is not followed)")
+        if found.st_uid != os.getuid():
+            raise _unusable(path, "it belongs to another user")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            path.chmod(0o700)
+    if not os.access(home.segments, os.W_OK | os.X_OK):
+        raise _unusable(home.segments, "it is not writable")
+    return home
+
+
+def existing_home(given: str | os.PathLike[str] | None = None) -> Home:
+    """Return a home that readers can use.
+
+    Raises:
+        HomeError: there is none at that place.
+    """
+    path = locate(given)
+    if not (path / "segments").is_dir() and not (path / "agentobs.duckdb").is_file():
+        raise HomeError(
+            "no recordings here",
+            where=str(path),
+            todo=f"Record a session first (agentobs demo makes one), or name another home with --home or {ENVIRONMENT}",
+        )
+    return Home(path)
+
+
+def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
+    """Create a file that did not exist, whatever the umask, without following a link.
+
+    Raises:
+        FileExistsError: something is there already.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unusable(path: Path, why: str) -> HomeError:
+    return HomeError(
+        f"cannot record here: {why}",
+        where=str(path),
+        todo=f"Name a directory of your own with --home or {ENVIRONMENT}",
+    )

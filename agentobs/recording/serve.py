@@ -1,0 +1,291 @@
+"""A provider that is not the provider: it answers over loopback HTTP from a recording.
+
+Point any client at it with ANTHROPIC_BASE_URL. A request is answered by the first exchange not yet
+served that asks the same question; with `match="order"` by the next one, whatever it asks. What was not
+recorded gets status 410 with `x-should-retry: false`, so that no client asks again. Answers can be cut
+into chunks, paced as recorded, and broken on demand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Literal
+
+from agentobs import world
+from agentobs.errors import UsageError
+from agentobs.records.canonical import question_digest
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    ModelExchange,
+    Question,
+    Recording,
+    kept_request_headers,
+)
+from agentobs.records.messages import split_events
+
+Match = Literal["question", "order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure made on demand at one request."""
+
+    at: int
+    """Which request, counted from 1."""
+    status: int | None = None
+    """Answer with this status in place of the recorded answer, which stays for the next request."""
+    cut_after: int | None = None
+    """Send so many chunks of the answer, then close the connection."""
+
+
+_FAULT = re.compile(r"(?:status:(?P<status>[45]\d\d)|cut:(?P<cut>\d+))@(?P<at>\d+)\Z")
+
+
+def parse_fault(text: str) -> Fault:
+    """Return the fault that `status:529@2` or `cut:3@1` names: what, and at which request.
+
+    Raises:
+        UsageError: the text is neither.
+    """
+    found = _FAULT.match(text)
+    if not found:
+        raise UsageError(
+            f"{text!r} names no fault",
+            where="--fault",
+            todo="Write status:CODE@REQUEST or cut:CHUNKS@REQUEST, such as status:529@2 or cut:3@1",
+        )
+    status, cut = found["status"], found["cut"]
+    return Fault(int(found["at"]), int(status) if status else None, int(cut) if cut else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How to answer."""
+
+    match: Match = "question"
+    """`question`: the first exchange that asks the same; `order`: the next one."""
+    chunk_bytes: int | None = None
+    """Send bodies in pieces of so many bytes; None: as recorded, streams event by event where unknown."""
+    pace: float = 0.0
+    """1.0 waits as long as recorded between chunks, 2.0 half as long; 0.0 does not wait."""
+    faults: tuple[Fault, ...] = ()
+
+
+class Script:
+    """The exchanges of a recording, handed out one by one; safe to share between threads."""
+
+    def __init__(self, recording: Recording, match: Match = "question") -> None:
+        """Hand out the model exchanges of `recording`."""
+        self.exchanges = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
+        self._match = match
+        self._left = list(range(len(self.exchanges)))
+        self._lock = threading.Lock()
+        self._digests = [_digest(e.question) for e in self.exchanges] if match == "question" else []
+        self.asked = 0
+
+    def take(self, question: Question) -> ModelExchange | None:
+        """Return the exchange that answers a question, which is then spent; None where there is none."""
+        digest = _digest(question) if self._match == "question" else ""
+        with self._lock:
+            for place, index in enumerate(self._left):
+                if self._match == "order" or self._digests[index] == digest:
+                    del self._left[place]
+                    return self.exchanges[index]
+        return None
+
+    def count(self) -> int:
+        """Count one more request and return its number, from 1."""
+        with self._lock:
+            self.asked += 1
+            return self.asked
+
+    @property
+    def left(self) -> int:
+        """How many exchanges were not served."""
+        return len(self._left)
+
+
+class ServedProvider:
+    """A loopback HTTP server that answers from a script; a context manager."""
+
+    def __init__(
+        self, recording: Recording, options: ServeOptions | None = None, port: int = 0
+    ) -> None:
+        """Bind to 127.0.0.1 at `port`, 0 for a free one.
+
+        Raises:
+            UsageError: the port is taken.
+        """
+        self.options = options or ServeOptions()
+        self.script = Script(recording, self.options.match)
+        try:
+            self._server = _Server(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used: {error.strerror}",
+                todo="Choose another with --port, or 0",
+            ) from error
+        self._server.provider = self
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        """The base URL to give to a client."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def load(self, recording: Recording) -> None:
+        """Answer from another recording from now on."""
+        self.script = Script(recording, self.options.match)
+
+    def __enter__(self) -> ServedProvider:
+        """Start answering."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def serve_forever(self) -> None:
+        """Answer in this thread until interrupted."""
+        try:
+            self._server.serve_forever(0.1)
+        finally:
+            self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    provider: ServedProvider
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is its own business."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # An answer is several small writes; without this each waits 40 ms for the client's acknowledgement.
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def _answer(self) -> None:
+        provider = self.server.provider
+        question = self._question()
+        number = provider.script.count()
+        fault = next((f for f in provider.options.faults if f.at == number), None)
+        if fault and fault.status:
+            self._send(_made_error(fault.status), None)
+            return
+        taken = provider.script.take(question)
+        if taken is None:
+            self._send(_not_recorded(question, provider.script), None)
+            return
+        answer = replace(taken.answer, chunks=tuple(_rechunked(taken.answer, provider.options)))
+        self._send(answer, fault.cut_after if fault else None)
+
+    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # names that http.server asks for
+
+    def _question(self) -> Question:
+        body = self._read_body()
+        headers = kept_request_headers(dict(self.headers.items()))
+        return Question(self.command, self.path, headers, body)
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            pieces = []
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                pieces.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(pieces)
+        return self.rfile.read(int(self.headers.get("content-length", 0)))
+
+    def _send(self, answer: Answer, cut_after: int | None) -> None:
+        if answer.status is None:
+            self._hang_up()
+            return
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for chunk in answer.chunks[:cut_after]:
+            self._wait(chunk)
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk.data), chunk.data))
+            self.wfile.flush()
+        if cut_after is not None or answer.ending == "cut":
+            self._hang_up()
+            return
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _wait(self, chunk: Chunk) -> None:
+        pace = self.server.provider.options.pace
+        if pace > 0:
+            world.pause(max(chunk.after_ns, 0) / 1e9 / pace)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: what is served is nobody's log."""
+
+
+def _rechunked(answer: Answer, options: ServeOptions) -> Iterator[Chunk]:
+    """Yield the chunks to send, with the wait before each in place of its arrival time."""
+    if options.chunk_bytes:
+        body, size = answer.body, options.chunk_bytes
+        pieces: Sequence[Chunk] = [
+            Chunk(body[at : at + size], 0) for at in range(0, len(body), size)
+        ]
+    elif len(answer.chunks) == 1:
+        pieces = [Chunk(data, 0) for data in split_events(answer.body)]
+    else:
+        pieces = answer.chunks
+    before = 0
+    for piece in pieces:
+        if piece.data:
+            yield Chunk(piece.data, piece.after_ns - before)
+            before = piece.after_ns
+
+
+def _digest(question: Question) -> str:
+    """Return the digest by which questions are the same here: headers are not compared."""
+    return question_digest(question.method, question.path, {}, question.body)
+
+
+def _made_error(status: int) -> Answer:
+    kind = {429: "rate_limit_error", 529: "overloaded_error", 413: "request_too_large"}.get(
+        status, "api_error"
+    )
+    return _json_answer(status, kind, "made by agentobs serve on demand", {"retry-after-ms": "1"})
+
+
+def _not_recorded(question: Question, script: Script) -> Answer:
+    left = f"{script.left} of {len(script.exchanges)} exchanges left"
+    text = f"{question.method} {question.path} was not recorded ({left})"
+    return _json_answer(410, "not_recorded", text, {"x-should-retry": "false"})
+
+
+def _json_answer(status: int, kind: str, message: str, headers: dict[str, str]) -> Answer:
+    body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    return Answer(
+        status, {"content-type": "application/json", **headers}, (Chunk(body, 0),), "complete"
+    )

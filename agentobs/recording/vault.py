@@ -1,0 +1,196 @@
+"""The vault: the content of the segments, read back by digest, and whole sessions rebuilt from it.
+
+Content is reached through the content id that a fact names. A request body is rebuilt byte for byte
+(after redaction) along its chain of differences.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agentobs.errors import DamagedError, RecordingError
+from agentobs.recording.bodies import rebuild
+from agentobs.recording.home import Home
+from agentobs.recording.journal import Line, content_path, facts_path, read
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    Failure,
+    ModelExchange,
+    Place,
+    Question,
+    Recording,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+)
+
+KEPT_BODIES = 32
+"""Rebuilt bodies kept at hand: the next request nearly always differs from one of the last few."""
+
+
+class Vault:
+    """The content of one segment, indexed by content id."""
+
+    def __init__(self, home: Home, segment_id: str) -> None:
+        """Index the segment's content file; a segment without content has none."""
+        self._path = content_path(home, segment_id)
+        self._lines: dict[str, Line] = {}
+        self._bodies: OrderedDict[str, bytes] = OrderedDict()
+        if self._path.exists():
+            for line in read(self._path):
+                if isinstance(line, Line) and line.kind not in ("segment", "seal"):
+                    self._lines[str(line.value().get("content_id"))] = line
+
+    def __contains__(self, content_id: str) -> bool:
+        """Return whether this segment holds that content."""
+        return content_id in self._lines
+
+    def value(self, content_id: str) -> dict[str, Any]:
+        """Return a content line as it was written.
+
+        Raises:
+            RecordingError: it is not there (pruned, never written, or damaged).
+        """
+        if content_id not in self._lines:
+            raise RecordingError(
+                f"content {content_id} is missing",
+                where=str(self._path),
+                todo="agentobs verify tells whether it was damaged; a session without its content cannot be replayed",
+            )
+        return self._lines[content_id].value()
+
+    def question(self, content_id: str) -> Question:
+        """Return a recorded request, its body rebuilt.
+
+        Raises:
+            RecordingError: a link of its chain is missing.
+        """
+        value = self.value(content_id)
+        return Question(value["method"], value["path"], value["headers"], self.body(content_id))
+
+    def body(self, content_id: str) -> bytes:
+        """Return a request body; the chain is walked without recursion, however long it is.
+
+        Raises:
+            RecordingError: a link of its chain is missing.
+            DamagedError: the chain runs in a circle.
+        """
+        chain: list[str] = []
+        link: str | None = content_id
+        while link is not None and link not in self._bodies:
+            if len(chain) > len(self._lines):
+                raise DamagedError("a request body that differs from itself", where=str(self._path))
+            chain.append(link)
+            link = self.value(link)["base"]
+        body = self._bodies[link] if link is not None else b""
+        for each in reversed(chain):
+            value = self.value(each)
+            body = rebuild(body, value["prefix"], value["suffix"], text_bytes(value))
+            self._keep(each, body)
+        return body
+
+    def answer(self, content_id: str) -> Answer:
+        """Return a recorded response with its chunks.
+
+        Raises:
+            RecordingError: it is not there.
+        """
+        value = self.value(content_id)
+        data, at = text_bytes(value), 0
+        chunks: list[Chunk] = []
+        for size, after_ns in value["chunks"]:
+            chunks.append(Chunk(data[at : at + size], after_ns))
+            at += size
+        failure = Failure(*value["failure"]) if value["failure"] else None
+        return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
+
+    def _keep(self, content_id: str, body: bytes) -> None:
+        self._bodies[content_id] = body
+        while len(self._bodies) > KEPT_BODIES:
+            self._bodies.popitem(last=False)
+
+
+def text_bytes(value: dict[str, Any]) -> bytes:
+    """Return the bytes of a content line's `text` or `base64`."""
+    if "base64" in value:
+        return base64.b64decode(value["base64"])
+    text: str = value["text"]
+    return text.encode("utf-8", "surrogatepass")
+
+
+def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Recording:
+    """Return a session whole, from the segments that hold it.
+
+    Raises:
+        RecordingError: the session is not in them, or its content is missing.
+    """
+    start: dict[str, Any] | None = None
+    end: dict[str, Any] | None = None
+    named: dict[str, Any] = {}
+    exchanges: list[ModelExchange | ToolExchange] = []
+    for segment_id in segment_ids:
+        vault = Vault(home, segment_id)
+        for kind, fact in _facts(home, segment_id, session_id):
+            if kind == "session_starts":
+                start, named = fact, json.loads(text_bytes(vault.value(fact["arguments_content"])))
+            elif kind == "session_ends":
+                end = fact
+            elif kind == "attempts":
+                exchanges.append(_attempt(vault, fact))
+            elif kind == "tool_results" and fact["source"] == "run":
+                exchanges.append(_tool(vault, fact))
+    if start is None:
+        raise RecordingError(
+            f"session {session_id} is not in its segments", where=str(home.segments)
+        )
+    return Recording(
+        session_id=session_id,
+        name=named["name"],
+        entry=named["entry"],
+        arguments=named["arguments"],
+        outcome=end["outcome"] if end else "crashed",
+        reason=end["reason"] if end else None,
+        signature=end["signature"] if end else None,
+        dropped=end["dropped"] if end else 0,
+        exchanges=tuple(sorted(exchanges, key=lambda exchange: exchange.started_ns)),
+    )
+
+
+def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    mark = session_id.encode()
+    for line in read(facts_path(home, segment_id)):
+        if isinstance(line, Line) and mark in line.payload:
+            fact = line.value()
+            if fact.get("session_id") == session_id:
+                yield line.kind, fact
+
+
+def _attempt(vault: Vault, fact: dict[str, Any]) -> ModelExchange:
+    return ModelExchange(
+        place=Place(
+            fact["session_id"], fact["interaction_id"], fact["lane"], fact["turn"], fact["span_id"]
+        ),
+        attempt_id=fact["attempt_id"],
+        started_ns=fact["started_ns"],
+        headers_ns=fact["headers_ns"],
+        ended_ns=fact["duration_ns"],
+        question=vault.question(fact["request_content"]),
+        answer=vault.answer(fact["response_content"]),
+    )
+
+
+def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
+    value = vault.value(fact["content"])
+    content = json.loads(text_bytes(value))
+    return ToolExchange(
+        place=Place(fact["session_id"], None, value["lane"], value["turn"]),
+        started_ns=fact["started_ns"],
+        duration_ns=fact["duration_ns"],
+        question=ToolQuestion(value["tool_use_id"], value["name"], content["input"]),
+        answer=ToolAnswer(content["result"], value["is_error"], value["outcome"]),
+    )

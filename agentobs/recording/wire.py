@@ -1,0 +1,439 @@
+"""The wire: transports that tee every exchange of an httpx2 client to the sink.
+
+The transport under the SDK is the one place where a question to the model is recorded: it sees the
+exact bytes of every attempt, sync and async, whoever wrote the agent. The consumer gets each chunk when
+it arrives; nothing is buffered for it, and nothing that we do can raise into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
+
+import httpx2
+
+from agentobs import tracing, world
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    Ending,
+    Failure,
+    ModelExchange,
+    Place,
+    Question,
+    kept_request_headers,
+    kept_response_headers,
+)
+from agentobs.sink import sink
+
+Answerer = Callable[[Question, Place], Answer]
+"""Answers in the provider's place; may raise what the agent should see."""
+PlaceOf = Callable[[], Place]
+
+_answerer: Answerer | None = None
+
+
+@contextlib.contextmanager
+def answering(answerer: Answerer) -> Iterator[None]:
+    """Answer every instrumented client of this process from `answerer`, letting nothing out.
+
+    Process-wide, not by context: threads that the agent starts are answered, too.
+    """
+    global _answerer
+    before, _answerer = _answerer, answerer
+    try:
+        yield
+    finally:
+        _answerer = before
+
+
+def is_answered() -> bool:
+    """Return whether an answerer stands in the provider's place."""
+    return _answerer is not None
+
+
+def instrument(client: Any, place_of: PlaceOf) -> bool:
+    """Wrap the transport and mounts of an Anthropic (or httpx2) client in place.
+
+    `place_of` says where an exchange belongs when no place is current. Proxy, timeouts and verification
+    stay those of the client; copies made by `with_options()` share its http client, and so the wrapping.
+    Returns False where it was wrapped already.
+
+    Raises:
+        UsageError: `client` has no httpx2 client inside.
+    """
+    http = (
+        client
+        if isinstance(client, httpx2.Client | httpx2.AsyncClient)
+        else getattr(client, "_client", None)
+    )
+    if not isinstance(http, httpx2.Client | httpx2.AsyncClient):
+        raise UsageError(
+            f"cannot record {type(client).__name__}: it holds no httpx2 client",
+            todo="Pass an Anthropic or AsyncAnthropic client, or the httpx2 client itself",
+        )
+    if isinstance(http._transport, RecordingTransport | AsyncRecordingTransport):
+        return False
+    wrap: Any = RecordingTransport if isinstance(http, httpx2.Client) else AsyncRecordingTransport
+    number = id(http)
+    http._transport = wrap(http._transport, place_of, number)
+    http._mounts = {
+        pattern: None if inner is None else wrap(inner, place_of, number)
+        for pattern, inner in http._mounts.items()
+    }
+    return True
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _guarded(method: F) -> F:
+    """Keep whatever goes wrong inside a method of ours from the agent; say so once."""
+
+    def guard(self: _Tape, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception as error:
+            if not _Tape.warned:
+                _Tape.warned = True
+                warnings.warn(
+                    f"agentobs: an exchange was not recorded: {error!r}. The agent goes on.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return None
+
+    return guard  # type: ignore[return-value]  # the same signature, never raising
+
+
+class _Tape:
+    """What is collected of one exchange while it happens."""
+
+    warned = False
+    __slots__ = (
+        "attempt_id", "chunks", "client", "encoding", "headers_ns", "pieces", "place", "request",
+        "response", "started", "started_ns", "taken",
+    )  # fmt: skip
+
+    def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
+        self.request, self.place, self.client = request, place, client
+        self.attempt_id = world.new_id()
+        self.started_ns, self.started = world.now(), world.monotonic()
+        self.chunks: list[Chunk] = []
+        self.pieces: list[bytes] = []
+        self.headers_ns: int | None = None
+        self.response: httpx2.Response | None = None
+        self.taken = False
+        self.encoding = ""
+
+    @_guarded
+    def head(self, response: httpx2.Response) -> None:
+        """Note that the head of the response came."""
+        self.response = response
+        self.headers_ns = world.monotonic() - self.started
+        self.encoding = response.headers.get("content-encoding", "")
+
+    @_guarded
+    def chunk(self, data: bytes) -> None:
+        """Note a piece of the body."""
+        self.chunks.append(Chunk(data, world.monotonic() - self.started))
+
+    @_guarded
+    def finish(self, ending: Ending, error: BaseException | None = None) -> None:
+        """Hand the exchange to the sink; only the first call counts."""
+        if self.taken:
+            return
+        self.taken = True
+        response = self.response
+        answer = Answer(
+            status=response.status_code if response else None,
+            headers=kept_response_headers(response.headers) if response else {},
+            chunks=tuple(self.chunks),
+            ending=ending,
+            failure=Failure(type(error).__name__, str(error)) if error else None,
+        )
+        if self.encoding not in ("", "identity"):
+            answer = _decoded(answer, self.encoding)
+        sink.emit(
+            ModelExchange(
+                place=self.place,
+                attempt_id=self.attempt_id,
+                started_ns=self.started_ns,
+                headers_ns=self.headers_ns,
+                ended_ns=world.monotonic() - self.started,
+                question=question_of(self.request, self.pieces),
+                answer=answer,
+                client=self.client,
+                secrets=_credentials(self.request.headers),
+            )
+        )
+
+
+def question_of(request: httpx2.Request, pieces: list[bytes] | None = None) -> Question:
+    """Return the question that a request asks; `pieces` is its body where it was streamed."""
+    try:
+        body = request.content
+    except httpx2.RequestNotRead:
+        body = b"".join(pieces or [])
+    return Question(
+        method=request.method,
+        path=request.url.raw_path.decode("ascii", "replace"),
+        headers=kept_request_headers(request.headers),
+        body=body,
+    )
+
+
+def _credentials(headers: httpx2.Headers) -> tuple[bytes, ...]:
+    found = [headers.get("x-api-key", ""), headers.get("authorization", "").removeprefix("Bearer ")]
+    return tuple(value.encode() for value in found if len(value) >= 8)
+
+
+def _start(request: httpx2.Request, place_of: PlaceOf, client: int) -> _Tape | None:
+    try:
+        return _Tape(request, tracing.place() or place_of(), client)
+    except Exception as error:
+        warnings.warn(
+            f"agentobs: an exchange is not recorded: {error!r}", RuntimeWarning, stacklevel=3
+        )
+        return None
+
+
+def _ending(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseException | None]:
+    """Tell a broken connection from a consumer that stopped (GeneratorExit, cancellation, Ctrl-C)."""
+    if isinstance(error, Exception):
+        return broken, error
+    return "cancelled", None
+
+
+class RecordingTransport(httpx2.BaseTransport):
+    """A synchronous transport that tees what passes through another one."""
+
+    def __init__(self, inner: httpx2.BaseTransport, place_of: PlaceOf, client: int) -> None:
+        """Wrap `inner`."""
+        self._inner, self._place_of, self._client = inner, place_of, client
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request through, or answer it from the current answerer."""
+        tape = _start(request, self._place_of, self._client)
+        if _answerer is not None:
+            request.read()
+            response = _respond(_answerer, request, self._place_of)
+        else:
+            if tape and not _is_read(request):
+                request.stream = _TeeRequest(request.stream, tape)
+            try:
+                response = self._inner.handle_request(request)
+            except BaseException as error:
+                if tape:
+                    tape.finish(*_ending(error, "error"))
+                raise
+        return _tee(response, tape, _TeeStream)
+
+    def __enter__(self) -> RecordingTransport:
+        """Enter the inner transport."""
+        self._inner.__enter__()
+        return self
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._inner.close()
+
+
+class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
+    """The asynchronous twin of `RecordingTransport`."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, place_of: PlaceOf, client: int) -> None:
+        """Wrap `inner`."""
+        self._inner, self._place_of, self._client = inner, place_of, client
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request through, or answer it from the current answerer."""
+        tape = _start(request, self._place_of, self._client)
+        if _answerer is not None:
+            await request.aread()
+            response = _respond(_answerer, request, self._place_of)
+        else:
+            if tape and not _is_read(request):
+                request.stream = _AsyncTeeRequest(request.stream, tape)
+            try:
+                response = await self._inner.handle_async_request(request)
+            except BaseException as error:
+                if tape:
+                    tape.finish(*_ending(error, "error"))
+                raise
+        return _tee(response, tape, _AsyncTeeStream)
+
+    async def __aenter__(self) -> AsyncRecordingTransport:
+        """Enter the inner transport."""
+        await self._inner.__aenter__()
+        return self
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+
+def _is_read(request: httpx2.Request) -> bool:
+    try:
+        return request.content is not None
+    except httpx2.RequestNotRead:
+        return False
+
+
+def _tee(response: httpx2.Response, tape: _Tape | None, stream: Any) -> httpx2.Response:
+    if tape is None:
+        return response
+    tape.head(response)
+    if response.is_closed:
+        tape.encoding = ""
+        tape.chunk(response.content)
+        tape.finish("complete")
+    else:
+        response.stream = stream(response.stream, tape)
+    return response
+
+
+class _TeeStream(httpx2.SyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for data in self._inner:
+                self._tape.chunk(data)
+                yield data
+        except BaseException as error:
+            self._tape.finish(*_ending(error))
+            raise
+        self._tape.finish("complete")
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        finally:
+            self._tape.finish("cancelled")
+
+
+class _AsyncTeeStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for data in self._inner:
+                self._tape.chunk(data)
+                yield data
+        except BaseException as error:
+            self._tape.finish(*_ending(error))
+            raise
+        self._tape.finish("complete")
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._tape.finish("cancelled")
+
+
+class _TeeRequest(httpx2.SyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self._inner:
+            self._tape.pieces.append(data)
+            yield data
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _AsyncTeeRequest(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._inner:
+            self._tape.pieces.append(data)
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _respond(answerer: Answerer, request: httpx2.Request, place_of: PlaceOf) -> httpx2.Response:
+    """Return an answer as a response that streams its recorded chunks.
+
+    Raises:
+        httpx2.TransportError: the recorded one, where there was no response.
+    """
+    answer = answerer(question_of(request), tracing.place() or place_of())
+    if answer.status is None:
+        raise transport_error(answer.failure, request)
+    return httpx2.Response(
+        answer.status,
+        headers=answer.headers,
+        stream=_AnswerStream(answer, request),
+        request=request,
+    )
+
+
+class _AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """The body of a recorded answer, in its chunks, with its failure at the end."""
+
+    def __init__(self, answer: Answer, request: httpx2.Request) -> None:
+        self._answer, self._request = answer, request
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._answer.chunks:
+            yield chunk.data
+        if self._answer.ending == "cut":
+            raise transport_error(self._answer.failure, self._request)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for data in self:
+            yield data
+
+    def close(self) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        return None
+
+
+def transport_error(
+    failure: Failure | None, request: httpx2.Request | None = None
+) -> httpx2.TransportError:
+    """Return a recorded failure as the exception of httpx2 that it was; unknown names become `ReadError`."""
+    found = getattr(httpx2, failure.name, None) if failure else None
+    message = failure.message if failure else "the connection was closed"
+    if isinstance(found, type) and issubclass(found, httpx2.TransportError):
+        return found(message, request=request)
+    return httpx2.ReadError(message, request=request)
+
+
+def _decoded(answer: Answer, encoding: str) -> Answer:
+    """Undo gzip, deflate, br or zstd chunk by chunk, with the decoders that httpx2 has for the client.
+
+    Bytes that cannot be decoded (a stream cut inside a block) end the body where they begin.
+    """
+    now_ns = 0
+
+    def raw() -> Iterator[bytes]:
+        nonlocal now_ns
+        for chunk in answer.chunks:
+            now_ns = chunk.after_ns
+            yield chunk.data
+
+    class _Raw(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            return raw()
+
+    decoded: list[Chunk] = []
+    with contextlib.suppress(httpx2.DecodingError):
+        encoded = httpx2.Response(200, headers={"content-encoding": encoding}, stream=_Raw())
+        decoded.extend(Chunk(data, now_ns) for data in encoded.iter_bytes() if data)
+    return Answer(answer.status, answer.headers, tuple(decoded), answer.ending, answer.failure)

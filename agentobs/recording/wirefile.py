@@ -1,0 +1,99 @@
+"""Wire files: recorded HTTP exchanges, one JSON object a line, as other tools publish them.
+
+    {"request":  {"method", "path", "headers", "body"},
+     "response": {"status", "headers", "body_text"},
+     "source":   {...}}
+
+`body` is parsed JSON, a string where it was not JSON, or null; `body_text` is the decoded text of the
+response, `base64:...` where it was binary. Times and chunk boundaries are not in such a file. Where the
+content type of a response is missing, that of its body's form stands in.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import ForeignError
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question, Recording
+
+
+def read_wire_file(path: Path) -> Recording:
+    """Return the exchanges of a wire file, as one recording named like the file.
+
+    Raises:
+        ForeignError: a line is not of this format; the message names it.
+    """
+    exchanges: list[ModelExchange] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line.decode("utf-8"))
+            question, answer = _question(value["request"]), _answer(value["response"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ForeignError(
+                f"line {number} is no recorded exchange: {_why(error)}",
+                where=str(path),
+                todo='Each line must be {"request": {...}, "response": {...}}',
+            ) from error
+        exchanges.append(
+            ModelExchange(
+                place=Place("wire"),
+                attempt_id=f"{number:032x}",
+                started_ns=number,
+                headers_ns=None,
+                ended_ns=0,
+                question=question,
+                answer=answer,
+            )
+        )
+    return Recording("wire", path.stem, None, None, "completed", None, None, 0, tuple(exchanges))
+
+
+def _question(value: dict[str, Any]) -> Question:
+    body = value["body"]
+    if body is None:
+        data = b""
+    elif isinstance(body, str):
+        data = body.encode("utf-8", "surrogatepass")
+    else:
+        text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+        data = text.encode("utf-8", "surrogatepass")
+    return Question(
+        _typed(value["method"], str), _typed(value["path"], str), _headers(value["headers"]), data
+    )
+
+
+def _answer(value: dict[str, Any]) -> Answer:
+    text = _typed(value["body_text"] or "", str)
+    if text.startswith("base64:"):
+        data = base64.b64decode(text.removeprefix("base64:"), validate=True)
+    else:
+        data = text.encode("utf-8", "surrogatepass")
+    chunks = (Chunk(data, 0),) if data else ()
+    headers = {**_content_type(text), **_headers(value["headers"])}
+    return Answer(_typed(value["status"], int), headers, chunks, "complete")
+
+
+def _content_type(text: str) -> dict[str, str]:
+    """Return the content type that a body looks like: some tools strip it, and every client reads by it."""
+    if text.startswith(("event:", "data:")):
+        return {"content-type": "text/event-stream; charset=utf-8"}
+    return {"content-type": "application/json"} if text.startswith(("{", "[")) else {}
+
+
+def _headers(value: dict[str, str] | None) -> dict[str, str]:
+    return {str(name).lower(): str(text) for name, text in (value or {}).items()}
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.40} stands where a {kind.__name__} belongs")
+    return value
+
+
+def _why(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

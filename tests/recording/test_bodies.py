@@ -1,0 +1,127 @@
+"""Request bodies as differences: what is rebuilt, parsed and scanned, over generated conversations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.recording.bodies import Bodies, Body, rebuild
+from agentobs.redaction import redact
+
+SECRETS = ("sk-ant-api03-" + "Ab1_" * 8, "ghp_" + "x9Y8" * 10, "the-key-of-this-client")
+KNOWN = (b"the-key-of-this-client",)
+
+words = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(SECRETS),
+    st.tuples(st.text(max_size=9), st.sampled_from(SECRETS), st.text(max_size=9)).map("".join),
+)
+messages = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant"]),
+        "content": words | st.lists(words.map(lambda w: {"type": "text", "text": w}), max_size=3),
+    }
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[bytes]:
+    """Bodies of a client that appends, edits, cuts, compacts and repeats its history."""
+    history: list[Any] = [draw(messages)]
+    bodies = []
+    head: dict[str, Any] = {"max_tokens": 9}
+    tail: dict[str, Any] = {"model": "claude", "system": draw(words)}
+    for _ in range(draw(st.integers(1, 7))):
+        match draw(
+            st.sampled_from(["append", "append", "append", "edit", "cut", "repeat", "tail"])
+        ):
+            case "append":
+                history = [*history, *draw(st.lists(messages, min_size=1, max_size=3))]
+            case "edit":
+                at = draw(st.integers(0, len(history) - 1))
+                history = [*history[:at], draw(messages), *history[at + 1 :]]
+            case "cut":
+                history = history[: draw(st.integers(1, len(history)))]
+            case "tail":
+                tail = {**tail, "system": draw(words)}
+            case _:
+                pass
+        compact = draw(st.booleans())
+        text = json.dumps(
+            {**head, "messages": history, **tail},
+            separators=(",", ":") if compact else None,
+            ensure_ascii=draw(st.booleans()),
+        )
+        bodies.append(text.encode("utf-8", "surrogatepass"))
+    return bodies
+
+
+def check(given: list[bytes]) -> list[Body]:
+    """Add bodies one after the other; every promise of `Bodies` holds for each."""
+    bodies, written, understood = Bodies(), {}, []
+    for raw in given:
+        body = bodies.add(raw, KNOWN)
+        base = written[body.base] if body.base else b""
+        whole = rebuild(base, body.prefix, body.suffix, body.insert)
+        assert whole == redact(raw, KNOWN)
+        written[body.content_id] = whole
+        understood.append(body)
+    return understood
+
+
+@settings(max_examples=150, deadline=None)
+@given(conversations())
+def test_every_body_is_rebuilt_and_understood(given: list[bytes]) -> None:
+    """A body is rebuilt byte for byte after redaction, as a scan of the whole would redact it; the new
+    messages and the other values are those of a parse of the whole."""
+    for raw, body in zip(given, check(given), strict=True):
+        try:
+            whole = json.loads(raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            assert body.message_count is None
+            continue
+        listed = whole.pop("messages")
+        assert body.message_count == len(listed)
+        assert list(body.new_messages) == listed[body.shared_messages :]
+        assert body.head == whole
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=6))
+def test_any_bytes_are_rebuilt(given: list[bytes]) -> None:
+    """What is no JSON, no text, or empty is rebuilt all the same."""
+    for body in check(given):
+        assert body.message_count is None or body.new_messages is not None
+
+
+def test_a_long_conversation_costs_what_is_new() -> None:
+    """Over 300 turns the inserted bytes are those of the new messages, and so are the parsed messages."""
+    bodies, history, inserted, parsed = Bodies(), [], 0, 0
+    for turn in range(300):
+        history += [
+            {"role": "user", "content": f"question {turn} " + "x" * 500},
+            {"role": "assistant", "content": f"answer {turn}"},
+        ]
+        raw = json.dumps({"messages": history, "model": "claude"}).encode()
+        body = bodies.add(raw)
+        inserted += len(body.insert)
+        parsed += len(body.new_messages)
+    assert parsed == len(history)
+    assert inserted < len(raw) + 300 * 4
+
+
+def test_cache_control_that_moves_costs_one_message() -> None:
+    """A cache_control that wanders to the last message re-sends no more than the message that it left."""
+    bodies, history = Bodies(), []
+    for turn in range(20):
+        history.append(
+            {"role": "user", "content": [{"type": "text", "text": f"{turn} " + "y" * 400}]}
+        )
+        marked = json.loads(json.dumps(history))
+        marked[-1]["content"][0]["cache_control"] = {"type": "ephemeral"}
+        body = bodies.add(json.dumps({"messages": marked, "model": "claude"}).encode())
+    assert body.shared_messages == 18
+    assert len(body.insert) < 2 * 500

@@ -1,0 +1,182 @@
+"""The journal: what is written reads back, and what does not is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.errors import ForeignError, HomeError
+from agentobs.recording.home import open_home
+from agentobs.recording.journal import (
+    Damage,
+    Line,
+    Segment,
+    content_path,
+    facts_path,
+    is_alive,
+    read,
+)
+
+VALUES = [{"text": "x"}, {"text": "new\nline \u2028 é \ud800"}, {"n": 2**70}, {"deep": [[[]]]}]
+
+
+def written(path: Path) -> tuple[Path, list[bytes]]:
+    """Write a small segment; return its facts file and the lines of it."""
+    home = open_home(path)
+    segment = Segment(home)
+    for value in VALUES:
+        segment.facts.append("fact", value)
+    segment.close()
+    file = facts_path(home, segment.segment_id)
+    return file, file.read_bytes().splitlines(keepends=True)
+
+
+def values(file: Path) -> list[object]:
+    return [line.value() for line in read(file) if isinstance(line, Line) and line.kind == "fact"]
+
+
+def test_lines_read_back(tmp_path: Path) -> None:
+    """Any JSON value comes back as it was, control characters and half surrogates included."""
+    file, lines = written(tmp_path / "home")
+    assert values(file) == VALUES
+    assert len(lines) == len(VALUES) + 2
+
+
+def test_modes_hold_whatever_the_umask(tmp_path: Path) -> None:
+    """Directories are 0700 and files 0600, also under a umask of 0."""
+    before = os.umask(0)
+    try:
+        file, _ = written(tmp_path / "home")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "home").rglob("*") if p.is_file()}
+    assert modes == {0o600}
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """Each bit of a segment, flipped: the reader reports damage or a gap, and gives no wrong value."""
+    file, _ = written(tmp_path / "home")
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            found = list(read(file))
+            noticed = any(isinstance(each, Damage) for each in found)
+            cut_tail = at == len(whole) - 1
+            assert noticed or cut_tail, (at, bit)
+            assert all(value in VALUES for value in values(file))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_torn_tail_costs_only_itself(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A file cut anywhere gives the records before the cut, and no damage."""
+    file, lines = written(tmp_path_factory.mktemp("torn") / "home")
+    whole = b"".join(lines)
+    cut = data.draw(st.integers(0, len(whole)))
+    file.write_bytes(whole[:cut])
+    kept = whole[:cut].count(b"\n")
+    found = list(read(file))
+    assert [each for each in found if isinstance(each, Damage)] == []
+    assert len(found) == kept
+
+
+def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
+    """The check sum holds the segment's id: a line moved over from another file does not pass."""
+    file, lines = written(tmp_path / "home")
+    _, other = written(tmp_path / "home")
+    file.write_bytes(b"".join([*lines[:2], other[2], *lines[3:]]))
+    damage = [each for each in read(file) if isinstance(each, Damage)]
+    assert [d.reason for d in damage] == [
+        "its check sum does not match",
+        "1 record missing before record 4",
+    ]
+
+
+def test_lost_and_doubled_lines_are_noticed(tmp_path: Path) -> None:
+    """A line that is gone, and one that stands twice, show in the sequence."""
+    file, lines = written(tmp_path / "home")
+    file.write_bytes(b"".join([*lines[:2], *lines[3:]]))
+    assert [d.reason for d in read(file) if isinstance(d, Damage)] == [
+        "1 record missing before record 4"
+    ]
+    file.write_bytes(b"".join([*lines[:3], lines[2], *lines[3:]]))
+    reasons = [d.reason for d in read(file) if isinstance(d, Damage)]
+    assert "record 3 stands after record 3" in reasons
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """A segment of a later version says so, and nothing of it is read."""
+    file, lines = written(tmp_path / "home")
+    header = json.loads(lines[0].split(b" ", 3)[3])
+    newer = json.dumps({**header, "format": 2}, separators=(",", ":")).encode()
+    rest = b"1 segment " + newer
+    check = zlib.crc32(rest, zlib.crc32(file.stem.encode()))
+    file.write_bytes(b"%08x %s\n" % (check, rest) + b"".join(lines[1:]))
+    with pytest.raises(
+        ForeignError, match="a segment of format 2; this version of agentobs reads up to 1"
+    ):
+        list(read(file))
+
+
+def test_a_failed_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk fills up in the middle of a line, the file is cut back to the line before."""
+    home = open_home(tmp_path / "home")
+    segment = Segment(home)
+    real, calls = os.write, []
+
+    def half(descriptor: int, data: bytes) -> int:
+        calls.append(data)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data[: len(data) // 2])
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space left"):
+        segment.facts.append("fact", {"text": "lost"})
+    monkeypatch.undo()
+    segment.facts.append("fact", {"text": "kept"})
+    segment.close()
+    assert values(facts_path(home, segment.segment_id)) == [{"text": "kept"}]
+    assert not [d for d in read(facts_path(home, segment.segment_id)) if isinstance(d, Damage)]
+
+
+def test_the_lock_tells_who_lives(tmp_path: Path) -> None:
+    """A segment is alive while its process holds it, and not after."""
+    home = open_home(tmp_path / "home")
+    segment = Segment(home)
+    file = facts_path(home, segment.segment_id)
+    child = os.fork()
+    if child == 0:
+        segment.abandon()
+        os._exit(0 if is_alive(file) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    segment.close()
+    assert not is_alive(file)
+    assert not content_path(home, segment.segment_id).exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "read_only"])
+def test_a_home_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
+    """One error that names the directory and what to do."""
+    home = tmp_path / "home"
+    if kind == "file":
+        home.write_text("mine")
+    elif kind == "link":
+        (tmp_path / "real").mkdir()
+        home.symlink_to(tmp_path / "real")
+    else:
+        home.mkdir()
+        (home / "segments").write_text("mine")
+    with pytest.raises(HomeError, match=r"cannot record here: .*Name a directory of your own"):
+        open_home(home)

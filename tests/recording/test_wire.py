@@ -1,0 +1,342 @@
+"""Recording off the wire: what the SDK sends and gets, over real loopback HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from anthropic import Anthropic, AsyncAnthropic
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.recording import session as sessions
+from agentobs.recording.home import Home, existing_home
+from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.serve import Fault, ServedProvider, ServeOptions
+from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import ModelExchange, Recording
+from tests.provider_script import cut, message_events, refused, script, streamed, text
+
+KEY = "sk-ant-api03-this-is-the-key-of-the-test-0123456789"
+ASK: dict[str, Any] = {
+    "model": "claude-sonnet-5",
+    "max_tokens": 64,
+    "messages": [{"role": "user", "content": "Guten Tag, é"}],
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home of its own; what was recorded is written when `recorded` is asked."""
+    path = tmp_path / "home"
+    monkeypatch.setenv("AGENTOBS_HOME", str(path))
+    yield path
+    agentobs.stop_recorder()
+
+
+def recorded(path: Path) -> list[Recording]:
+    """Return all sessions of a home, in the order of their start."""
+    assert agentobs.stop_recorder()
+    home = existing_home(path)
+    segments = segment_ids(home)
+    return [
+        read_session(home, fact["session_id"], segments) for fact in facts(home, "session_starts")
+    ]
+
+
+def facts(home: Home, kind: str) -> list[dict[str, Any]]:
+    lines = [line for each in segment_ids(home) for line in read(facts_path(home, each))]
+    return [line.value() for line in lines if isinstance(line, Line) and line.kind == kind]
+
+
+def client(provider: ServedProvider, **options: Any) -> Anthropic:
+    return agentobs.record(Anthropic(api_key=KEY, base_url=provider.url, **options))
+
+
+def exchanges(recording: Recording) -> list[ModelExchange]:
+    return [e for e in recording.exchanges if isinstance(e, ModelExchange)]
+
+
+def test_a_streamed_call_is_recorded_byte_for_byte(home: Path) -> None:
+    """Method, path, body, status, kept headers, and each byte of the answer, in its chunks."""
+    answer = streamed(text("hello"), text("wörld"))
+    with ServedProvider(script(answer), ServeOptions(match="order")) as provider:
+        with agentobs.session("one"), client(provider).messages.stream(**ASK) as stream:
+            assert stream.get_final_text() == "hellowörld"
+    [session] = recorded(home)
+    [exchange] = exchanges(session)
+    assert (exchange.question.method, exchange.question.path) == ("POST", "/v1/messages")
+    assert json.loads(exchange.question.body) == {**ASK, "stream": True}
+    assert "é".encode() in exchange.question.body
+    assert exchange.answer.status == 200
+    assert exchange.answer.headers == dict(sorted(answer.headers.items()))
+    assert exchange.answer.body == answer.body
+    assert exchange.answer.ending == "complete"
+    assert [chunk.after_ns for chunk in exchange.answer.chunks] == sorted(
+        chunk.after_ns for chunk in exchange.answer.chunks
+    )
+
+
+def test_the_agent_sees_each_byte_when_it_arrives(home: Path) -> None:
+    """The first event is in the agent's hands before the provider sends the second."""
+    released = asyncio.Event()
+    first, *rest = message_events(text("hello"))
+
+    async def body() -> Any:
+        yield first
+        await asyncio.wait_for(released.wait(), 20)
+        for piece in rest:
+            yield piece
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=body())
+
+    async def main() -> list[str]:
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        asked = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
+        seen = []
+        with agentobs.session("live"):
+            stream = await asked.messages.create(**ASK, stream=True)
+            async for event in stream:
+                seen.append(event.type)
+                released.set()
+        return seen
+
+    assert asyncio.run(main())[0] == "message_start"
+    [session] = recorded(home)
+    assert exchanges(session)[0].answer.body == b"".join([first, *rest])
+
+
+def test_keys_are_never_written(home: Path) -> None:
+    """Neither the client's own key nor a pattern of one stands in any file, wherever it was put."""
+    other = "ghp_" + "a1B2" * 9
+    ask = {**ASK, "messages": [{"role": "user", "content": f"my key is {KEY}, and {other}"}]}
+    answers = script(streamed(text(f"you said {KEY} and {other}")), refused(401, KEY))
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        asked = client(provider, max_retries=0)
+        with agentobs.session("secrets", tags={"key": KEY}):
+            with asked.messages.stream(**ask) as stream:
+                assert KEY in stream.get_final_text()
+            with pytest.raises(anthropic.AuthenticationError):
+                asked.messages.create(**ask, extra_headers={"cookie": f"session={KEY}"})
+    [session] = recorded(home)
+    assert b"[redacted:credential]" in exchanges(session)[0].question.body
+    for path in home.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path
+            assert other.encode() not in path.read_bytes(), path
+
+
+def test_retries_are_attempts_of_one_request(home: Path) -> None:
+    """A 529 that the SDK retries is two attempts of one llm request, the wait told."""
+    answers = script(refused(529, retry_after_ms="1"), streamed(text("ok")))
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        with agentobs.session("retried"):
+            client(provider).messages.create(**ASK, stream=True).close()
+    assert agentobs.stop_recorder()
+    first, second = facts(existing_home(home), "attempts")
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert first["llm_request_id"] == second["llm_request_id"]
+    assert (first["status"], first["error_type"], first["retry_after_ms"]) == (
+        529,
+        "overloaded_error",
+        1,
+    )
+    assert first["turn"] == second["turn"] == 1
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 4])
+def test_a_cut_connection_is_recorded_as_it_was(home: Path, chunks: int) -> None:
+    """What arrived before the cut is kept, and the exception reaches the agent unchanged."""
+    answer = streamed(text("hello"))
+    options = ServeOptions(match="order", faults=(Fault(at=1, cut_after=chunks),))
+    with ServedProvider(script(answer), options) as provider:
+        asked = client(provider, max_retries=0)
+        with agentobs.session("cut"):
+            stream = asked.messages.create(**ASK, stream=True)
+            with pytest.raises(httpx2.TransportError) as raised:
+                list(stream)
+    [session] = recorded(home)
+    [exchange] = exchanges(session)
+    assert exchange.answer.ending == "cut"
+    assert exchange.answer.body == b"".join(c.data for c in answer.chunks[:chunks])
+    assert exchange.answer.failure is not None
+    assert exchange.answer.failure.name == type(raised.value).__name__
+
+
+def test_a_consumer_that_stops_is_recorded_as_cancelled(home: Path) -> None:
+    """Breaking out of a stream keeps what came and says that the consumer stopped."""
+    with ServedProvider(script(streamed(text("a"), text("b"))), ServeOptions("order")) as provider:
+        with agentobs.session("stopped"), client(provider).messages.stream(**ASK) as stream:
+            next(iter(stream))
+    assert agentobs.stop_recorder()
+    [attempt] = facts(existing_home(home), "attempts")
+    assert attempt["outcome"] in ("cancelled", "ok")
+    [usage] = facts(existing_home(home), "usage")
+    assert usage["certainty"] == ("exact" if attempt["outcome"] == "ok" else "lower_bound")
+
+
+def test_no_connection_at_all_is_an_attempt_without_answer(home: Path) -> None:
+    """A refused connection has no status, and the error of httpx2 is named."""
+    asked = agentobs.record(Anthropic(api_key=KEY, base_url="http://127.0.0.1:9", max_retries=1))
+    with agentobs.session("refused"), pytest.raises(anthropic.APIConnectionError):
+        asked.messages.create(**ASK)
+    assert agentobs.stop_recorder()
+    first, second = facts(existing_home(home), "attempts")
+    assert [first["outcome"], first["error_type"], first["status"]] == [
+        "no_answer",
+        "ConnectError",
+        None,
+    ]
+    assert second["llm_request_id"] == first["llm_request_id"]
+
+
+def test_recording_twice_changes_nothing(home: Path) -> None:
+    """A second `record`, a `with_options()` copy and a copy of the copy record each call once."""
+    with ServedProvider(
+        script(*[streamed(text("ok"))] * 3), ServeOptions(match="order")
+    ) as provider:
+        asked = client(provider)
+        assert agentobs.record(asked) is asked
+        with agentobs.session("copies"):
+            for each in (
+                asked,
+                asked.with_options(timeout=9),
+                agentobs.record(asked.with_options(max_retries=1).copy()),
+            ):
+                each.messages.create(**ASK, stream=True).close()
+    [session] = recorded(home)
+    assert len(exchanges(session)) == 3
+
+
+def test_aiohttp_is_recorded(home: Path) -> None:
+    """The SDK's aiohttp client is recorded like the others."""
+
+    async def main(url: str) -> str:
+        http = anthropic.DefaultAioHttpClient()
+        async with agentobs.record(
+            AsyncAnthropic(api_key=KEY, base_url=url, http_client=http)
+        ) as asked:
+            with agentobs.session("aiohttp"):
+                async with asked.messages.stream(**ASK) as stream:
+                    return await stream.get_final_text()
+
+    answer = streamed(text("hello"))
+    with ServedProvider(script(answer), ServeOptions(match="order")) as provider:
+        assert asyncio.run(main(provider.url)) == "hello"
+    [session] = recorded(home)
+    assert exchanges(session)[0].answer.body == answer.body
+
+
+def test_a_custom_client_keeps_its_settings(home: Path) -> None:
+    """Timeouts, mounts and hooks of a client stay; mounted transports are recorded, too."""
+    seen: list[str] = []
+    mounted = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"type": "message"}))
+    http = httpx2.Client(
+        timeout=httpx2.Timeout(3.5),
+        mounts={"all://mounted.test": mounted},
+        event_hooks={"request": [lambda request: seen.append(request.url.host)]},
+    )
+    asked = agentobs.record(
+        Anthropic(api_key=KEY, http_client=http, base_url="http://mounted.test")
+    )
+    with agentobs.session("custom"):
+        asked.messages.create(**ASK)
+    assert (http.timeout.read, seen) == (3.5, ["mounted.test"])
+    [session] = recorded(home)
+    assert exchanges(session)[0].answer.body == b'{"type":"message"}'
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_encoded_bodies_are_kept_as_text(home: Path, encoding: str) -> None:
+    """An encoded answer reaches the agent decoded as ever, and stands decoded in the recording."""
+    plain = b"".join(message_events(text("hello")))
+    packed = _packed(plain, encoding)
+    pieces = [packed[at : at + 40] for at in range(0, len(packed), 40)]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        headers = {"content-type": "text/event-stream", "content-encoding": encoding}
+        return httpx2.Response(200, headers=headers, content=iter(pieces))
+
+    http = httpx2.Client(transport=httpx2.MockTransport(answer))
+    asked = agentobs.record(Anthropic(api_key=KEY, http_client=http))
+    with agentobs.session("encoded"), asked.messages.stream(**ASK) as stream:
+        assert stream.get_final_text() == "hello"
+    [session] = recorded(home)
+    assert exchanges(session)[0].answer.body == plain
+
+
+def _packed(data: bytes, encoding: str) -> bytes:
+    import brotli
+    from backports import zstd
+
+    pack: dict[str, Any] = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "br": brotli.compress,
+        "zstd": zstd.compress,
+    }
+    packed: bytes = pack[encoding](data)
+    return packed
+
+
+def test_what_is_no_client_is_refused(home: Path) -> None:
+    """One clear error for anything without an httpx2 client inside."""
+    with pytest.raises(UsageError, match="cannot record dict: it holds no httpx2 client"):
+        agentobs.record({})
+
+
+def test_a_home_that_cannot_be_used_never_hurts_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning, and the agent's call goes through unrecorded."""
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "file" / "home"))
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        with pytest.warns(RuntimeWarning, match="not recording") as warned:
+            asked = client(provider)
+            with agentobs.session("none"), asked.messages.stream(**ASK) as stream:
+                assert stream.get_final_text() == "ok"
+    assert all("Not a directory" in str(w.message) for w in warned)
+    agentobs.stop_recorder()
+
+
+def test_a_full_disk_never_hurts_the_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nothing can be written, the call goes through, once is warned, and the loss is counted."""
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        asked = client(provider)
+        recorder = sessions.start_recorder()
+        assert recorder is not None
+        monkeypatch.setattr(os, "write", full)
+        with pytest.warns(RuntimeWarning, match="No space left"):
+            with agentobs.session("full"), asked.messages.stream(**ASK) as stream:
+                assert stream.get_final_text() == "ok"
+            assert recorder.flush()
+        monkeypatch.undo()
+    assert recorder.statistics().dropped == 3
+    assert recorder.statistics().written == 0
+
+
+def test_calls_outside_every_session_belong_to_the_process(home: Path) -> None:
+    """Without a session the exchanges land in one session of the process."""
+    with ServedProvider(
+        script(*[streamed(text("ok"))] * 2), ServeOptions(match="order")
+    ) as provider:
+        asked = client(provider)
+        for _ in range(2):
+            asked.messages.create(**ASK, stream=True).close()
+    [session] = recorded(home)
+    assert (session.name, len(exchanges(session))) == ("process", 2)
