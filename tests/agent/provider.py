@@ -1,0 +1,183 @@
+"""A provider that answers from a script, over real HTTP on the loopback interface.
+
+Each reply is used once, in order; what was asked is kept. A stream is made from a whole message, cut
+into deltas as the real provider cuts it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from anthropic import AsyncAnthropic
+
+MODEL = "claude-test-1"
+USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What is sent for one request."""
+
+    pieces: tuple[bytes, ...] = ()
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+    cut: bool = False
+    """Whether the connection is closed before the announced end."""
+    hold: threading.Event | None = None
+    """Waited for before the last piece."""
+
+
+class Provider:
+    """Serves the script while its context is open."""
+
+    def __init__(self, replies: Sequence[Reply]) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        script, provider = iter(replies), self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                provider.requests.append(json.loads(body))
+                provider.headers.append({k.lower(): v for k, v in self.headers.items()})
+                self._send(next(script, error(500, "script_is_over", retry="false")))
+
+            def _send(self, reply: Reply) -> None:
+                size = sum(map(len, reply.pieces)) + (100 if reply.cut else 0)
+                self.send_response(reply.status)
+                for name, value in {**reply.headers, "content-length": str(size)}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                *first, last = reply.pieces
+                self.wfile.write(b"".join(first))
+                if reply.hold:
+                    reply.hold.wait(10)
+                self.wfile.write(last)
+                self.close_connection = reply.cut
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.base_url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def client(self) -> AsyncAnthropic:
+        return AsyncAnthropic(api_key="made-up", base_url=self.base_url)
+
+    def __enter__(self) -> Provider:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def message(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -> dict[str, Any]:
+    """An assistant message as the provider sends it."""
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": list(content),
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": dict(USAGE),
+        **more,
+    }
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def call(tool_use_id: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": tool_use_id, "name": name, "input": arguments}
+
+
+def whole(answer: dict[str, Any]) -> Reply:
+    """The message as one JSON body."""
+    return Reply((json.dumps(answer).encode(),))
+
+
+def streamed(answer: dict[str, Any], **how: Any) -> Reply:
+    """The message as a stream of events."""
+    pieces = tuple(event_bytes(event) for event in stream_events(answer))
+    return Reply(pieces, headers={"content-type": "text/event-stream; charset=utf-8"}, **how)
+
+
+def cut_after(answer: dict[str, Any], count: int) -> Reply:
+    """The first `count` events of a stream, then a broken connection."""
+    return Reply(streamed(answer).pieces[:count], headers=streamed(answer).headers, cut=True)
+
+
+def error(status: int, kind: str, *, retry: str | None = None, **headers: str) -> Reply:
+    """A refusal; keyword arguments are headers, their underscores dashes."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if retry:
+        named["x-should-retry"] = retry
+    body = json.dumps({"type": "error", "error": {"type": kind, "message": "Sorry"}})
+    return Reply((body.encode(),), status, {"content-type": "application/json", **named})
+
+
+def error_in_stream(kind: str, **headers: str) -> Reply:
+    """A 200 whose only event is an error."""
+    event = {"type": "error", "error": {"type": kind, "message": "Sorry"}}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply((event_bytes(event),), 200, {"content-type": "text/event-stream", **named})
+
+
+def event_bytes(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def stream_events(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events that add up to a message."""
+    started = {**answer, "content": [], "stop_reason": None, "usage": {**USAGE, "output_tokens": 1}}
+    yield {"type": "message_start", "message": started}
+    yield {"type": "ping"}
+    for index, block in enumerate(answer["content"]):
+        first, deltas = _taken_apart(block)
+        yield {"type": "content_block_start", "index": index, "content_block": first}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    delta = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": delta, "usage": answer["usage"]}
+    yield {"type": "message_stop"}
+
+
+def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    match block["type"]:
+        case "text":
+            return {**block, "text": ""}, [
+                {"type": "text_delta", "text": part} for part in _halves(block["text"])
+            ]
+        case "thinking":
+            parts = _halves(block["thinking"])
+            thoughts = [{"type": "thinking_delta", "thinking": part} for part in parts]
+            signature = {"type": "signature_delta", "signature": block["signature"]}
+            return {**block, "thinking": "", "signature": ""}, [*thoughts, signature]
+        case "tool_use":
+            parts = _halves(block.get("cut_input") or json.dumps(block["input"]))
+            first = {key: value for key, value in block.items() if key != "cut_input"}
+            return {**first, "input": {}}, [
+                {"type": "input_json_delta", "partial_json": part} for part in parts
+            ]
+        case _:
+            return block, []
+
+
+def _halves(value: str) -> list[str]:
+    middle = len(value) // 2
+    return [value[:middle], value[middle:]]

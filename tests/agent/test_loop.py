@@ -1,0 +1,660 @@
+"""The loop: turns, retries, endings, and what it tells the sink."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+
+from agentobs import tracing
+from agentobs.agent.events import (
+    Event,
+    Message,
+    RequestStart,
+    Result,
+    Retry,
+    TextDelta,
+    ThinkingDelta,
+    Tokens,
+    ToolDispatch,
+    ToolDone,
+)
+from agentobs.agent.loop import complete, live_world, run
+from agentobs.agent.state import Conversation
+from agentobs.agent.tools import Tool, tool
+from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
+from agentobs.records.facts import Event as EventFact
+from agentobs.records.facts import InteractionEnd, InteractionStart, SpanStart
+from agentobs.sink import Record
+
+from .provider import (
+    MODEL,
+    Provider,
+    Reply,
+    call,
+    cut_after,
+    error,
+    error_in_stream,
+    message,
+    streamed,
+    text,
+    whole,
+)
+from .scene import SESSION, events_of, in_loop, options, recorded, spans, ticking_world
+
+HELLO = {"role": "user", "content": "Hello"}
+DONE = message(text("Done."))
+THOUGHT = {"type": "thinking", "thinking": "Hm, well", "signature": "c2lnbmVkIQ=="}
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+def result_of(events: Sequence[Event]) -> Result:
+    assert [isinstance(e, Result) for e in events] == [False] * (len(events) - 1) + [True]
+    (result,) = events[-1:]
+    assert isinstance(result, Result)
+    return result
+
+
+def of_kind(events: Sequence[Any], *kinds: type) -> list[Any]:
+    return [event for event in events if isinstance(event, kinds)]
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def test_one_answer() -> None:
+    """A prompt that needs no tool gives one request, its deltas, the message, and the result."""
+    answer = message(THOUGHT, text("Hi there"))
+    with Provider([streamed(answer)]) as provider:
+        events = events_of(provider)
+    assert events == [
+        RequestStart(1, 1),
+        ThinkingDelta("Hm, "),
+        ThinkingDelta("well"),
+        TextDelta("Hi t"),
+        TextDelta("here"),
+        Message(1, answer),
+        Result(
+            subtype="success",
+            text="Hi there",
+            stop_reason="end_turn",
+            num_turns=1,
+            error=None,
+            error_text=None,
+            usage={MODEL: Tokens(10, 5, 3)},
+            duration_ns=1,
+            session_id=None,
+        ),
+    ]
+    assert provider.requests == [
+        {"model": MODEL, "max_tokens": 100, "messages": [HELLO], "stream": True}
+    ]
+
+
+def test_turns_with_parallel_tools() -> None:
+    """Two calls that read run together over real HTTP; their results go back in order, in one message."""
+    both = threading.Barrier(2)
+
+    @tool(read_only=True)
+    def peek(where: str) -> str:
+        both.wait(10)
+        return f"nothing in {where}"
+
+    asking = message(
+        text("Let me look."),
+        call("a", "peek", where="box"),
+        call("b", "peek", where="bag"),
+        stop_reason="tool_use",
+    )
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[peek])
+    box = ToolQuestion("a", "peek", {"where": "box"})
+    bag = ToolQuestion("b", "peek", {"where": "bag"})
+    steps = of_kind(events, RequestStart, Message, ToolDispatch, ToolDone)
+    assert [(e.question, e.answer) if isinstance(e, ToolDone) else e for e in steps] == [
+        RequestStart(1, 1),
+        Message(1, asking),
+        ToolDispatch(box),
+        ToolDispatch(bag),
+        (box, ToolAnswer("nothing in box")),
+        (bag, ToolAnswer("nothing in bag")),
+        RequestStart(2, 1),
+        Message(2, DONE),
+    ]
+    assert (result_of(events).num_turns, result_of(events).usage) == (
+        2,
+        {MODEL: Tokens(20, 10, 6)},
+    )
+    assert provider.requests[1]["tools"] == [peek.declaration]
+    assert provider.requests[1]["messages"] == [
+        HELLO,
+        {"role": "assistant", "content": asking["content"]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": "nothing in box"},
+                {"type": "tool_result", "tool_use_id": "b", "content": "nothing in bag"},
+            ],
+        },
+    ]
+
+
+@pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "some_new_reason"])
+def test_calls_decide_and_not_the_stop_reason(stop_reason: str) -> None:
+    """A tool that was called is run, whatever the stop reason says; without a call the loop ends."""
+    asking = message(call("a", "look", where="box"), stop_reason=stop_reason)
+    ending = message(text("Enough."), stop_reason="tool_use")
+    with Provider([streamed(asking), streamed(ending)]) as provider:
+        events = events_of(provider, tools=[look])
+    assert len(of_kind(events, ToolDone)) == 1
+    assert (result_of(events).subtype, result_of(events).stop_reason) == ("success", "tool_use")
+
+
+def test_answers_are_echoed_as_they_came() -> None:
+    """Unknown blocks and fields, signatures and odd text go back equal to what the provider sent."""
+    strange: dict[str, Any] = {
+        "type": "hologram",
+        "depth": 1.50,
+        "empty": None,
+        "nested": {"z": [], "a": {"ü": "\u2028 é \U0001f600"}},
+    }
+    asking = message(
+        THOUGHT,
+        {"type": "redacted_thinking", "data": "b3BhcXVl"},
+        strange,
+        {**text("See"), "citations": None, "new_field": {"x": [1]}},
+        {**call("a", "look", where="ü"), "caller": {"type": "direct"}},
+    )
+    for replies in ([streamed(asking), streamed(DONE)], [whole(asking), whole(DONE)]):
+        with Provider(replies) as provider:
+            events_of(provider, tools=[look], stream=replies[0].pieces[0].startswith(b"event"))
+        echoed = provider.requests[1]["messages"][1]
+        assert canonical(echoed) == canonical({"role": "assistant", "content": asking["content"]})
+
+
+def test_streamed_or_not_the_messages_are_the_same() -> None:
+    """With and without streaming the same conversation comes about; only the deltas are missing."""
+    asking = message(THOUGHT, text("Hm"), call("a", "look", where="box"), container={"id": "c"})
+    told = []
+    for stream, send in ((True, streamed), (False, whole)):
+        talk = Conversation()
+        with Provider([send(asking), send(DONE)]) as provider:
+            events = events_of(provider, tools=[look], conversation=talk, stream=stream)
+        bare = [e for e in events if not isinstance(e, TextDelta | ThinkingDelta)]
+        assert ("stream" in provider.requests[0]) is stream
+        assert (len(bare) < len(events)) is stream
+        told.append((talk, bare[:-1], result_of(events).usage))
+    assert told[0] == told[1]
+
+
+def test_an_overload_passes() -> None:
+    """A 529 is tried again after a wait that the world is asked for, twice as long each time."""
+    waits: list[float] = []
+    replies = [error(529, "overloaded_error"), error(529, "overloaded_error"), streamed(DONE)]
+    with Provider(replies) as provider:
+        events = events_of(provider, waits=waits)
+    assert of_kind(events, RequestStart, Retry) == [
+        RequestStart(1, 1),
+        Retry(1, 1, 0.5, "overloaded_error", 529),
+        RequestStart(1, 2),
+        Retry(1, 2, 1.0, "overloaded_error", 529),
+        RequestStart(1, 3),
+    ]
+    assert waits == [0.5, 1.0]
+    assert provider.requests[0] == provider.requests[1] == provider.requests[2]
+    assert [h["x-stainless-retry-count"] for h in provider.headers] == ["0", "0", "0"]
+    assert result_of(events).subtype == "success"
+
+
+def test_a_wait_that_is_asked_for_is_kept() -> None:
+    """A `retry-after` is waited for exactly."""
+    waits: list[float] = []
+    with Provider([error(429, "rate_limit_error", retry_after="3"), whole(DONE)]) as provider:
+        events_of(provider, waits=waits, stream=False)
+    assert waits == [3.0]
+
+
+def test_an_overload_inside_a_stream_passes() -> None:
+    """An error event in a 200 stream is a failed attempt; the `retry-after` of a 200 is not obeyed."""
+    waits: list[float] = []
+    with Provider(
+        [error_in_stream("overloaded_error", retry_after="41"), streamed(DONE)]
+    ) as provider:
+        events = events_of(provider, waits=waits)
+    assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "overloaded_error", 200)]
+    assert (waits, result_of(events).text) == ([0.5], "Done.")
+
+
+def test_a_broken_stream_is_asked_again() -> None:
+    """A cut connection voids the deltas so far; the same question is asked again, and both attempts count."""
+    answer = message(text("Hello you"))
+    with Provider([cut_after(answer, 4), streamed(answer)]) as provider:
+        events = events_of(provider)
+    assert events[:-1] == [
+        RequestStart(1, 1),
+        TextDelta("Hell"),
+        Retry(1, 1, 0.5, "RemoteProtocolError", None),
+        RequestStart(1, 2),
+        TextDelta("Hell"),
+        TextDelta("o you"),
+        Message(1, answer),
+    ]
+    assert result_of(events).usage == {MODEL: Tokens(20, 6, 6)}
+
+
+def test_a_stream_that_ends_early_is_asked_again() -> None:
+    """A stream without its last event is no answer, even when the connection was closed in good order."""
+    pieces = streamed(DONE).pieces
+    short = Reply(pieces[:-1], headers=streamed(DONE).headers)
+    with Provider([short, streamed(DONE)]) as provider:
+        events = events_of(provider)
+    assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "APIConnectionError", None)]
+    assert result_of(events).text == "Done."
+
+
+def test_a_whole_stream_is_an_answer_even_when_cut() -> None:
+    """A connection that breaks after the last event takes nothing away, and nothing is asked twice."""
+    with Provider([cut_after(DONE, 100)]) as provider:
+        events = events_of(provider)
+    assert (len(provider.requests), result_of(events).text) == (1, "Done.")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_page_that_is_no_answer(stream: bool) -> None:
+    """A 200 that is no message is not tried again; the error says what came."""
+    page = Reply((b"<html>hello</html>",), headers={"content-type": "text/html"})
+    with Provider([page]) as provider:
+        result = result_of(events_of(provider, stream=stream))
+    assert (result.subtype, result.error) == (
+        "error_during_execution",
+        "APIResponseValidationError",
+    )
+    assert "(text/html, status 200)" in str(result.error_text)
+
+
+def test_a_refusal_ends_the_run() -> None:
+    """An error that will not pass is told once, as a result; the conversation stays as it was."""
+    talk = Conversation()
+    with Provider([error(400, "invalid_request_error")]) as provider:
+        events = events_of(provider, conversation=talk)
+    assert events == [
+        RequestStart(1, 1),
+        Result(
+            subtype="error_during_execution",
+            text="",
+            stop_reason=None,
+            num_turns=0,
+            error="invalid_request_error",
+            error_text="Sorry",
+            usage={},
+            duration_ns=2,
+            session_id=None,
+        ),
+    ]
+    assert talk == Conversation()
+
+
+def test_retries_are_bounded() -> None:
+    """After `max_retries` the last error ends the run, and no further wait is asked for."""
+    waits: list[float] = []
+    with Provider([error(500, "api_error")] * 3) as provider:
+        result = result_of(events_of(provider, waits=waits, max_retries=2))
+    assert (result.error, len(provider.requests), waits) == ("api_error", 3, [0.5, 1.0])
+
+
+def test_turns_are_bounded() -> None:
+    """After `max_turns` turns that used tools the run ends, its tools answered, and can be continued."""
+    asking = message(call("a", "look", where="box"), stop_reason="tool_use")
+    talk = Conversation()
+    with Provider([streamed(asking), streamed(asking)]) as provider:
+        result = result_of(events_of(provider, tools=[look], max_turns=2, conversation=talk))
+    assert (result.subtype, result.num_turns, len(provider.requests)) == ("error_max_turns", 2, 2)
+    assert (talk.turns, [m["role"] for m in talk.messages]) == (
+        2,
+        ["user", "assistant", "user", "assistant", "user"],
+    )
+
+
+def test_what_goes_wrong_in_tools_goes_to_the_model() -> None:
+    """Unknown tools, invalid and cut input, exceptions and timeouts are answered as errors; the run goes on."""
+
+    @tool
+    def fall() -> None:
+        raise RuntimeError("ouch")
+
+    @tool(timeout_s=0.01)
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    asking = message(
+        call("a", "missing"),
+        call("b", "look", were="box"),
+        call("c", "fall"),
+        call("d", "wait"),
+        {**call("e", "look"), "cut_input": '{"where": "bo'},
+        stop_reason="max_tokens",
+    )
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[look, fall, wait])
+    outcomes = [done.answer.outcome for done in of_kind(events, ToolDone)]
+    assert outcomes == ["unknown", "invalid", "failed", "timeout", "invalid"]
+    assert provider.requests[1]["messages"][1]["content"][4] == call("e", "look")
+    assert [
+        (block["tool_use_id"], block["content"].splitlines()[0], block["is_error"])
+        for block in provider.requests[1]["messages"][2]["content"]
+    ] == [
+        ("a", "There is no tool named 'missing'. The tools are: look, fall, wait.", True),
+        ("b", "The input of look does not fit:", True),
+        ("c", "fall failed with RuntimeError: ouch", True),
+        ("d", "wait did not finish within 0.01 seconds and was given up.", True),
+        ("e", "The input of look does not fit:", True),
+    ]
+
+
+def test_a_second_prompt_continues() -> None:
+    """A conversation is carried over: all messages are sent again, and turns count on."""
+    talk = Conversation()
+    asking = message(call("a", "look", where="box"))
+    with Provider([streamed(asking), streamed(DONE), whole(DONE)]) as provider:
+        events_of(provider, tools=[look], conversation=talk)
+        said = talk.messages
+        events = events_of(provider, "And now?", conversation=talk, stream=False)
+    assert events[:-1] == [RequestStart(3, 1), Message(3, DONE)]
+    again = {"role": "user", "content": "And now?"}
+    assert provider.requests[2]["messages"] == [*said, again]
+    last = {"role": "assistant", "content": DONE["content"]}
+    assert talk == Conversation((*said, again, last), turns=3)
+
+
+def test_further_parameters_and_betas_are_sent() -> None:
+    """System prompt, betas and parameters of any name reach the provider."""
+    with Provider([whole(DONE)]) as provider:
+        events_of(
+            provider,
+            stream=False,
+            system=[text("Be kind.")],
+            betas=("a-1", "b-2"),
+            extra={"thinking": {"type": "adaptive"}, "brand_new": {"x": 1.5}},
+        )
+    assert provider.requests == [
+        {
+            "model": MODEL,
+            "max_tokens": 100,
+            "messages": [HELLO],
+            "system": [text("Be kind.")],
+            "thinking": {"type": "adaptive"},
+            "brand_new": {"x": 1.5},
+        }
+    ]
+    assert provider.headers[0]["anthropic-beta"] == "a-1,b-2"
+
+
+def test_complete_returns_the_result() -> None:
+    """`complete` runs to the end in the live world and returns the result alone."""
+    asking = message(call("a", "look", where="box"))
+
+    async def ask(provider: Provider) -> Result:
+        async with provider.client() as client:
+            world = live_world(client, [look])
+            return await complete("Hello", world=world, options=options(), tools=[look])
+
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        result = in_loop(ask(provider))
+    assert (result.subtype, result.text, result.num_turns) == ("success", "Done.", 2)
+    assert result.duration_ns > 0
+
+
+def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    """Facts without ids and instants, in the order in which they were told."""
+    told: list[tuple[Any, ...]] = []
+    for record in records:
+        match record:
+            case InteractionStart():
+                told.append(("interaction", record.lane))
+            case InteractionEnd():
+                told.append(("ended", record.result, record.is_error))
+            case EventFact():
+                told.append((record.kind, record.label, record.turn, dict(record.numbers)))
+            case ToolExchange():
+                told.append(("tool", record.question.tool_use_id, record.place.turn))
+            case _:
+                pass
+    return told
+
+
+def test_facts_form_a_tree() -> None:
+    """An interaction holds requests and tools; a request spans its attempts and waits; all share one trace."""
+    asking = message(call("a", "look", where="box"), call("b", "look", where="bag"))
+    replies = [error(529, "overloaded_error"), streamed(asking), streamed(DONE)]
+    with Provider(replies) as provider, recorded() as records:
+        events = events_of(provider, tools=[look], agent="finder")
+    assert spans(records) == [
+        ("interaction", "finder", None, "ok"),
+        ("llm_request", MODEL, "interaction", "ok"),
+        ("tool", "look", "interaction", "ok"),
+        ("tool", "look", "interaction", "ok"),
+        ("llm_request", MODEL, "interaction", "ok"),
+    ]
+    assert facts(records) == [
+        ("interaction", "main"),
+        ("retry", "overloaded_error", 1, {"attempt": 1, "wait_ns": 500_000_000}),
+        ("tool", "a", 1),
+        ("tool", "b", 1),
+        ("ended", "success", False),
+    ]
+    (start,) = of_kind(records, InteractionStart)
+    assert {r.trace_id for r in of_kind(records, SpanStart)} == {start.interaction_id}
+    assert {r.session_id for r in of_kind(records, SpanStart, EventFact)} == {SESSION}
+    assert result_of(events).session_id == SESSION
+    tools = {r.span_id for r in of_kind(records, SpanStart) if r.name == "tool"}
+    exchanges = of_kind(records, ToolExchange)
+    assert {exchange.place.span_id for exchange in exchanges} == tools
+    assert {exchange.place.interaction_id for exchange in exchanges} == {start.interaction_id}
+
+
+def test_every_attempt_knows_its_place() -> None:
+    """The transport sees the request's span and turn with each attempt, and afterwards the place is as before."""
+    asking = message(call("a", "look", where="box"))
+    script = iter([(529, {}), (200, asking), (200, DONE)])
+    places: list[Place | None] = []
+
+    def send(request: httpx2.Request) -> httpx2.Response:
+        places.append(tracing.place())
+        status, body = next(script)
+        return httpx2.Response(status, json=body)
+
+    async def ask() -> None:
+        transport = httpx2.AsyncClient(transport=httpx2.MockTransport(send))
+        async with anthropic.AsyncAnthropic(api_key="made-up", http_client=transport) as client:
+            world = ticking_world(client, [look])
+            running = run("Hello", world=world, options=options(stream=False), tools=[look])
+            async for _ in running:
+                assert tracing.place() == Place(SESSION)
+
+    with recorded() as records:
+        in_loop(ask())
+    (start,) = of_kind(records, InteractionStart)
+    first, second = [r.span_id for r in of_kind(records, SpanStart) if r.name == "llm_request"]
+    assert places == [
+        Place(SESSION, start.interaction_id, "main", 1, first),
+        Place(SESSION, start.interaction_id, "main", 1, first),
+        Place(SESSION, start.interaction_id, "main", 2, second),
+    ]
+
+
+def test_endings_are_told() -> None:
+    """Running out of turns and giving up both end the interaction as an error, before the result comes."""
+    asking = message(call("a", "look", where="box"))
+    with Provider([streamed(asking), error(400, "invalid_request_error")]) as provider:
+        with recorded() as most:
+            events_of(provider, tools=[look], max_turns=1)
+        with recorded() as refused:
+            events_of(provider)
+    assert facts(most)[-2:] == [
+        ("max_turns", None, 1, {"max_turns": 1}),
+        ("ended", "error_max_turns", True),
+    ]
+    assert facts(refused)[-1] == ("ended", "error_during_execution", True)
+    assert [(name, status) for name, _, _, status in spans(refused)] == [
+        ("interaction", "error"),
+        ("llm_request", "error"),
+    ]
+
+
+def started(
+    client: anthropic.AsyncAnthropic, tools: Sequence[Tool] = ()
+) -> AsyncGenerator[Event, None]:
+    return run("Hello", world=ticking_world(client, tools), options=options(), tools=tools)
+
+
+CANCELLED = ("ended", "cancelled", False)
+
+
+def test_cancellation_while_the_model_answers() -> None:
+    """Cancelling the task in the middle of a stream closes every span as cancelled."""
+    hold = threading.Event()
+
+    async def stop(provider: Provider) -> None:
+        first_delta = asyncio.Event()
+
+        async def consume() -> None:
+            async with provider.client() as client:
+                async for event in started(client):
+                    if isinstance(event, TextDelta):
+                        first_delta.set()
+
+        task = asyncio.create_task(consume())
+        await first_delta.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    held = streamed(message(text("Hello")), hold=hold)
+    with Provider([held]) as provider, recorded() as records:
+        in_loop(stop(provider))
+        hold.set()
+    assert [status for *_, status in spans(records)] == ["cancelled", "cancelled"]
+    assert facts(records)[-1] == CANCELLED
+
+
+def test_cancellation_while_tools_run() -> None:
+    """Cancelling the task while tools run stops them, and closes every span as cancelled."""
+    talk = Conversation()
+    asking = message(call("a", "wait"), call("b", "wait"))
+
+    async def stop(provider: Provider) -> list[str]:
+        running_now, stopped = asyncio.Semaphore(0), []
+
+        @tool(read_only=True)
+        async def wait() -> None:
+            running_now.release()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                stopped.append("one")
+                raise
+
+        async with provider.client() as client:
+            world = ticking_world(client, [wait])
+            running = complete(
+                "Hello", world=world, options=options(), tools=[wait], conversation=talk
+            )
+            task = asyncio.create_task(running)
+            await running_now.acquire()
+            await running_now.acquire()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return stopped
+
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        assert in_loop(stop(provider)) == ["one", "one"]
+        # The answer entered the conversation before its tools ran, so the next prompt can go on.
+        assert [m["role"] for m in talk.messages] == ["user", "assistant"]
+        events_of(provider, "Go on", conversation=talk)
+    assert spans(records)[:4] == [
+        ("interaction", "main", None, "cancelled"),
+        ("llm_request", MODEL, "interaction", "ok"),
+        ("tool", "wait", "interaction", "cancelled"),
+        ("tool", "wait", "interaction", "cancelled"),
+    ]
+    blocks = provider.requests[1]["messages"][2]["content"]
+    assert [block["type"] for block in blocks] == ["tool_result", "tool_result", "text"]
+
+
+@pytest.mark.parametrize("close", [True, False])
+@pytest.mark.parametrize("kind", [RequestStart, TextDelta, Message, ToolDispatch])
+def test_leaving_the_generator(kind: type, close: bool) -> None:
+    """Breaking out at any event closes every span, whether the generator is closed or just dropped."""
+    asking = message(text("Hm"), call("a", "look", where="box"))
+
+    async def leave(provider: Provider) -> None:
+        async with provider.client() as client:
+            running = started(client, [look])
+            async for event in running:
+                if isinstance(event, kind):
+                    break
+            if close:
+                await running.aclose()
+            del running
+            gc.collect()
+            await asyncio.sleep(0.01)
+
+    with Provider([streamed(asking)]) as provider, recorded() as records:
+        in_loop(leave(provider))
+    assert {status for *_, status in spans(records)} <= {"ok", "cancelled"}
+    assert facts(records)[-1] == CANCELLED
+    assert isinstance(records[-1], InteractionEnd)  # what is inside was closed before
+
+
+def test_leaving_at_the_result_is_no_cancellation() -> None:
+    """By the time the result is out, the interaction has ended well."""
+
+    async def leave(provider: Provider) -> None:
+        async with provider.client() as client:
+            running = started(client)
+            async for event in running:
+                if isinstance(event, Result):
+                    break
+            await running.aclose()
+
+    with Provider([streamed(DONE)]) as provider, recorded() as records:
+        in_loop(leave(provider))
+    assert facts(records)[-1] == ("ended", "success", False)
+
+
+class Differs(anthropic.AnthropicError):
+    """Stands for a replay that differs from its recording."""
+
+
+def test_what_is_nobodys_failure_leaves_as_it_is() -> None:
+    """An error that is not the provider's is never tried again and comes out itself, all spans closed."""
+    asked = []
+
+    def differ(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request)
+        raise Differs("the question differs")
+
+    async def ask() -> None:
+        transport = httpx2.AsyncClient(transport=httpx2.MockTransport(differ))
+        async with anthropic.AsyncAnthropic(api_key="made-up", http_client=transport) as client:
+            await complete("Hello", world=ticking_world(client), options=options())
+
+    with recorded() as records, pytest.raises(Differs):
+        in_loop(ask())
+    assert len(asked) == 1
+    assert [status for *_, status in spans(records)] == ["error", "error"]
+    assert facts(records)[-1] == ("ended", "error_during_execution", True)

@@ -1,0 +1,136 @@
+"""State: the pure steps from a prompt to a request, and from an answer to the next one."""
+
+from __future__ import annotations
+
+from agentobs.agent.events import Tokens, ToolDone, billed
+from agentobs.agent.state import (
+    Conversation,
+    Options,
+    State,
+    begin,
+    calls,
+    follow_up,
+    hear,
+    request,
+)
+from agentobs.agent.tools import declared
+from agentobs.records.exchanges import ToolAnswer, ToolQuestion
+
+from .provider import call, message, text
+
+HELLO = {"role": "user", "content": "Hello"}
+
+
+def test_a_request_says_what_the_options_say() -> None:
+    """Only what was asked for is sent; further fields go through untouched."""
+    state = begin(Conversation(), "Hello")
+    plain = request(state, Options("m", 50, stream=False), [])
+    assert plain == {"model": "m", "max_tokens": 50, "messages": [HELLO]}
+    look = declared({"name": "look", "input_schema": {"type": "object"}}, print)
+    options = Options(
+        "m", 50, "Be kind.", betas=("a-1", "b-2"), extra={"temperature": 0, "new_field": [1]}
+    )
+    assert request(state, options, [look]) == {
+        "model": "m",
+        "max_tokens": 50,
+        "messages": [HELLO],
+        "system": "Be kind.",
+        "tools": [{"name": "look", "input_schema": {"type": "object"}}],
+        "stream": True,
+        "extra_headers": {"anthropic-beta": "a-1,b-2"},
+        "extra_body": {"temperature": 0, "new_field": [1]},
+    }
+
+
+def test_results_follow_their_calls_in_one_message() -> None:
+    """The next state holds the answer and all results in the order of the calls, errors marked."""
+    answer = message(text("Let me look."), call("a", "look"), call("b", "look", at=1))
+    state = State((HELLO,), turn=3, tool_turns=0, transition="start")
+    first, second = calls(answer)
+    assert (first, second) == (ToolQuestion("a", "look", {}), ToolQuestion("b", "look", {"at": 1}))
+    results = [
+        ToolDone(first, ToolAnswer("fine"), 1),
+        ToolDone(second, ToolAnswer([text("bad")], is_error=True, outcome="failed"), 1),
+    ]
+    assert follow_up(state, answer, results) == State(
+        messages=(
+            HELLO,
+            {"role": "assistant", "content": answer["content"]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "a", "content": "fine"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "b",
+                        "content": [text("bad")],
+                        "is_error": True,
+                    },
+                ],
+            },
+        ),
+        turn=4,
+        tool_turns=1,
+        transition="next_turn",
+    )
+
+
+def test_what_folding_noted_is_not_sent_back() -> None:
+    """Notes about cut input and unknown deltas stay here; the cut text is what validation gets to see."""
+    cut = {**call("a", "look"), "partial_json": '{"at": '}
+    odd = {**text("x"), "unknown_deltas": [{"type": "new"}]}
+    state = State((HELLO,), 1, 0, "start")
+    assert hear(state, message(odd, cut))[1:] == (
+        {"role": "assistant", "content": [text("x"), call("a", "look")]},
+    )
+    assert calls(message(cut)) == [ToolQuestion("a", "look", '{"at": ')]
+
+
+def test_an_empty_answer_is_not_sent_back() -> None:
+    """An answer without content does not enter the conversation, for the provider would refuse it."""
+    assert hear(State((HELLO,), 1, 0, "start"), message()) == (HELLO,)
+
+
+def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None:
+    """A conversation that was stopped before its tools answered can go on."""
+    stopped = {"role": "assistant", "content": [call("a", "look"), call("b", "look")]}
+    state = begin(Conversation((HELLO, stopped), turns=1), "Never mind")
+    said = "The run was interrupted before this tool had finished."
+    assert (state.turn, state.messages[:2]) == (2, (HELLO, stopped))
+    assert state.messages[2] == {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": said, "is_error": True},
+            {"type": "tool_result", "tool_use_id": "b", "content": said, "is_error": True},
+            text("Never mind"),
+        ],
+    }
+    assert begin(Conversation((HELLO,)), "Again").messages == (
+        HELLO,
+        {"role": "user", "content": "Again"},
+    )
+
+
+def test_usage_adds_up_by_model() -> None:
+    """Tokens are summed in disjoint buckets; where iterations are listed, they are what is billed."""
+    cached = {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "cache_read_input_tokens": 3,
+        "cache_creation_input_tokens": 9,
+        "cache_creation": {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 5},
+        "server_tool_use": {"web_search_requests": 6},
+    }
+    advised = {
+        "input_tokens": 100,
+        "output_tokens": 100,
+        "iterations": [
+            {"type": "message", "input_tokens": 7, "output_tokens": 8},
+            {"type": "advisor_message", "model": "n", "input_tokens": 9, "output_tokens": 10},
+        ],
+    }
+    answers = [{"model": "m", "usage": cached}, {"usage": advised}, {}, {"usage": {}}]
+    assert billed("m", answers) == {
+        "m": Tokens(8, 10, 3, 4, 5, 6),
+        "n": Tokens(9, 10, 0, 0, 0, 0),
+    }
