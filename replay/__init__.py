@@ -1,0 +1,38 @@
+"""Deterministic replay: the same agent code against recorded answers, and the first divergence.
+
+    replayed = Replay(load("fixtures/refund-loop"))
+    with replayed:
+        replayed.run()
+
+The names below are imported at first use: the pytest plugin must not cost a test run that replays nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from replay.divergence import Divergence, DivergenceError
+    from replay.fixture import Fixture, load
+    from replay.replayer import Replay
+    from replay.step import Next, Step
+
+_HOMES = {
+    "Divergence": "replay.divergence",
+    "DivergenceError": "replay.divergence",
+    "Fixture": "replay.fixture",
+    "Replay": "replay.replayer",
+    "Next": "replay.step",
+    "Step": "replay.step",
+    "load": "replay.fixture",
+}
+
+__all__ = ["Divergence", "DivergenceError", "Fixture", "Next", "Replay", "Step", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'replay' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,533 @@
+r"""Fixtures: recordings made to be committed; writer and reader of the format together.
+
+A fixture is a text file, one JSON value a line:
+
+    {"agentobs_fixture": 1, "name": ..., "entry": ..., "arguments": ..., "outcome": ...}
+    {"ask": 1, "lane": "main", "turn": 1, "method": "POST", "path": "/v1/messages", "body": {...}}
+    {"answer": 1, "status": 200, "headers": {...}, "ending": "complete", "chunks": [[bytes, ms], ...]}
+    {"event": "event: message_start\ndata: ..."}            one line a stream event, or one "body" or "text"
+    {"tool": "toolu_...", "lane": "main", "turn": 1, "name": ..., "input": ..., "result": ...}
+    {"ask": 2, "lane": "main", "like": 1, "add": [...]}      the history stands once
+    {"end": {"asks": 2, "tools": 1}, "digest": "b2:..."}     over all the lines before
+
+No line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines.
+Request bodies are rebuilt byte for byte. What was redacted stays redacted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import DamagedError, ForeignError, RecordingError, UsageError
+from agentobs.records.canonical import digest
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    Failure,
+    ModelExchange,
+    Place,
+    Question,
+    Recording,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+)
+from agentobs.records.messages import assemble, is_stream, split_events, tool_uses
+from agentobs.redaction import find
+
+FORMAT = 1
+"""The version that is written; every older one is read for ever, a newer one is refused."""
+FILE = "recording.jsonl"
+"""The name of a fixture's file in its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One recorded request, with its answer."""
+
+    number: int
+    """Its place in the fixture, from 1."""
+    lane: str
+    turn: int | None
+    method: str
+    path: str
+    headers: dict[str, str]
+    after: frozenset[int] | None
+    """The asks of its lane that were answered before it was asked; None: all earlier ones."""
+    shape: dict[str, Any] = field(repr=False)
+    """How its body is written: `body`, `text` or `base64`, or `like` an earlier one with changes."""
+    answer: Answer = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTool:
+    """One recorded tool call with its result."""
+
+    lane: str
+    turn: int | None
+    question: ToolQuestion
+    answer: ToolAnswer
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """A JSON body taken apart around its messages, so that the next one is built by appending."""
+
+    keys: dict[str, str]
+    """Each top-level key with the text of its value; `messages` is empty."""
+    messages: list[str]
+
+    def text(self) -> str:
+        parts = (
+            f"{json.dumps(key)}:[{','.join(self.messages)}]"
+            if key == "messages"
+            else f"{json.dumps(key)}:{value}"
+            for key, value in self.keys.items()
+        )
+        return "{" + ",".join(parts) + "}"
+
+
+class Fixture:
+    """A fixture that was read: its header, asks and tools, and the bodies on demand."""
+
+    def __init__(
+        self, path: Path, header: dict[str, Any], asks: list[Ask], tools: list[RecordedTool]
+    ) -> None:
+        """Hold what `load` read."""
+        self.path = path
+        self.header = header
+        self.asks = asks
+        self.tools = tools
+        self._pieces: OrderedDict[int, _Pieces] = OrderedDict()
+
+    @property
+    def name(self) -> str:
+        """The recorded session's name."""
+        return str(self.header["name"])
+
+    @property
+    def lanes(self) -> list[str]:
+        """The names of the lanes, in the order of their first request."""
+        return list(dict.fromkeys(ask.lane for ask in self.asks))
+
+    def body(self, number: int) -> bytes:
+        """Return the exact request body of an ask; its chain is walked without recursion."""
+        shape = self.asks[number - 1].shape
+        if "text" in shape:
+            return str(shape["text"]).encode("utf-8", "surrogatepass")
+        if "base64" in shape:
+            return base64.b64decode(shape["base64"])
+        if "body" not in shape and "like" not in shape:
+            return b""
+        return self._built(number).text().encode("utf-8", "surrogatepass")
+
+    def _built(self, number: int) -> _Pieces:
+        chain: list[int] = []
+        link = number
+        while link not in self._pieces:
+            chain.append(link)
+            shape = self.asks[link - 1].shape
+            if "body" in shape:
+                break
+            link = shape["like"]
+        for each in reversed(chain):
+            self._pieces[each] = self._build(each)
+            if len(self._pieces) > 16:
+                self._pieces.popitem(last=False)
+        return self._pieces[number]
+
+    def _build(self, number: int) -> _Pieces:
+        shape = self.asks[number - 1].shape
+        if "body" in shape:
+            return _take_apart(shape["body"])
+        base = self._pieces[shape["like"]]
+        kept = base.messages[: len(base.messages) - shape.get("drop", 0)]
+        added = [_compact(message) for message in shape.get("add", [])]
+        changed = {key: _compact(value) for key, value in shape.get("set", {}).items()}
+        return _Pieces({**base.keys, **changed}, kept + added)
+
+
+def find_fixture(path: Path) -> Path:
+    """Return the file of a fixture that is named by its folder or its file.
+
+    Raises:
+        UsageError: there is none.
+    """
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(
+            "no fixture here",
+            where=str(path),
+            todo=f"A fixture is a folder with {FILE} in it; agentobs freeze SESSION makes one",
+        )
+    return file
+
+
+def load(path: str | Path) -> Fixture:
+    """Read a fixture from its folder or file.
+
+    Raises:
+        UsageError: there is none at `path`.
+        ForeignError: the file is no fixture, or of a newer version.
+        DamagedError: it is cut off, or was changed by hand.
+    """
+    file = find_fixture(Path(path))
+    data = file.read_bytes()
+    header = _header(file, data)
+    last = data.rfind(b"\n", 0, len(data) - 1) + 1
+    try:
+        end = json.loads(data[last:])
+        whole = isinstance(end, dict) and "end" in end
+    except ValueError:
+        whole = False
+    if not whole:
+        raise DamagedError(
+            "the fixture is cut off: its last line is missing", where=str(file), todo=_AGAIN
+        )
+    if end["digest"] != digest(data[:last]):
+        raise DamagedError(
+            "the fixture was changed: its digest does not match", where=str(file), todo=_AGAIN
+        )
+    asks, tools = _parse(data[:last])
+    return Fixture(file, header, asks, tools)
+
+
+_AGAIN = "Restore it from version control, or freeze the session again"
+
+
+def _header(file: Path, data: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(data.partition(b"\n")[0])
+        version = header["agentobs_fixture"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ForeignError(
+            "not a fixture", where=str(file), todo="agentobs freeze SESSION makes one"
+        ) from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise ForeignError(
+            f"a fixture of version {version}; this version of agentobs reads up to {FORMAT}",
+            where=str(file),
+            todo="Install the version that wrote it, or a newer one",
+        )
+    parsed: dict[str, Any] = header
+    return parsed
+
+
+def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool]]:
+    asks: list[Ask] = []
+    tools: list[RecordedTool] = []
+    lines = [json.loads(line) for line in data.splitlines()[1:]]
+    at = 0
+    while at < len(lines):
+        value = lines[at]
+        at += 1
+        if "tool" in value:
+            tools.append(_tool(value))
+            continue
+        body: list[Any] = []
+        answer = lines[at]
+        at += 1
+        while at < len(lines) and not {"ask", "tool"} & lines[at].keys():
+            body.append(lines[at])
+            at += 1
+        asks.append(_ask(value, _answer(answer, body), asks))
+    return asks, tools
+
+
+def _ask(value: dict[str, Any], answer: Answer, before: list[Ask]) -> Ask:
+    base = before[value["like"] - 1] if "like" in value else None
+    return Ask(
+        number=value["ask"],
+        lane=value["lane"],
+        turn=value.get("turn"),
+        method=value.get("method") or (base.method if base else ""),
+        path=value.get("path") or (base.path if base else ""),
+        headers=value.get("headers", base.headers if base else {}),
+        after=frozenset(value["after"]) if "after" in value else None,
+        shape={
+            k: value[k]
+            for k in ("body", "text", "base64", "like", "drop", "add", "set")
+            if k in value
+        },
+        answer=answer,
+    )
+
+
+def _answer(value: dict[str, Any], lines: list[dict[str, Any]]) -> Answer:
+    chunks: list[Chunk] = []
+    for line in lines:
+        if "event" in line:
+            data = line["event"].encode("utf-8", "surrogatepass")
+        elif "body" in line:
+            data = _compact(line["body"]).encode("utf-8", "surrogatepass")
+        elif "base64" in line:
+            data = base64.b64decode(line["base64"])
+        else:
+            data = line["text"].encode("utf-8", "surrogatepass")
+        chunks.append(Chunk(data, 0))
+    failure = Failure(*value["failure"]) if value.get("failure") else None
+    return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
+
+
+def _tool(value: dict[str, Any]) -> RecordedTool:
+    return RecordedTool(
+        lane=value["lane"],
+        turn=value.get("turn"),
+        question=ToolQuestion(value["tool"], value["name"], value["input"]),
+        answer=ToolAnswer(
+            value["result"], value.get("is_error", False), value.get("outcome", "executed")
+        ),
+    )
+
+
+def as_recording(fixture: Fixture) -> Recording:
+    """Return a fixture as a recording, to be served; times are those of nothing."""
+    exchanges = tuple(
+        ModelExchange(
+            place=Place(fixture.name, None, ask.lane, ask.turn),
+            attempt_id=f"{ask.number:032x}",
+            started_ns=ask.number,
+            headers_ns=None,
+            ended_ns=0,
+            question=Question(ask.method, ask.path, ask.headers, fixture.body(ask.number)),
+            answer=ask.answer,
+        )
+        for ask in fixture.asks
+    )
+    header = fixture.header
+    return Recording(
+        session_id=fixture.name,
+        name=fixture.name,
+        entry=header["entry"],
+        arguments=header["arguments"],
+        outcome=header["outcome"],
+        reason=header["reason"],
+        signature=header["signature"],
+        dropped=0,
+        exchanges=exchanges,
+    )
+
+
+def write(recording: Recording, versions: dict[str, str]) -> bytes:
+    """Return a recording as the bytes of a fixture; `versions` says what it was recorded with.
+
+    Raises:
+        RecordingError: the session is incomplete, asked nothing, or something that looks like a key is left.
+    """
+    if recording.dropped:
+        raise RecordingError(
+            f"session {recording.session_id} is incomplete: {recording.dropped} records were not written",
+            todo="Record it again; an incomplete session cannot take the same path",
+        )
+    models = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
+    if not models:
+        raise RecordingError(
+            f"session {recording.session_id} asked the model nothing: there is nothing to replay"
+        )
+    header = {
+        "agentobs_fixture": FORMAT,
+        "name": recording.name,
+        "entry": recording.entry,
+        "arguments": recording.arguments,
+        "outcome": recording.outcome,
+        "reason": recording.reason,
+        "signature": recording.signature,
+        "recorded_with": versions,
+    }
+    lines = [header, *_exchange_lines(recording, models)]
+    data = b"".join(_line(line) for line in lines)
+    if left := find(data):
+        raise RecordingError(
+            f"something that looks like a secret is left ({', '.join(sorted({f.kind for f in left}))})",
+            todo="Nothing was written; take it out of the agent's input and record again",
+        )
+    tools = sum("tool" in line for line in lines)
+    return data + _line({"end": {"asks": len(models), "tools": tools}, "digest": digest(data)})
+
+
+def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterator[dict[str, Any]]:
+    tools = {
+        (e.place.lane, e.question.tool_use_id): e
+        for e in recording.exchanges
+        if isinstance(e, ToolExchange)
+    }
+    shaper = _Shaper()
+    for number, exchange in enumerate(models, 1):
+        yield {"ask": number, **shaper.shape(number, exchange), **_after(number, exchange, models)}
+        yield _answer_line(number, exchange)
+        yield from _body_lines(exchange.answer)
+        message = assemble(exchange.answer.headers, exchange.answer.body)
+        for call in tool_uses(message):
+            if tool := tools.pop((exchange.place.lane, str(call.get("id"))), None):
+                yield _tool_line(tool)
+    for tool in tools.values():
+        yield _tool_line(tool)
+
+
+class _Shaper:
+    """Writes each request as a change of an earlier one of its lane."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[int, tuple[ModelExchange, _Pieces]] = OrderedDict()
+
+    def shape(self, number: int, exchange: ModelExchange) -> dict[str, Any]:
+        question = exchange.question
+        place = {"lane": exchange.place.lane, "turn": exchange.place.turn}
+        asked = {
+            "method": question.method,
+            "path": question.path,
+            "headers": _meant(question.headers),
+        }
+        if not question.body:
+            return {**place, **asked}
+        pieces = _pieces_of(question.body)
+        if pieces is None:
+            return {**place, **asked, **_raw(question.body)}
+        base = self._base(exchange, pieces)
+        self._recent[number] = (exchange, pieces)
+        while len(self._recent) > 16:
+            self._recent.popitem(last=False)
+        if base is None:
+            return {**place, **asked, "body": json.loads(question.body)}
+        like, (before, old) = base
+        same = {k for k in asked if asked[k] == _asked(before)[k]}
+        return {
+            **place,
+            "like": like,
+            **{k: v for k, v in asked.items() if k not in same},
+            **_change(old, pieces),
+        }
+
+    def _base(
+        self, exchange: ModelExchange, pieces: _Pieces
+    ) -> tuple[int, tuple[ModelExchange, _Pieces]] | None:
+        best, most = None, 0
+        for number, (before, old) in reversed(self._recent.items()):
+            if before.place.lane != exchange.place.lane or list(old.keys) != list(pieces.keys):
+                continue
+            shared = _shared(old.messages, pieces.messages)
+            if shared > most:
+                best, most = (number, (before, old)), shared
+        return best
+
+
+def _change(old: _Pieces, new: _Pieces) -> dict[str, Any]:
+    shared = _shared(old.messages, new.messages)
+    drop = len(old.messages) - shared
+    changed = {key: json.loads(text) for key, text in new.keys.items() if old.keys[key] != text}
+    return {
+        **({"drop": drop} if drop else {}),
+        "add": [json.loads(message) for message in new.messages[shared:]],
+        **({"set": changed} if changed else {}),
+    }
+
+
+def _shared(old: list[str], new: list[str]) -> int:
+    count = 0
+    for a, b in zip(old, new, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _asked(exchange: ModelExchange) -> dict[str, Any]:
+    question = exchange.question
+    return {"method": question.method, "path": question.path, "headers": _meant(question.headers)}
+
+
+def _meant(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if not name.startswith("x-stainless-")}
+
+
+def _pieces_of(body: bytes) -> _Pieces | None:
+    """Take a JSON body apart, or return None where writing it again would not give the same bytes."""
+    try:
+        pieces = _take_apart(json.loads(body))
+        return pieces if pieces.text().encode("utf-8", "surrogatepass") == body else None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _take_apart(value: Any) -> _Pieces:
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        return _Pieces({key: _compact(inner) for key, inner in value.items()}, [])
+    keys = {key: "" if key == "messages" else _compact(inner) for key, inner in value.items()}
+    return _Pieces(keys, [_compact(message) for message in messages])
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _after(number: int, exchange: ModelExchange, models: list[ModelExchange]) -> dict[str, Any]:
+    """Say which requests of the lane were answered before, where not simply all earlier ones were."""
+    lane = [
+        (n, e)
+        for n, e in enumerate(models, 1)
+        if e.place.lane == exchange.place.lane and n < number
+    ]
+    before = [n for n, e in lane if e.started_ns + e.ended_ns <= exchange.started_ns]
+    return {} if len(before) == len(lane) else {"after": before}
+
+
+def _answer_line(number: int, exchange: ModelExchange) -> dict[str, Any]:
+    answer = exchange.answer
+    failure = answer.failure
+    return {
+        "answer": number,
+        "status": answer.status,
+        "headers": answer.headers,
+        "ending": answer.ending,
+        **({"failure": [failure.name, failure.message]} if failure else {}),
+        "chunks": [[len(c.data), c.after_ns // 1_000_000] for c in answer.chunks],
+    }
+
+
+def _body_lines(answer: Answer) -> Iterator[dict[str, Any]]:
+    body = answer.body
+    if not body:
+        return
+    if is_stream(answer.headers):
+        for piece in split_events(body):
+            raw = _raw(piece)
+            yield {"event": raw["text"]} if "text" in raw else raw
+        return
+    try:
+        value = json.loads(body)
+        exact = _compact(value).encode("utf-8", "surrogatepass") == body
+    except (ValueError, RecursionError):
+        exact = False
+    yield {"body": value} if exact else _raw(body)
+
+
+def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
+    answer = exchange.answer
+    return {
+        "tool": exchange.question.tool_use_id,
+        "lane": exchange.place.lane,
+        "turn": exchange.place.turn,
+        "name": exchange.question.name,
+        "input": exchange.question.input,
+        "result": answer.content,
+        **({"is_error": True} if answer.is_error else {}),
+        **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
+    }
+
+
+def _raw(data: bytes) -> dict[str, str]:
+    try:
+        return {"text": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"

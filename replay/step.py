@@ -1,0 +1,132 @@
+"""What an agent does next: the step after the recorded path ends, now and as it was recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentobs.records.canonical import canonical
+from agentobs.records.messages import blocks, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """A tool call of the last turn and the result that the agent gave."""
+
+    name: str
+    input: Any
+    result: Any
+    """A string or a list of content blocks."""
+    is_error: bool
+
+    @property
+    def text(self) -> str:
+        """The result's text."""
+        return text_of(self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What follows a turn: the next request, or the end."""
+
+    request: dict[str, Any] | None = field(repr=False)
+    """The next request's body; None where the agent asked nothing more."""
+    tools: tuple[ToolOutcome, ...]
+    """The results that it carries for the calls of the turn before."""
+    outcome: str | None
+    """How the session ended where nothing was asked: `completed` or `failed`."""
+    reason: str | None
+    """Why it failed."""
+
+    def tool(self, name: str) -> ToolOutcome:
+        """Return the first call of a tool.
+
+        Raises:
+            LookupError: it was not called in that turn.
+        """
+        for tool in self.tools:
+            if tool.name == name:
+                return tool
+        called = ", ".join(tool.name for tool in self.tools) or "none"
+        raise LookupError(f"{name} was not called in this turn (called: {called})")
+
+    def lines(self) -> list[str]:
+        """Return the step for people, one fact a line."""
+        told = [
+            f"{tool.name}({json.dumps(tool.input, ensure_ascii=False)}) -> "
+            f"{'error: ' if tool.is_error else ''}{tool.text}"
+            for tool in self.tools
+        ]
+        if self.request is None:
+            told.append(
+                f"the session ended: {self.outcome or 'unknown'} {self.reason or ''}".rstrip()
+            )
+        else:
+            told.append(
+                f"asks the model again, with {len(self.request.get('messages', []))} messages"
+            )
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The step after a turn, beside the recorded one."""
+
+    now: Step = field(repr=False)
+    recorded: Step = field(repr=False)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the agent does something else now than was recorded."""
+        return _essence(self.now) != _essence(self.recorded)
+
+    def tool(self, name: str) -> ToolOutcome:
+        """Return the first call of a tool in the turn, as it went now.
+
+        Raises:
+            LookupError: it was not called in that turn.
+        """
+        return self.now.tool(name)
+
+    def describe(self) -> str:
+        """Return both steps for people."""
+        recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
+        now = "\n".join(f"    {line}" for line in self.now.lines())
+        return f"recorded next:\n{recorded}\nnow:\n{now}"
+
+
+def step_of(
+    request: dict[str, Any] | None, outcome: str | None = None, reason: str | None = None
+) -> Step:
+    """Return the step that a next request is, or the end of the session where there is none."""
+    if request is None:
+        return Step(None, (), outcome, reason)
+    messages = [m for m in request.get("messages", []) if isinstance(m, dict)]
+    calls = {
+        str(block.get("id")): block
+        for message in messages
+        for block in blocks(message)
+        if block.get("type") == "tool_use"
+    }
+    last = blocks(messages[-1]) if messages else []
+    tools = tuple(
+        _tool(block, calls.get(str(block.get("tool_use_id")), {}))
+        for block in last
+        if block.get("type") == "tool_result"
+    )
+    return Step(request, tools, None, None)
+
+
+def _tool(block: dict[str, Any], call: dict[str, Any]) -> ToolOutcome:
+    return ToolOutcome(
+        name=str(call.get("name")),
+        input=call.get("input"),
+        result=block.get("content", ""),
+        is_error=bool(block.get("is_error")),
+    )
+
+
+def _essence(step: Step) -> str:
+    tools = [[tool.name, tool.input, tool.result, tool.is_error] for tool in step.tools]
+    return canonical([step.request, tools, step.outcome, step.reason])

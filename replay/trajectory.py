@@ -1,0 +1,91 @@
+"""The trajectory: what an agent did, one line a step, stable enough to keep as a snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from agentobs.records.exchanges import ModelExchange, ToolExchange
+from agentobs.records.facts import SessionEnd
+from agentobs.records.messages import assemble, blocks
+from agentobs.redaction import redact
+from agentobs.sink import Record
+from replay.diff import safe
+from replay.lanes import value_of
+
+WIDTH = 100
+"""Characters of a text that a line shows."""
+
+
+def trajectory(records: Iterable[Record]) -> str:
+    """Return the steps of a run, lane by lane, then how it ended. No time, id or chance is in it."""
+    lanes: dict[str, list[str]] = {}
+    ends: list[str] = []
+    for record in records:
+        if isinstance(record, ModelExchange):
+            lanes.setdefault(record.place.lane, []).extend(_asked(record))
+        elif isinstance(record, SessionEnd):
+            ends.append(f"end {record.outcome} {record.reason or ''}".rstrip())
+    steps = [line for name, lines in lanes.items() for line in [f"lane {name}", *lines]]
+    text = "\n".join([*steps, *_tools(records), *ends]) + "\n"
+    return redact(text.encode("utf-8", "replace")).decode()
+
+
+def _asked(exchange: ModelExchange) -> Iterator[str]:
+    body = value_of(exchange.question.body)
+    asked = body if isinstance(body, dict) else {}
+    answer = exchange.answer
+    message = assemble(answer.headers, answer.body)
+    refused = answer.status is not None and answer.status >= 400
+    stop = message.get("stop_reason") or _error(message) or ("" if refused else answer.ending)
+    status = "no answer" if answer.status is None else answer.status
+    asks = f"{asked.get('model', '')}{_count(asked.get('messages'))}"
+    question = exchange.question
+    yield f"  {question.method} {question.path}  {asks}  -> {status} {stop}{_tokens(message)}".rstrip()
+    for block in blocks(message):
+        if block.get("type") == "text":
+            yield f"    says {_short(block.get('text', ''))}"
+        elif block.get("type") == "tool_use":
+            yield f"    calls {block.get('name')} {_short(json.dumps(block.get('input'), ensure_ascii=False))}"
+
+
+def _tools(records: Iterable[Record]) -> Iterator[str]:
+    ran = sorted(
+        (r for r in records if isinstance(r, ToolExchange)),
+        key=lambda r: (r.place.lane, r.place.turn or 0, r.question.tool_use_id),
+    )
+    if ran:
+        yield "tools"
+    for tool in ran:
+        result = _short(str(tool.answer.content))
+        yield f"  turn {tool.place.turn}  {tool.question.name} {tool.answer.outcome}: {result}"
+
+
+def _count(messages: object) -> str:
+    if not isinstance(messages, list):
+        return ""
+    return f"  {len(messages)} message{'s' * (len(messages) != 1)}"
+
+
+def _tokens(message: dict[str, object]) -> str:
+    usage = message.get("usage")
+    if not isinstance(usage, dict):
+        return ""
+    names = {
+        "in": "input_tokens",
+        "out": "output_tokens",
+        "cache read": "cache_read_input_tokens",
+        "cache write": "cache_creation_input_tokens",
+    }
+    counts = [f"{short} {usage[name]}" for short, name in names.items() if usage.get(name)]
+    return f"  ({', '.join(counts)})" if counts else ""
+
+
+def _error(message: dict[str, object]) -> str:
+    error = message.get("error")
+    return str(error.get("type")) if isinstance(error, dict) else ""
+
+
+def _short(text: str) -> str:
+    shown = safe(text)
+    return shown if len(shown) <= WIDTH else shown[: WIDTH - 1] + "…"

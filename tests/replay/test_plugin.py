@@ -1,0 +1,126 @@
+"""The pytest plugin: frozen tests run as they are, and a divergence is a report, not a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from replay import Fixture
+from tests.replay.agents import weather
+
+AGENT = "from tests.replay.agents import Agent, WEATHER\n"
+MARK = "import pytest\n" + AGENT + '@pytest.mark.replay("fixtures/weather")\n'
+
+
+@pytest.fixture(scope="module")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    return weather(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, fixture: Fixture) -> pytest.Pytester:
+    """A project with one fixture in it, where the plugin is installed."""
+    folder = pytester.path / "fixtures" / "weather"
+    folder.mkdir(parents=True)
+    (folder / "recording.jsonl").write_bytes(fixture.path.read_bytes())
+    return pytester
+
+
+def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
+    project.makepyfile(test)
+    return project.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+
+
+def test_a_replay_passes(project: pytest.Pytester) -> None:
+    """The fixture is open for the whole test; the agent under test needs no change."""
+    run(
+        project,
+        MARK + "def test_it(replay): assert Agent().answer('How is it?') == 'Oslo is wet.'\n",
+    ).assert_outcomes(passed=1)
+
+
+def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
+    """The failure shows the divergence and no line of a traceback."""
+    result = run(
+        project,
+        MARK
+        + "def test_it(replay): Agent(weather={**WEATHER, 'Rome': 'fog'}).answer('How is it?')\n",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "DIVERGED  weather-agent  main, request 3 of 3, turn 3 *(2 of 3 requests matched)",
+            "*$.messages[[]4[]].content[[]0[]].content",
+            '*recorded  "sun, 21 C"',
+            '*now       "fog"',
+            "*why        tool_result of weather(city=?Rome?)*",
+        ]
+    )
+    assert "Traceback" not in result.stdout.str()
+    assert "replayer.py" not in result.stdout.str()
+
+
+def test_a_swallowed_divergence_fails_the_test(project: pytest.Pytester) -> None:
+    """A test that catches everything fails all the same, in its call."""
+    test = """
+    def test_it(replay):
+        try:
+            Agent().answer("Eh?")
+        except Exception:
+            pass
+    """
+    result = run(project, MARK + "\n".join(line[4:] for line in test.splitlines()[1:]))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
+
+
+def test_a_test_that_asks_nothing_fails(project: pytest.Pytester) -> None:
+    """What was recorded and never asked for is not a pass."""
+    result = run(project, MARK + "def test_it(replay): pass\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*was recorded next and never asked*"])
+
+
+@pytest.mark.parametrize(
+    ("marker", "told"),
+    [
+        ("", '*name the fixture: @pytest.mark.replay("fixtures/NAME")*'),
+        ('@pytest.mark.replay("fixtures/none")\n', "*fixtures/none: no fixture here.*"),
+    ],
+)
+def test_a_missing_fixture_is_told(project: pytest.Pytester, marker: str, told: str) -> None:
+    """One line says what is missing and how to make it."""
+    result = run(project, f"import pytest\n{marker}def test_it(replay): pass\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([told])
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda data: data[: len(data) // 2], "*the fixture is cut off*"),
+        (lambda data: data.replace(b"Oslo", b"Olso"), "*its digest does not match*"),
+        (lambda data: b"", "*not a fixture*"),
+        (lambda data: b"\x00\xff" * 99, "*not a fixture*"),
+        (
+            lambda data: data.replace(b'"agentobs_fixture": 1', b'"agentobs_fixture": 9'),
+            "*a fixture of version 9; this version of agentobs reads up to 1*",
+        ),
+    ],
+    ids=["cut", "edited", "empty", "binary", "newer"],
+)
+def test_a_damaged_fixture_is_told(project: pytest.Pytester, damage: object, told: str) -> None:
+    """One clear line, no traceback."""
+    file = project.path / "fixtures" / "weather" / "recording.jsonl"
+    file.write_bytes(damage(file.read_bytes()))  # type: ignore[operator]  # one of the functions above
+    result = run(project, MARK + "def test_it(replay): pass\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([told])
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_the_plugin_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
+    """A run that replays nothing does not pay for the SDK."""
+    pytester.makepyfile(
+        "import sys\ndef test_it(): assert not {'anthropic', 'duckdb', 'httpx2'} & set(sys.modules)\n"
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -1,0 +1,372 @@
+"""Replay: the same agent against its recorded answers, and the first question that differs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from anthropic import Anthropic
+from syrupy.assertion import SnapshotAssertion
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.recording.serve import Fault
+from agentobs.records.exchanges import Answer, Chunk
+from replay import DivergenceError, Fixture, Replay
+from tests.provider_script import refused, streamed, text
+from tests.replay.agents import (
+    KEY,
+    MODEL,
+    TOOLS,
+    WEATHER,
+    Agent,
+    answers,
+    frozen,
+    gather_twins,
+    recorded,
+    weather,
+)
+
+
+@pytest.fixture(scope="module")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    return weather(tmp_path_factory.mktemp("weather"))
+
+
+def diverges(fixture: Fixture, agent: Agent, prompt: str = "How is it?") -> str:
+    """Run a changed agent, and return the report of its divergence."""
+    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+        replayed.run(agent.answer, prompt)
+    return raised.value.divergence.text().replace(str(fixture.path.parent), "FIXTURE")
+
+
+def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
+    """Every request is the recorded one; the agent gets the recorded answers; nothing else is served."""
+    with Replay(fixture) as replayed:
+        assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
+    assert replayed.progress.requests_matched == replayed.progress.requests == 3
+    assert replayed.trajectory == snapshot
+
+
+def test_another_key_and_base_url_match(fixture: Fixture) -> None:
+    """Who replays, and against which host, does not matter."""
+    with Replay(fixture) as replayed:
+        replayed.run(
+            Agent("http://elsewhere.test", key="another-key-0123456789").answer, "How is it?"
+        )
+
+
+def test_nothing_is_recorded_during_a_replay(fixture: Fixture, tmp_path: Path) -> None:
+    """A replay writes no journal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+        with Replay(fixture) as replayed:
+            replayed.run(Agent().answer, "How is it?")
+    assert not (tmp_path / "home").exists()
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "tool_result": {"weather": {**WEATHER, "Rome": "sun, 21.5 C"}},
+    "whitespace": {"system": "Be  brief."},
+    "tool_added": {"tools": [*TOOLS, {"name": "news", "input_schema": {"type": "object"}}]},
+    "tool_schema": {"tools": [TOOLS[0], {**TOOLS[1], "description": "the time"}]},
+    "option": {"extra": {"max_tokens": 65}},
+    "header": {"extra": {"extra_headers": {"anthropic-beta": "context-1m"}}},
+    "option_added": {"extra": {"extra_body": {"temperature": 0.5}}},
+    "float": {"extra": {"max_tokens": 64.5}},
+    "uuid": {"clock": "3f2b8c1e-0000-4000-8000-00000000000a"},
+    "decomposed": {"weather": {**WEATHER, "Oslo": "rain, 4 C\u0301"}},
+    "hostile": {"system": "\x1b]52;c;aGk=\x07\u202eBe brief.</script>"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_diverges_where_it_shows(
+    fixture: Fixture, change: str, snapshot: SnapshotAssertion
+) -> None:
+    """The report names the request, the place in its body, both values, and the cause."""
+    assert diverges(fixture, Agent(**CHANGES[change])) == snapshot
+
+
+def test_a_changed_prompt_diverges_at_the_first_request(
+    fixture: Fixture, snapshot: SnapshotAssertion
+) -> None:
+    """A prompt is compared like all else."""
+    assert diverges(fixture, Agent(), "How was it?") == snapshot
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {
+            "extra_headers": {
+                "user-agent": "mine/1",
+                "traceparent": "00-1-2-01",
+                "x-stainless-os": "x",
+            }
+        },
+        {"max_tokens": 64.0},
+        {"timeout": 3.0},
+    ],
+)
+def test_what_means_nothing_matches(fixture: Fixture, extra: dict[str, Any]) -> None:
+    """Headers that vary between machines, a whole float, a timeout: the same question."""
+    with Replay(fixture) as replayed:
+        replayed.run(Agent(extra=extra).answer, "How is it?")
+
+
+def test_key_order_and_escapes_match(fixture: Fixture) -> None:
+    """The same JSON in another order, with other blanks and escapes, is the same question."""
+    client = agentobs.record(Anthropic(api_key=KEY))
+    body = json.loads(fixture.body(1))
+    told = json.dumps(dict(reversed(body.items())), indent=3, ensure_ascii=True)
+    url = "https://api.anthropic.com/v1/messages"
+    with pytest.raises(DivergenceError, match="request 2 of 3"), Replay(fixture) as replayed:
+        got = client._client.post(url, content=told, headers=fixture.asks[0].headers)
+        assert got.status_code == 200
+    assert replayed.progress.requests_matched == 1
+
+
+def test_one_request_more_diverges(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
+    """The last answer is not repeated."""
+    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+        Agent().answer("How is it?")
+        Agent().answer("How is it?")
+    assert raised.value.divergence.kind == "extra"
+    assert replayed.progress.requests_matched == 3
+    assert str(raised.value).replace(str(fixture.path.parent), "FIXTURE") == snapshot
+
+
+def test_one_request_fewer_diverges_at_the_end(
+    fixture: Fixture, snapshot: SnapshotAssertion
+) -> None:
+    """A request that was recorded and never asked fails the replay."""
+
+    def impatient() -> None:
+        client = agentobs.record(Anthropic(api_key=KEY))
+        with agentobs.session("weather-agent"):
+            body = json.loads(fixture.body(1))
+            body.pop("stream")
+            client.messages.create(**body, stream=True).close()
+
+    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+        replayed.run(impatient)
+    assert str(raised.value).replace(str(fixture.path.parent), "FIXTURE") == snapshot
+
+
+def test_requests_in_another_order_diverge(tmp_path: Path) -> None:
+    """A later request of the recording, asked too early, is told as such."""
+
+    def ask(url: str | None, *prompts: str) -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        with agentobs.session("two"):
+            for prompt in prompts:
+                messages = [{"role": "user", "content": prompt}]
+                client.messages.create(model=MODEL, max_tokens=9, messages=messages)  # type: ignore[arg-type]
+
+    given = [streamed(text("one"), number=1), streamed(text("two"), number=2)]
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: ask(url, "a", "b"), given))
+    with pytest.raises(DivergenceError, match="request 2 of the recording, asked out of order"):
+        with Replay(made) as replayed:
+            replayed.run(ask, None, "b", "a")
+
+
+def test_a_swallowed_divergence_still_fails(fixture: Fixture) -> None:
+    """The first divergence is kept: later requests raise it again, and so does the end."""
+
+    def stubborn() -> list[str]:
+        told = []
+        for prompt in ("Eh?", "How is it?"):
+            try:
+                Agent().answer(prompt)
+            except Exception as error:
+                told.append(str(error))
+        return told
+
+    seen: list[str] = []
+    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+        seen += stubborn()
+    assert seen == [str(raised.value)] * 2
+    assert '"Eh?"' in seen[0]
+    assert replayed.progress.requests_matched == 0
+
+
+def test_retries_replay_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded wait of 30 seconds is two attempts, both visible, and no wait."""
+    given = [refused(529, retry_after="30", x_should_retry="true"), *answers()]
+    real_sleep, waits = time.sleep, []
+    monkeypatch.setattr(time, "sleep", lambda seconds: waits.append(seconds) or real_sleep(0))
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: Agent(url).answer("Hm?"), given))
+    assert waits.count(30.0) == 1
+    waits.clear()
+    with Replay(made) as replayed:
+        replayed.run(Agent().answer, "Hm?")
+    assert "-> 529" in replayed.trajectory
+    assert replayed.progress.requests_matched == 4
+    assert max(waits, default=0) < 0.001
+
+
+def test_a_cut_stream_is_cut_again_at_the_same_byte(tmp_path: Path) -> None:
+    """The agent gets the events that it got, then the exception that it got."""
+
+    def listen(url: str | None) -> tuple[list[str], str]:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        seen: list[str] = []
+        with agentobs.session("cut"):
+            stream = client.messages.create(
+                model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x"}], stream=True
+            )
+            try:
+                for event in stream:
+                    seen.append(event.type)
+            except httpx2.TransportError as error:
+                return seen, type(error).__name__
+        return seen, "nothing"
+
+    live: list[Any] = []
+    made = frozen(
+        tmp_path,
+        recorded(
+            tmp_path,
+            lambda url: live.append(listen(url)),
+            [streamed(text("hello"))],
+            faults=(Fault(at=1, cut_after=3),),
+        ),
+    )
+    with Replay(made) as replayed:
+        assert replayed.run(listen, None) == live[0]
+    assert (len(live[0][0]), live[0][1]) == (3, "RemoteProtocolError")
+
+
+def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> None:
+    """An overload inside a 200 stream surfaces as it did."""
+    error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"x"}}\n\n'
+    first = streamed(text("hello"))
+    given = replace(first, chunks=(*first.chunks[:2], Chunk(error, 0)))
+
+    def listen(url: str | None) -> str:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        with agentobs.session("overloaded"):
+            stream = client.messages.create(
+                model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x"}], stream=True
+            )
+            with pytest.raises(anthropic.APIStatusError) as raised:
+                list(stream)
+        return f"{type(raised.value).__name__} {raised.value.status_code} {raised.value.body}"
+
+    live: list[str] = []
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: live.append(listen(url)), [given]))
+    with Replay(made) as replayed:
+        assert [replayed.run(listen, None)] == live
+
+
+def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
+    """Requests that were in flight together may come in another order, each to its own answer."""
+    given = [streamed(text(f"answer {n}"), number=n) for n in range(3)]
+    live: list[Any] = []
+
+    def run(url: str) -> None:
+        live.append(asyncio.run(gather_twins(url, [0, 1, 2])))
+
+    pace: list[Answer] = [
+        replace(a, chunks=tuple(Chunk(c.data, 150_000_000) for c in a.chunks)) for a in given
+    ]
+    made = frozen(tmp_path, recorded(tmp_path, run, pace, pace=1.0))
+    with Replay(made) as replayed:
+        swapped = replayed.run(gather_twins, None, [2, 0, 1])
+    assert swapped == [live[0][2], live[0][0], live[0][1]]
+
+
+def test_nothing_leaves_a_replay(fixture: Fixture) -> None:
+    """A client that is not recorded, or any socket, fails the replay and is named."""
+    with pytest.raises(DivergenceError, match=r"a connection to 203\.0\.113\.7:443 was attempted"):
+        with Replay(fixture):
+            socket.create_connection(("203.0.113.7", 443), timeout=1)
+    with pytest.raises(DivergenceError, match=r"a connection to api\.anthropic\.com:443"):
+        with Replay(fixture):
+            Anthropic(api_key=KEY, max_retries=0).models.list()
+
+
+def test_until_shows_what_the_agent_does_next(
+    fixture: Fixture, snapshot: SnapshotAssertion
+) -> None:
+    """The recorded answers lead up to a turn; the next request is kept and compared."""
+    with Replay(fixture) as replayed:
+        same = replayed.until(Agent().answer, "How is it?", turn=2)
+    assert not same.differs
+    mended = Agent(weather={**WEATHER, "Rome": "snow"})
+    with Replay(fixture) as replayed:
+        step = replayed.until(mended.answer, "How is it?", turn=2)
+    assert step.differs
+    assert step.tool("weather").text == "snow"
+    assert step.describe() == snapshot
+    with pytest.raises(
+        LookupError, match=r"news was not called in this turn \(called: weather, clock\)"
+    ):
+        step.tool("news")
+
+
+def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
+    """Up to the turn the path must be the recorded one."""
+    with pytest.raises(DivergenceError), Replay(fixture) as replayed:
+        replayed.until(Agent(weather={"Oslo": "snow"}).answer, "How is it?", turn=2)
+
+
+def test_until_refuses_a_turn_that_is_not_there(fixture: Fixture) -> None:
+    """One error that says which turns there are."""
+    with pytest.raises(UsageError, match="the recording has no turn 9. It has turns 1 to 3"):
+        with Replay(fixture) as replayed:
+            replayed.until(Agent().answer, "How is it?", turn=9)
+
+
+def test_secrets_of_a_recording_replay_redacted(tmp_path: Path) -> None:
+    """A key in a tool result is in no file, and another run with another key still matches."""
+    secret = "ghp_" + "Zz9" * 12
+    agent = Agent(weather={**WEATHER, "Oslo": f"token {secret}"})
+
+    def run(url: str) -> None:
+        Agent(url, **agent.changes).answer("How is it?")
+
+    made = frozen(tmp_path, recorded(tmp_path, run, answers()))
+    assert secret not in made.path.read_text()
+    other = Agent(weather={**WEATHER, "Oslo": "token ghp_" + "Yy8" * 12})
+    with Replay(made) as replayed:
+        replayed.run(other.answer, "How is it?")
+    leaking = diverges(made, Agent(weather={**WEATHER, "Oslo": f"tokens {secret}"}))
+    assert secret not in leaking
+    assert "[redacted:github_token]" in leaking
+
+
+def test_a_session_that_failed_replays_as_failed(tmp_path: Path) -> None:
+    """The recorded exception is part of the path; another end is a divergence."""
+
+    def broken(url: str | None, error: type[Exception] | None) -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        with agentobs.session("broken"):
+            client.messages.create(
+                model=MODEL, max_tokens=9, messages=[{"role": "user", "content": "x"}], stream=True
+            ).close()
+            if error:
+                raise error("after the answer")
+
+    def run(url: str) -> None:
+        with pytest.raises(KeyError):
+            broken(url, KeyError)
+
+    made = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
+    assert (made.header["outcome"], made.header["reason"]) == ("failed", "KeyError")
+    assert made.header["signature"] == "exception:KeyError@tests.replay.test_replay:broken"
+    with Replay(made) as replayed:
+        replayed.run(broken, None, KeyError)
+    with pytest.raises(DivergenceError, match="outcome"), Replay(made) as replayed:
+        replayed.run(broken, None, None)
+    with pytest.raises(ValueError, match="after the answer"), Replay(made) as replayed:
+        replayed.run(broken, None, ValueError)
