@@ -1,0 +1,102 @@
+"""The command line. Each command's module is imported when it runs, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from agentobs.errors import AgentobsError
+
+_COMMANDS = {
+    "demo": (
+        "agentobs.cli.demo",
+        "Record a failed session, query it, and turn it into a test. Needs no key.",
+    ),
+    "run": (
+        "agentobs.cli.run",
+        "Run the agent loop on a prompt against the real provider, recorded.",
+    ),
+    "sessions": ("agentobs.cli.look", "List recorded sessions, the newest first."),
+    "show": ("agentobs.cli.look", "Show one session: turns, tools, money, where the time went."),
+    "cost": ("agentobs.cli.look", "Show what was spent, by model, session or day."),
+    "sql": ("agentobs.cli.look", "Ask the store in SQL, read-only."),
+    "freeze": ("agentobs.cli.again", "Make a recorded session a fixture and a test."),
+    "replay": (
+        "agentobs.cli.again",
+        "Rerun an agent against a fixture and show where it parts from it.",
+    ),
+    "serve": (
+        "agentobs.cli.again",
+        "Answer over loopback HTTP from a recording, in the provider's place.",
+    ),
+    "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
+    "verify": ("agentobs.cli.keep", "Read everything back and report what is damaged."),
+}
+
+
+class _Commands(click.Group):
+    """The commands, imported one by one; only their names and one-line helps are known before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, told) in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--home",
+    metavar="DIR",
+    help="Where recordings are. Default: AGENTOBS_HOME, else .agentobs here.",
+)
+@click.version_option(package_name="agentobs-kit", prog_name="agentobs")
+@click.pass_context
+def cli(context: click.Context, home: str | None) -> None:
+    """A flight recorder for LLM agents: what happened, what it cost, where the time went.
+
+    A session that failed becomes a test that runs offline: freeze it, replay it, mend the agent.
+    """
+    context.obj = home
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; every error of ours is one line on standard error and a non-zero exit."""
+    try:
+        cli.main(arguments, prog_name="agentobs", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except AgentobsError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        _close_output()
+        sys.exit(141)
+
+
+def _close_output() -> None:
+    """Whoever read our output has gone; keep the interpreter from complaining about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+def home_option(context: click.Context) -> Any:
+    """Return the home that was named on the command line, or None."""
+    return context.find_root().obj

@@ -1,0 +1,7 @@
+"""`python -m agentobs.cli` is the command `agentobs`."""
+
+from __future__ import annotations
+
+from agentobs.cli import main
+
+main()

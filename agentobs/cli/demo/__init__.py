@@ -1,0 +1,157 @@
+"""`agentobs demo`: a session that fails, on the record; then a test; then mended."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from agentobs.errors import UsageError
+
+AGENT = "refund_agent"
+BUG = "float(amount)"
+MENDED = 'float(amount.replace(",", "."))'
+PROMPT = "My parcel for order A-17 never came. Please refund me."
+
+
+@click.command(help="Record a failed session, query it, and turn it into a test. Needs no key.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("agentobs-demo"),
+    show_default=True,
+    help="The folder to work in.",
+)
+def demo(output: Path) -> None:
+    """Run the whole story in a folder of its own; what it leaves there is yours to play with."""
+    folder = _prepare(output)
+    home = folder / ".agentobs"
+    _told(
+        "The provider here is a local stand-in; what it answers was made by us. No key, no network."
+    )
+    _step(
+        "1",
+        "An agent runs, recorded off the wire. The provider is overloaded once; then a refund fails.",
+    )
+    _run_agent(folder, home)
+    _step("2", "What happened? What did it cost?")
+    for command in (["sessions"], ["show", "refund-loop"], ["cost"], ["cost", "--detail"]):
+        _agentobs(folder, command)
+    _step(
+        "3",
+        "The failed session becomes a test. It replays, and it fails until the agent is mended.",
+    )
+    _agentobs(folder, ["freeze", "--last-failed"])
+    _pytest(folder, expect_failure=True)
+    _step("4", f"Mend the agent: {BUG} becomes {MENDED}. Now the test passes, offline.")
+    _change(folder / f"{AGENT}.py", BUG, MENDED)
+    _pytest(folder, expect_failure=False)
+    _step(
+        "5", "Replay: the same path, no tool runs. Then a tool changes what it returns, and runs."
+    )
+    _agentobs(folder, ["replay", "fixtures/refund-loop"])
+    _change(folder / f"{AGENT}.py", '"total": "41,90"', '"total": "41.90"')
+    _agentobs(folder, ["replay", "fixtures/refund-loop", "--tools", "live"], expect=1)
+    _change(folder / f"{AGENT}.py", '"total": "41.90"', '"total": "41,90"')
+    _told(
+        f"\nAll of it is in {output}: the agent, the fixture with its test, and the store .agentobs/agentobs.duckdb."
+    )
+
+
+def _prepare(output: Path) -> Path:
+    folder = output.absolute()
+    if folder.exists() and not (folder / f"{AGENT}.py").exists() and any(folder.iterdir()):
+        raise UsageError(
+            "the folder is not empty and no demo of ours",
+            where=str(output),
+            todo="Name another with -o",
+        )
+    try:
+        shutil.rmtree(folder, ignore_errors=False) if folder.exists() else None
+        folder.mkdir(parents=True)
+        agent = files("agentobs.cli.demo").joinpath(f"{AGENT}.py").read_text(encoding="utf-8")
+        (folder / f"{AGENT}.py").write_text(agent, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write here: {error.strerror}", where=str(output), todo="Name another with -o"
+        ) from error
+    return folder
+
+
+def _run_agent(folder: Path, home: Path) -> None:
+    """Run the agent in this process, recorded, against the stand-in over loopback HTTP."""
+    from agentobs.cli.demo.provider import recording
+    from agentobs.recording.serve import ServedProvider, ServeOptions
+    from agentobs.recording.session import start_recorder, stop_recorder
+
+    with ServedProvider(recording(), ServeOptions(match="order", pace=1.0)) as provider:
+        os.environ.update(
+            ANTHROPIC_BASE_URL=provider.url,
+            ANTHROPIC_API_KEY="a-made-up-key",
+            AGENTOBS_HOME=str(home),
+        )
+        sys.path.insert(0, str(folder))
+        start_recorder(str(home))
+        agent = importlib.import_module(AGENT)
+        _told(f"\n  user   {PROMPT}")
+        _told(f"  agent  {asyncio.run(agent.answer(PROMPT))}")
+        stop_recorder()
+
+
+def _agentobs(folder: Path, arguments: list[str], expect: int = 0) -> None:
+    """Run one of our commands as a user would, in the demo's folder."""
+    _told(f"\n$ agentobs {' '.join(arguments)}")
+    _child(folder, [sys.executable, "-m", "agentobs", *arguments], expect)
+
+
+def _pytest(folder: Path, *, expect_failure: bool) -> None:
+    _told("\n$ pytest fixtures/refund-loop")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        "fixtures/refund-loop",
+    ]
+    _child(folder, command, 1 if expect_failure else 0)
+
+
+def _child(folder: Path, command: list[str], expect: int) -> None:
+    sys.stdout.flush()
+    environment = {
+        **os.environ,
+        "AGENTOBS_HOME": str(folder / ".agentobs"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    ended = subprocess.run(command, cwd=folder, env=environment, check=False)
+    if ended.returncode != expect:
+        raise UsageError(
+            f"the demo's command ended with {ended.returncode}, not {expect}",
+            where=" ".join(command),
+        )
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    if old not in text:
+        raise UsageError(f"{old!r} is not there to be changed", where=str(path))
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def _step(number: str, told: str) -> None:
+    click.secho(f"\n{number}. {told}", bold=True)
+
+
+def _told(text: str) -> None:
+    click.echo(text)
