@@ -1,0 +1,132 @@
+"""Asking by name: the questions in `queries/*.sql`, and sessions by what people call them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from agentobs.errors import UsageError
+from agentobs.records.labels import label
+
+SHORTEST = 4
+"""How many characters of an id are enough to look for it."""
+
+_QUERIES = Path(__file__).parent / "queries"
+
+
+def named(
+    connection: duckdb.DuckDBPyConnection, name: str, /, **parameters: Any
+) -> duckdb.DuckDBPyConnection:
+    """Run a named query; the rows are fetched from what is returned.
+
+    A parameter that is not given is NULL, which every query takes for no limit or no choice.
+
+    Raises:
+        UsageError: there is no such query, or it has no such parameter.
+    """
+    sql = query_text(name)
+    wanted = set(re.findall(r"\$([a-z_]+)", sql))
+    if unknown := sorted(parameters.keys() - wanted):
+        raise UsageError(
+            f"query {name} has no parameter {unknown[0]}",
+            where=unknown[0],
+            todo=f"It takes {', '.join(sorted(wanted)) or 'none'}",
+        )
+    return connection.execute(sql, {key: parameters.get(key) for key in wanted})
+
+
+def query_names() -> list[str]:
+    """Return the names of all named queries."""
+    return sorted(path.stem for path in _QUERIES.glob("*.sql"))
+
+
+@cache
+def query_text(name: str) -> str:
+    """Return the text of a named query; its first line is the question that it answers.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in query_names():
+        raise UsageError(
+            "no query of that name",
+            where=name,
+            todo=_suggest(name, query_names(), "The queries are"),
+        )
+    return (_QUERIES / f"{name}.sql").read_text("utf-8")
+
+
+def find_session(
+    connection: duckdb.DuckDBPyConnection, text: str, *, key: bytes | None = None
+) -> str:
+    """Return the id of the session that `text` means.
+
+    That is its full id, its name (the latest session of that name), or the first or last characters of
+    one id alone, at least four.
+
+    Args:
+        connection: from `connect`.
+        text: what was typed.
+        key: the home's key; with it a name that is no label is found too.
+
+    Raises:
+        UsageError: no session, or more than one, answers to it.
+    """
+    name = label(text, key) if key else text
+    if row := connection.execute(_BY_ID_OR_NAME, {"text": text, "name": name}).fetchone():
+        return str(row[0])
+    found: list[tuple[str, str]] = []
+    if len(text) >= SHORTEST:
+        found = connection.execute(_BY_PART, {"text": text.lower()}).fetchall()
+    if len(found) == 1:
+        return found[0][0]
+    if found:
+        listed = ", ".join(f"{session_id} ({name})" for session_id, name in found[:5])
+        raise UsageError(
+            f"{len(found)} sessions answer to that",
+            where=text,
+            todo=f"Say more of the id: {listed}",
+        )
+    known = connection.execute(_LATEST).fetchall()
+    words = list(dict.fromkeys(str(word) for row in known for word in row if word))
+    raise UsageError(
+        "no session of that id or name", where=text, todo=_suggest(text, words, "The latest are")
+    )
+
+
+_BY_ID_OR_NAME = """
+    SELECT session_id FROM (
+        SELECT session_id, started_ns, session_id = $text AS by_id
+        FROM session_starts WHERE session_id = $text OR name = $name
+        UNION ALL
+        SELECT session_id, started_ns, true FROM attempts WHERE session_id = $text
+    )
+    ORDER BY by_id DESC, started_ns DESC, session_id DESC LIMIT 1
+"""
+_BY_PART = """
+    SELECT session_id, any_value(name) FROM session_starts
+    WHERE starts_with(session_id, $text) OR ends_with(session_id, $text)
+    GROUP BY session_id ORDER BY min(started_ns) DESC, session_id
+"""
+_LATEST = (
+    "SELECT session_id, name FROM session_starts ORDER BY started_ns DESC, session_id LIMIT 200"
+)
+
+
+def _unknown_session(connection: duckdb.DuckDBPyConnection, text: str) -> UsageError:
+    known = connection.execute(_LATEST).fetchall()
+    words = list(dict.fromkeys(str(word) for row in known for word in row if word))
+    todo = _suggest(text, words, "The latest are")
+    return UsageError("no session of that id or name", where=text, todo=todo)
+
+
+def _suggest(text: str, words: list[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
+    if near:
+        return f"Did you mean {' or '.join(near)}"
+    return f"{otherwise} {', '.join(words[:6])}" if words else "Nothing was recorded yet"

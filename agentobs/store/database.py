@@ -1,0 +1,219 @@
+"""The live view: a read-only connection in which the published file and the live tail are one.
+
+Whatever was recorded before `connect` was called is in its answers, ingested or not, and counts never go
+backwards. Nobody waits for a lock: where no ingest is possible, the tail is only longer.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from agentobs import world
+from agentobs.errors import DamagedError, HomeError, UsageError
+from agentobs.recording.home import Home, existing_home
+from agentobs.records.facts import TABLES
+from agentobs.store import pricing, publish
+from agentobs.store.asking import find_session, named
+from agentobs.store.ingest import SETTINGS, ingest
+from agentobs.store.load import fact_columns, load, read_marks, save_marks
+from agentobs.store.publish import Generation
+from agentobs.store.schema import create_tables, create_views, newest
+from agentobs.store.tail import Mark, Rows, batches, journal_bytes
+
+NEW_BYTES = 2_000_000
+"""How much a tail may hold before it is ingested: about 5,000 records."""
+NEW_SECONDS = 10
+"""How old a generation may be before something new is ingested."""
+SHARE = 50
+"""In a large store both grow, so that copying stays a small part of the work: the tail to a fiftieth."""
+SECONDS_SIZE = 64 * 1024 * 1024
+"""The size of a file that is written in about a tenth of a second, bytes."""
+
+Parameters = Sequence[Any] | Mapping[str, Any] | None
+
+
+def connect(
+    home: Home | str | os.PathLike[str] | None = None, *, ingest: bool = True
+) -> duckdb.DuckDBPyConnection:
+    """Return a read-only connection to everything that was recorded, up to this moment.
+
+    It sees no file, no network and no variable of this program, and its settings cannot be changed.
+
+    Args:
+        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+        ingest: whether to bring the published file up to date first, where enough is new and that is
+            possible.
+
+    Raises:
+        HomeError: there are no recordings at that place.
+        ForeignError: the file in the place of the store is not ours, or of a newer version.
+    """
+    place = home if isinstance(home, Home) else existing_home(home)
+    if ingest:
+        _freshen(place)
+    connection = duckdb.connect(config=SETTINGS)
+    try:
+        if not _unite(connection, place):
+            connection.close()
+            connection = duckdb.connect(config=SETTINGS)
+            _read_all(connection, place)
+        create_views(connection)
+        _lock_down(connection, place)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def query(
+    sql: str, parameters: Parameters = None, *, home: Home | str | os.PathLike[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """Return the rows of one SELECT statement over everything that was recorded.
+
+    Args:
+        sql: one statement; `?` and `$name` stand for parameters.
+        parameters: a sequence for `?`, a mapping for `$name`.
+        home: as for `connect`.
+
+    Raises:
+        UsageError: it is not one SELECT statement.
+        HomeError, ForeignError: as for `connect`.
+        duckdb.Error: DuckDB's own words about the statement.
+    """
+    with connect(home) as connection:
+        return select(connection, sql, parameters).fetchall()
+
+
+def select(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters = None
+) -> duckdb.DuckDBPyConnection:
+    """Run one SELECT statement; the rows are fetched from what is returned.
+
+    Raises:
+        UsageError: it is not one SELECT statement.
+        duckdb.Error: DuckDB's own words about the statement.
+    """
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError(
+            "not one SELECT statement",
+            where="sql",
+            todo="Ask one question at a time, beginning with SELECT, WITH, FROM, DESCRIBE or SUMMARIZE",
+        )
+    return connection.execute(statements[0], parameters)
+
+
+def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
+    """Return whether so much is new, or the generation so old, that it is worth the copy of the file."""
+    if new_bytes <= 0:
+        return False
+    growth = max(1.0, generation.bytes / SECONDS_SIZE)
+    is_old = now_ns - generation.published_ns >= NEW_SECONDS * 1_000_000_000 * growth
+    return is_old or new_bytes >= max(NEW_BYTES, generation.bytes // SHARE)
+
+
+def _freshen(home: Home) -> None:
+    """Ingest where that is due and possible; where it is not, the tail has what is new."""
+    generation = publish.glance(home)
+    if generation is None:
+        due = bool(publish.generations(home)) or journal_bytes(home) > 0
+    else:
+        due = is_due(generation, journal_bytes(home) - generation.facts_bytes, world.now())
+    if due:
+        try:
+            ingest(home, wait_seconds=0)
+        except (HomeError, OSError):
+            return
+
+
+def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
+    """Unite the published file with the tail; returns False where there is no file that can be used."""
+    try:
+        if publish.current(home) is None or publish.attach(connection, home) < newest():
+            return False
+    except DamagedError:
+        return False
+    marks = read_marks(connection, "published.main.segments")
+    connection.execute("CREATE SCHEMA tail")
+    loaded, changed = _load_tail(connection, home, marks)
+    for table in TABLES.values():
+        more = f" UNION ALL BY NAME FROM tail.{table}" if table in loaded else ""
+        connection.execute(f"CREATE VIEW {table} AS FROM published.main.{table}{more}")
+    _unite_segments(connection, changed)
+    _unite_prices(connection, changed if "usage" in loaded else {})
+    return True
+
+
+def _load_tail(
+    connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark]
+) -> tuple[set[str], dict[str, Mark]]:
+    """Load the tail into tables of the schema `tail`; return their names and the marks that changed."""
+    loaded: set[str] = set()
+    changed: dict[str, Mark] = {}
+    for rows in batches(home, marks):
+        for table in rows.tables.keys() - loaded:
+            columns = ", ".join(f"{name} {kind}" for name, kind in fact_columns(table).items())
+            connection.execute(f"CREATE TABLE tail.{table} ({columns})")
+            loaded.add(table)
+        load(connection, rows, "tail")
+        changed |= rows.marks
+        _warn(rows)
+    return loaded, changed
+
+
+def _unite_segments(connection: duckdb.DuckDBPyConnection, changed: Mapping[str, Mark]) -> None:
+    kind = "TABLE" if changed else "VIEW"
+    connection.execute(f"CREATE {kind} segments AS FROM published.main.segments")
+    save_marks(connection, changed)
+
+
+def _unite_prices(connection: duckdb.DuckDBPyConnection, changed: Mapping[str, Mark]) -> None:
+    """Price the tail too: what was used for the first time is looked up here, and kept by the next ingest."""
+    contexts = []
+    if changed:
+        known = "published.main.prices"
+        contexts = pricing.new_contexts(connection, "tail.usage", known, list(changed))
+    kind = "TABLE" if contexts else "VIEW"
+    connection.execute(f"CREATE {kind} prices AS FROM published.main.prices")
+    pricing.add(connection, contexts)
+
+
+def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
+    """Do without a published file: read all segments into memory."""
+    create_tables(connection)
+    for rows in batches(home, {}):
+        load(connection, rows)
+        save_marks(connection, rows.marks)
+        contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
+        pricing.add(connection, contexts)
+        _warn(rows)
+
+
+def _lock_down(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
+    """Take away everything but reading. The last setting closes the door behind the others."""
+    spill = str(home.path / f".spill-{world.new_id()}").replace("'", "''")
+    for setting in (
+        "python_scan_all_frames = false",
+        "allow_community_extensions = false",
+        f"temp_directory = '{spill}'",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+
+
+def _warn(rows: Rows) -> None:
+    for path in rows.refused:
+        warnings.warn(
+            f"agentobs: {path} was written by a newer version and is left out of the answers",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+__all__ = ["connect", "find_session", "is_due", "named", "query", "select"]

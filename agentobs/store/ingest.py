@@ -1,0 +1,188 @@
+"""Ingest: new records of the segments become the next generation of the published file.
+
+Records count once however often this runs and wherever it dies: a watermark for each segment is in the
+same file as the rows that were read up to it, and the file is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from agentobs.errors import DamagedError, HomeError
+from agentobs.recording.home import Home
+from agentobs.store import pricing, publish
+from agentobs.store.load import load, read_marks, save_marks
+from agentobs.store.publish import Generation
+from agentobs.store.schema import migrate, newest
+from agentobs.store.tail import Mark, Rows, batches
+
+WAIT_SECONDS = 10.0
+"""How long an ingest waits for another one that is at work."""
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    # A name in a query is a table, never a variable of this program.
+    "python_enable_replacements": False,
+    # Rows come through paths like /proc/self/fd/7, which name another file each time.
+    "enable_external_file_cache": False,
+}
+"""Settings of every connection of ours."""
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What an ingest did."""
+
+    busy: bool = False
+    """Another process was at work all the time; nothing was done."""
+    published: bool = False
+    """Whether a new generation was published; there is none where nothing was new."""
+    generation: int = 0
+    """The number of the generation that is published now, 0 without one."""
+    records: int = 0
+    """Records that were added."""
+    segments: int = 0
+    """Segments that were read further."""
+    damaged_records: int = 0
+    """Stretches of segments that did not read back, among what was read now."""
+    missing_records: int = 0
+    """Sequence numbers without a record, among what was read now."""
+    unknown_records: int = 0
+    """Records of a kind that this version does not know; they stay in their segment."""
+    misfit_records: int = 0
+    """Records that read back and are no fact."""
+    refused: list[Path] = field(default_factory=list)
+    """Segments of a newer format, which were left alone."""
+    set_aside: Path | None = None
+    """Where a damaged generation was put before the store was built anew from the segments."""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for people: what was done, then what was found."""
+        if self.busy:
+            return ["another process is ingesting; nothing was done"]
+        done = f"{self.records} records from {self.segments} segments"
+        first = f"generation {self.generation}: {done}" if self.published else "nothing new"
+        found = {
+            "stretches of segments do not read back": self.damaged_records,
+            "records are missing": self.missing_records,
+            "records are of a kind that this version does not know": self.unknown_records,
+            "records are no facts": self.misfit_records,
+        }
+        return [
+            first,
+            *(f"{count} {what}" for what, count in found.items() if count),
+            *(f"{path}: of a newer format, left alone" for path in self.refused),
+            *([f"{self.set_aside}: damaged, built anew"] if self.set_aside else []),
+        ]
+
+
+def ingest(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> IngestReport:
+    """Bring the published file up to date with the segments.
+
+    Raises:
+        ForeignError: a file that is not ours, or of a newer version, is in its place.
+        HomeError: it could not be written, such as on a full disk; what was published before still is.
+        OSError: the home cannot be written at all.
+    """
+    with publish.locked(home, wait_seconds) as held:
+        if not held:
+            return IngestReport(busy=True)
+        publish.clear_drafts(home)
+        try:
+            return _ingest(home)
+        except DamagedError:
+            place = publish.set_aside(home)
+            report = _ingest(home)
+            report.set_aside = place
+            return report
+        finally:
+            publish.clear_drafts(home)
+
+
+def _ingest(home: Home) -> IngestReport:
+    """Ingest, as the one process that does; raises DamagedError where the published file must go."""
+    generation, marks, is_old = _published(home)
+    report = IngestReport()
+    try:
+        _advance(home, generation, marks, is_old, report)
+    except (OSError, duckdb.OperationalError, duckdb.FatalException) as error:
+        if generation and publish.file_digest(home.database) != generation.digest:
+            raise DamagedError(publish.first_line(error), where=str(home.database)) from error
+        raise HomeError(
+            f"the store could not be written: {publish.first_line(error)}",
+            where=str(home.database),
+            todo="What was recorded is safe in the segments; make room and ingest again",
+        ) from error
+    return report
+
+
+def _published(home: Home) -> tuple[Generation | None, dict[str, Mark], bool]:
+    """Return the published generation, its marks, and whether it must be replaced even without news."""
+    generation = publish.current(home)
+    if generation is None:
+        return None, {}, True
+    with duckdb.connect(config=SETTINGS) as connection:
+        layout = publish.attach(connection, home)
+        try:
+            marks = read_marks(connection, "published.main.segments")
+        except duckdb.Error as error:
+            raise DamagedError(publish.first_line(error), where=str(home.database)) from error
+    return generation, marks, layout < newest()
+
+
+def _advance(
+    home: Home,
+    generation: Generation | None,
+    marks: dict[str, Mark],
+    is_old: bool,
+    report: IngestReport,
+) -> None:
+    """Read what is new, and publish where something is."""
+    report.generation = generation.number if generation else 0
+    pending = batches(home, marks)
+    first = next(pending)
+    if not first.marks and not is_old:
+        _count(first, report)
+        return
+    path = publish.draft(home, copy=generation is not None)
+    with _transaction(path) as connection:
+        for rows in itertools.chain([first], pending):
+            report.records += load(connection, rows)
+            _count(rows, report)
+            save_marks(connection, rows.marks)
+            marks |= rows.marks
+            contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
+            pricing.add(connection, contexts)
+        pricing.add(connection, pricing.forget_unknown(connection))
+    facts_bytes = sum(mark.facts_offset for mark in marks.values())
+    report.generation = publish.publish(home, path, facts_bytes, generation).number
+    report.published = True
+
+
+@contextlib.contextmanager
+def _transaction(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a draft in one transaction, and leave it checkpointed and closed."""
+    # One thread: rows come in files too small to share, and another thread only gets in the way.
+    with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
+        connection.begin()
+        migrate(connection)
+        yield connection
+        connection.commit()
+        connection.execute("CHECKPOINT")
+
+
+def _count(rows: Rows, report: IngestReport) -> None:
+    """Add what was found in a batch to the report."""
+    report.segments += len(rows.marks)
+    report.damaged_records += rows.damaged
+    report.missing_records += rows.missing
+    report.unknown_records += rows.unknown
+    report.misfit_records += rows.misfits
+    report.refused += rows.refused

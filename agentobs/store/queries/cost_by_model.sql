@@ -1,0 +1,30 @@
+-- What did each model cost?
+--
+-- $session_id: only this session, or NULL. $since_ns: only calls sent then or later, or NULL.
+-- A response with iterations counts each of them as a call, at its own model.
+SELECT
+    model,
+    count(*) AS calls,
+    sum(input_tokens) AS input_tokens,
+    sum(output_tokens) AS output_tokens,
+    sum(cache_read_tokens) AS cache_read_tokens,
+    sum(cache_write_tokens) AS cache_write_tokens,
+    sum(cost_usd) AS cost_usd,
+    count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
+    count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
+    count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
+    count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls,
+    sum(cache_write_5m_tokens) AS cache_write_5m_tokens,
+    sum(cache_write_1h_tokens) AS cache_write_1h_tokens,
+    sum(input_usd) AS input_usd,
+    sum(output_usd) AS output_usd,
+    sum(cache_read_usd) AS cache_read_usd,
+    sum(cache_write_5m_usd) AS cache_write_5m_usd,
+    sum(cache_write_1h_usd) AS cache_write_1h_usd,
+    sum(server_tools_usd) AS server_tools_usd
+FROM costs
+WHERE
+    ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+GROUP BY model
+ORDER BY sum(cost_usd) DESC NULLS LAST, model;

@@ -1,0 +1,37 @@
+-- What did each session cost, dearest first?
+--
+-- $since_ns: only calls sent then or later, or NULL. $limit: at most so many sessions, or NULL for all.
+WITH spent AS (
+    SELECT
+        session_id,
+        count(*) AS calls,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens,
+        sum(cache_write_tokens) AS cache_write_tokens,
+        sum(cost_usd) AS cost_usd,
+        count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
+        count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
+        count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
+        count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls,
+        sum(cache_write_5m_tokens) AS cache_write_5m_tokens,
+        sum(cache_write_1h_tokens) AS cache_write_1h_tokens,
+        sum(input_usd) AS input_usd,
+        sum(output_usd) AS output_usd,
+        sum(cache_read_usd) AS cache_read_usd,
+        sum(cache_write_5m_usd) AS cache_write_5m_usd,
+        sum(cache_write_1h_usd) AS cache_write_1h_usd,
+        sum(server_tools_usd) AS server_tools_usd
+    FROM costs
+    WHERE $since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT
+    GROUP BY session_id
+), named AS (
+    SELECT session_id, arg_min(name, started_ns) AS name, min(started_ns) AS started_ns
+    FROM session_starts
+    GROUP BY session_id
+)
+SELECT spent.session_id, named.name, named.started_ns, spent.* EXCLUDE (session_id)
+FROM spent
+LEFT JOIN named ON spent.session_id = named.session_id
+ORDER BY cost_usd DESC NULLS LAST, spent.session_id
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

@@ -1,0 +1,45 @@
+-- What happened in a session, in order: spans, attempts and tool calls?
+--
+-- $session_id: the session. depth is 0 for a span without a parent; an attempt and the tool calls that
+-- it asks for lie one deeper than the span that they were made in.
+WITH RECURSIVE known AS (
+    SELECT * FROM spans WHERE session_id = $session_id::VARCHAR
+), nested AS (
+    SELECT span_id, 0 AS depth
+    FROM known
+    WHERE parent_span_id IS NULL OR parent_span_id NOT IN (SELECT span_id FROM known)
+    UNION ALL
+    -- Parents that run in a circle are reached from no root; a span id that recurs ends at 100.
+    SELECT known.span_id, nested.depth + 1
+    FROM nested
+    JOIN known ON known.parent_span_id = nested.span_id
+    WHERE nested.depth < 100
+), depths AS (
+    SELECT span_id, min(depth) AS depth FROM nested GROUP BY span_id
+), tried AS (
+    SELECT attempts.*, coalesce(depths.depth + 1, 0) AS depth
+    FROM attempts
+    LEFT JOIN depths ON attempts.span_id = depths.span_id
+    WHERE session_id = $session_id::VARCHAR
+), rows AS (
+    SELECT
+        'span' AS kind, lane, NULL::BIGINT AS turn, known.span_id AS id, name, label, started_ns,
+        duration_ns, coalesce(depth, 0) AS depth, status AS outcome, error_type
+    FROM known
+    LEFT JOIN depths ON known.span_id = depths.span_id
+    UNION ALL BY NAME
+    SELECT
+        'attempt' AS kind, lane, turn, attempt_id AS id, endpoint AS name,
+        coalesce(model, model_requested) AS label, started_ns, duration_ns, depth, outcome, error_type
+    FROM tried
+    UNION ALL BY NAME
+    SELECT
+        'tool_call' AS kind, calls.lane, calls.turn, calls.tool_use_id AS id, calls.name,
+        calls.source AS label, coalesce(calls.started_ns, calls.asked_ns) AS started_ns,
+        calls.duration_ns, coalesce(tried.depth, 0) AS depth, calls.outcome
+    FROM tool_calls AS calls
+    LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
+    WHERE calls.session_id = $session_id::VARCHAR
+)
+SELECT * FROM rows
+ORDER BY started_ns, depth, CASE kind WHEN 'span' THEN 0 WHEN 'attempt' THEN 1 ELSE 2 END, id;

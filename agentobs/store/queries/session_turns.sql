@@ -1,0 +1,40 @@
+-- What did each turn of a session do, take and cost?
+--
+-- $session_id: the session.
+WITH spent AS (
+    SELECT
+        attempt_id,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens,
+        sum(cache_write_tokens) AS cache_write_tokens,
+        sum(cost_usd) AS cost_usd,
+        count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls
+    FROM costs
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+), ran AS (
+    SELECT attempt_id, sum(duration_ns) AS tools_ns, count(*) FILTER (WHERE is_error) AS tool_errors
+    FROM tool_calls
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+)
+SELECT
+    turns.lane,
+    turns.turn,
+    turns.attempt_id,
+    turns.attempt,
+    turns.started_ns,
+    turns.duration_ns,
+    turns.first_chunk_ns,
+    turns.model,
+    turns.stop_reason,
+    turns.tool_use_count,
+    ran.tools_ns,
+    coalesce(ran.tool_errors, 0) AS tool_errors,
+    spent.* EXCLUDE (attempt_id)
+FROM turns
+LEFT JOIN spent ON turns.attempt_id = spent.attempt_id
+LEFT JOIN ran ON turns.attempt_id = ran.attempt_id
+WHERE turns.session_id = $session_id::VARCHAR
+ORDER BY turns.started_ns, turns.lane, turns.turn;

@@ -1,0 +1,33 @@
+-- Which sessions were there, newest first?
+--
+-- $failed: true for those that failed or crashed, false for the others, NULL for all.
+-- $name: only those of this name, or NULL. $since_ns: only those that started then or later, or NULL.
+-- $limit: at most so many, or NULL for all.
+SELECT
+    session_id,
+    name,
+    status,
+    reason,
+    signature,
+    started_ns,
+    duration_ns,
+    interactions,
+    turns,
+    llm_requests,
+    attempts,
+    tool_calls,
+    input_tokens,
+    output_tokens,
+    cache_read_tokens,
+    cache_write_tokens,
+    cost_usd,
+    unpriced_calls,
+    incomplete,
+    tags
+FROM sessions
+WHERE
+    ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed')) = $failed::BOOLEAN)
+    AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+ORDER BY started_ns DESC, session_id
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

@@ -1,0 +1,18 @@
+-- How long do the tools take?
+--
+-- $session_id: only this session, or NULL. Only calls whose running was seen have a duration; the
+-- percentiles are exact.
+SELECT
+    name,
+    count(*) AS calls,
+    count(duration_ns) AS timed_calls,
+    count(*) FILTER (WHERE is_error) AS errors,
+    quantile_disc(duration_ns, 0.5) AS p50_ns,
+    quantile_disc(duration_ns, 0.9) AS p90_ns,
+    quantile_disc(duration_ns, 0.99) AS p99_ns,
+    max(duration_ns) AS max_ns,
+    sum(duration_ns) AS total_ns
+FROM tool_calls
+WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+GROUP BY name
+ORDER BY total_ns DESC NULLS LAST, name;

@@ -1,0 +1,430 @@
+-- The views: what people ask about, put together from the facts.
+--
+-- They name no schema, so that the same text makes them inside the published file and in a live
+-- connection, where the fact tables are views too. They are made anew with each generation: a change
+-- here needs no migration.
+
+CREATE OR REPLACE VIEW costs AS
+WITH each_price AS (
+    -- A price per million with six digits is a price per token with twelve: nothing is rounded.
+    SELECT
+        * EXCLUDE (certainty, note),
+        certainty AS price_certainty,
+        input_usd_per_million * 0.000001::DECIMAL(7, 6) AS input_usd_each,
+        output_usd_per_million * 0.000001::DECIMAL(7, 6) AS output_usd_each,
+        cache_read_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_read_usd_each,
+        cache_write_5m_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_write_5m_usd_each,
+        cache_write_1h_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_write_1h_usd_each,
+        web_search_usd_per_thousand * 0.001000::DECIMAL(7, 6) AS web_search_usd_each
+    FROM prices
+), priced AS (
+    SELECT
+        u.*,
+        p.price_certainty,
+        p.price_version,
+        (u.input_tokens * p.input_usd_each)::DECIMAL(38, 12) AS input_usd,
+        (u.output_tokens * p.output_usd_each)::DECIMAL(38, 12) AS output_usd,
+        (u.cache_read_tokens * p.cache_read_usd_each)::DECIMAL(38, 12) AS cache_read_usd,
+        (u.cache_write_5m_tokens * p.cache_write_5m_usd_each)::DECIMAL(38, 12) AS cache_write_5m_usd,
+        (u.cache_write_1h_tokens * p.cache_write_1h_usd_each)::DECIMAL(38, 12) AS cache_write_1h_usd,
+        (u.web_search_requests * p.web_search_usd_each)::DECIMAL(38, 12) AS server_tools_usd
+    FROM (
+        SELECT
+            *,
+            -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
+            input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens
+        FROM usage
+        WHERE billed
+    ) AS u
+    LEFT JOIN each_price AS p
+        ON u.model = p.model
+        AND u.service_tier IS NOT DISTINCT FROM p.service_tier
+        AND u.inference_geo IS NOT DISTINCT FROM p.inference_geo
+        AND u.speed IS NOT DISTINCT FROM p.speed
+        AND u.at_ns >= p.valid_from_ns
+        AND u.at_ns < p.valid_to_ns
+        AND u.prompt_tokens >= p.prompt_tokens_from
+        AND u.prompt_tokens < p.prompt_tokens_to
+)
+SELECT
+    session_id,
+    attempt_id,
+    iteration,
+    at_ns,
+    make_timestamp_ns(at_ns) AS sent_at,
+    kind,
+    model,
+    service_tier,
+    inference_geo,
+    speed,
+    input_tokens,
+    output_tokens,
+    cache_read_tokens,
+    cache_write_5m_tokens::HUGEINT + cache_write_1h_tokens AS cache_write_tokens,
+    cache_write_5m_tokens,
+    cache_write_1h_tokens,
+    web_search_requests,
+    input_usd,
+    output_usd,
+    cache_read_usd,
+    cache_write_5m_usd,
+    cache_write_1h_usd,
+    server_tools_usd,
+    input_usd + output_usd + cache_read_usd + cache_write_5m_usd + cache_write_1h_usd + server_tools_usd AS cost_usd,
+    CASE
+        WHEN price_certainty IS NULL THEN 'unpriced'
+        WHEN price_certainty = 'exact' THEN certainty
+        ELSE price_certainty
+    END AS cost_status,
+    price_version
+FROM priced;
+COMMENT ON VIEW costs IS 'What each billed call cost: usage times price, in six parts that add up. A response with iterations has one row for each.';
+COMMENT ON COLUMN costs.session_id IS 'The session.';
+COMMENT ON COLUMN costs.attempt_id IS 'The attempt.';
+COMMENT ON COLUMN costs.iteration IS '0 where the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN costs.sent_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN costs.kind IS 'What was sampled: `message`, `compaction` and others.';
+COMMENT ON COLUMN costs.model IS 'The model that is billed.';
+COMMENT ON COLUMN costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
+COMMENT ON COLUMN costs.inference_geo IS 'Where inference ran, or NULL.';
+COMMENT ON COLUMN costs.speed IS '`standard` or `fast`, or NULL.';
+COMMENT ON COLUMN costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN costs.output_tokens IS 'Output, reasoning included. [tokens]';
+COMMENT ON COLUMN costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
+COMMENT ON COLUMN costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
+COMMENT ON COLUMN costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
+COMMENT ON COLUMN costs.output_usd IS 'Part of cost_usd: output. [USD]';
+COMMENT ON COLUMN costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
+COMMENT ON COLUMN costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
+COMMENT ON COLUMN costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
+COMMENT ON COLUMN costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
+COMMENT ON COLUMN costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
+COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts; `estimated`: see prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN costs.price_version IS 'The version of genai-prices that was asked.';
+
+CREATE OR REPLACE VIEW turns AS
+SELECT
+    session_id,
+    interaction_id,
+    lane,
+    turn,
+    llm_request_id,
+    attempt_id,
+    attempt,
+    started_ns,
+    make_timestamp_ns(started_ns) AS started_at,
+    duration_ns,
+    first_chunk_ns,
+    model,
+    stop_reason,
+    tool_use_count,
+    message_count
+FROM attempts
+WHERE endpoint = '/v1/messages' AND outcome = 'ok';
+COMMENT ON VIEW turns IS 'One row for each answer of a model that arrived whole.';
+COMMENT ON COLUMN turns.session_id IS 'The session.';
+COMMENT ON COLUMN turns.interaction_id IS 'The interaction, or NULL outside of one.';
+COMMENT ON COLUMN turns.lane IS 'The lane: `main`, or that of a sub-agent.';
+COMMENT ON COLUMN turns.turn IS 'The turn within the lane, from 1.';
+COMMENT ON COLUMN turns.llm_request_id IS 'The logical call.';
+COMMENT ON COLUMN turns.attempt_id IS 'The attempt that succeeded.';
+COMMENT ON COLUMN turns.attempt IS 'Its number among the tries of the call, from 1.';
+COMMENT ON COLUMN turns.started_ns IS 'When that attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN turns.started_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN turns.duration_ns IS 'How long that attempt took. [ns]';
+COMMENT ON COLUMN turns.first_chunk_ns IS 'When the first piece of the answer came. [ns after started_ns]';
+COMMENT ON COLUMN turns.model IS 'The model that answered.';
+COMMENT ON COLUMN turns.stop_reason IS 'Why it stopped, or NULL.';
+COMMENT ON COLUMN turns.tool_use_count IS 'Tool calls that it asks for.';
+COMMENT ON COLUMN turns.message_count IS 'Messages in the request.';
+
+CREATE OR REPLACE VIEW llm_requests AS
+SELECT
+    session_id,
+    llm_request_id,
+    arg_max(interaction_id, attempt) AS interaction_id,
+    arg_max(lane, attempt) AS lane,
+    arg_max(turn, attempt) AS turn,
+    arg_max(endpoint, attempt) AS endpoint,
+    arg_max(model_requested, attempt) AS model_requested,
+    arg_max_null(model, attempt) AS model,
+    count(*) AS attempts,
+    arg_max(outcome, attempt) AS outcome,
+    arg_max_null(status, attempt) AS status,
+    arg_max_null(error_type, attempt) AS error_type,
+    min(started_ns) AS started_ns,
+    make_timestamp_ns(min(started_ns)) AS started_at,
+    max(started_ns + duration_ns) - min(started_ns) AS duration_ns
+FROM attempts
+GROUP BY session_id, llm_request_id;
+COMMENT ON VIEW llm_requests IS 'One row for each logical call to the provider, its retries taken together.';
+COMMENT ON COLUMN llm_requests.session_id IS 'The session.';
+COMMENT ON COLUMN llm_requests.llm_request_id IS 'The call.';
+COMMENT ON COLUMN llm_requests.interaction_id IS 'The interaction, or NULL outside of one.';
+COMMENT ON COLUMN llm_requests.lane IS 'The lane.';
+COMMENT ON COLUMN llm_requests.turn IS 'The turn within the lane, from 1, or NULL.';
+COMMENT ON COLUMN llm_requests.endpoint IS 'The path, each id in it replaced by `:id`.';
+COMMENT ON COLUMN llm_requests.model_requested IS 'The model that the request names, or NULL.';
+COMMENT ON COLUMN llm_requests.model IS 'The model that answered last, or NULL.';
+COMMENT ON COLUMN llm_requests.attempts IS 'How often it was tried.';
+COMMENT ON COLUMN llm_requests.outcome IS 'The outcome of the last attempt.';
+COMMENT ON COLUMN llm_requests.status IS 'The HTTP status of the last attempt, or NULL.';
+COMMENT ON COLUMN llm_requests.error_type IS 'The error of the last attempt, or NULL.';
+COMMENT ON COLUMN llm_requests.started_ns IS 'When the first attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN llm_requests.started_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN llm_requests.duration_ns IS 'From there to the end of the last attempt, waits between them included. [ns]';
+
+CREATE OR REPLACE VIEW tool_calls AS
+SELECT
+    u.session_id,
+    u.interaction_id,
+    u.lane,
+    u.turn,
+    u.attempt_id,
+    u.tool_use_id,
+    u.name,
+    u.ordinal,
+    u.asked_ns,
+    make_timestamp_ns(u.asked_ns) AS asked_at,
+    r.started_ns,
+    r.duration_ns,
+    r.answered_ns,
+    r.source,
+    r.outcome,
+    r.is_error,
+    u.input_bytes,
+    r.result_bytes
+FROM tool_uses AS u
+LEFT JOIN tool_results AS r ON u.session_id = r.session_id AND u.tool_use_id = r.tool_use_id;
+COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result where there is one.';
+COMMENT ON COLUMN tool_calls.session_id IS 'The session.';
+COMMENT ON COLUMN tool_calls.interaction_id IS 'The interaction, or NULL outside of one.';
+COMMENT ON COLUMN tool_calls.lane IS 'The lane.';
+COMMENT ON COLUMN tool_calls.turn IS 'The turn within the lane, from 1.';
+COMMENT ON COLUMN tool_calls.attempt_id IS 'The attempt whose answer asks for it.';
+COMMENT ON COLUMN tool_calls.tool_use_id IS 'The provider''s id of the call.';
+COMMENT ON COLUMN tool_calls.name IS 'The tool.';
+COMMENT ON COLUMN tool_calls.ordinal IS 'Its place among the calls of the answer, from 1.';
+COMMENT ON COLUMN tool_calls.asked_ns IS 'When the answer that asks for it ended. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.asked_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL where that was not seen. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.duration_ns IS 'How long it ran; NULL where that was not seen. [ns]';
+COMMENT ON COLUMN tool_calls.answered_ns IS 'When the result was there, or was sent; NULL without a result. [ns since 1970 UTC]';
+COMMENT ON COLUMN tool_calls.source IS '`run`: our loop ran it; `wire`: it was read off a request; NULL without a result.';
+COMMENT ON COLUMN tool_calls.outcome IS '`executed`, `failed`, `invalid`, `unknown` or `timeout`; NULL without a result.';
+COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model was told that it is an error; NULL without a result.';
+COMMENT ON COLUMN tool_calls.input_bytes IS 'Size of its input. [bytes]';
+COMMENT ON COLUMN tool_calls.result_bytes IS 'Size of its result; NULL without one. [bytes]';
+
+CREATE OR REPLACE VIEW interactions AS
+SELECT
+    s.session_id,
+    s.interaction_id,
+    s.lane,
+    s.started_ns,
+    make_timestamp_ns(s.started_ns) AS started_at,
+    e.ended_ns,
+    e.ended_ns - s.started_ns AS duration_ns,
+    e.result,
+    e.is_error
+FROM interaction_starts AS s
+LEFT JOIN interaction_ends AS e ON s.session_id = e.session_id AND s.interaction_id = e.interaction_id;
+COMMENT ON VIEW interactions IS 'One row for each interaction: one user prompt to its final answer.';
+COMMENT ON COLUMN interactions.session_id IS 'The session.';
+COMMENT ON COLUMN interactions.interaction_id IS 'The interaction.';
+COMMENT ON COLUMN interactions.lane IS 'The lane.';
+COMMENT ON COLUMN interactions.started_ns IS 'When the prompt came. [ns since 1970 UTC]';
+COMMENT ON COLUMN interactions.started_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN interactions.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
+COMMENT ON COLUMN interactions.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
+COMMENT ON COLUMN interactions.result IS 'How it ended, such as `success`; NULL where it did not.';
+COMMENT ON COLUMN interactions.is_error IS 'Whether that is an error; NULL where it did not end.';
+
+CREATE OR REPLACE VIEW spans AS
+SELECT
+    s.session_id,
+    s.trace_id,
+    s.span_id,
+    s.parent_span_id,
+    s.lane,
+    s.name,
+    s.label,
+    s.started_ns,
+    make_timestamp_ns(s.started_ns) AS started_at,
+    e.ended_ns,
+    e.ended_ns - s.started_ns AS duration_ns,
+    CASE
+        WHEN e.span_id IS NOT NULL THEN e.status
+        WHEN g.state = 'open' THEN 'open'
+        ELSE 'orphan'
+    END AS status,
+    e.error_type
+FROM span_starts AS s
+LEFT JOIN span_ends AS e ON s.session_id = e.session_id AND s.span_id = e.span_id
+LEFT JOIN segments AS g ON s.segment_id = g.segment_id;
+COMMENT ON VIEW spans IS 'One row for each span, ended or not.';
+COMMENT ON COLUMN spans.session_id IS 'The session.';
+COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one.';
+COMMENT ON COLUMN spans.span_id IS 'The span.';
+COMMENT ON COLUMN spans.parent_span_id IS 'The span that it was opened in, or NULL.';
+COMMENT ON COLUMN spans.lane IS 'The lane.';
+COMMENT ON COLUMN spans.name IS 'What it spans, such as `llm_request`.';
+COMMENT ON COLUMN spans.label IS 'What it is about, such as the model or the tool, or NULL.';
+COMMENT ON COLUMN spans.started_ns IS 'When it started. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.started_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN spans.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
+COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphan`: it never will.';
+COMMENT ON COLUMN spans.error_type IS 'The class of the error, or the provider''s type of it; NULL without one.';
+
+CREATE OR REPLACE VIEW sessions AS
+WITH ids AS (
+    -- A session whose first record was damaged is still a session.
+    SELECT session_id FROM session_starts
+    UNION
+    SELECT session_id FROM attempts
+), started AS (
+    SELECT
+        session_id,
+        arg_min({'name': name, 'entry': entry, 'tags': tags}, started_ns) AS first,
+        min(started_ns) AS started_ns,
+        max(started_ns) AS resumed_ns
+    FROM session_starts
+    GROUP BY session_id
+), ended AS (
+    SELECT
+        session_id,
+        arg_max({'outcome': outcome, 'reason': reason, 'signature': signature}, ended_ns) AS last,
+        max(ended_ns) AS ended_ns,
+        sum(dropped) AS dropped
+    FROM session_ends
+    GROUP BY session_id
+), asked AS (
+    SELECT
+        session_id,
+        count(*) AS attempts,
+        count(*) FILTER (WHERE attempt = 1) AS llm_requests,
+        count(*) FILTER (WHERE endpoint = '/v1/messages' AND outcome = 'ok') AS turns,
+        min(started_ns) AS first_ns
+    FROM attempts
+    GROUP BY session_id
+), spent AS (
+    SELECT
+        session_id,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens,
+        sum(cache_write_tokens) AS cache_write_tokens,
+        sum(cost_usd) AS cost_usd,
+        count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls
+    FROM costs
+    GROUP BY session_id
+), prompted AS (
+    SELECT session_id, count(*) AS interactions FROM interaction_starts GROUP BY session_id
+), called AS (
+    SELECT session_id, count(*) AS tool_calls FROM tool_uses GROUP BY session_id
+), open_segments AS (
+    SELECT segment_id FROM segments WHERE state = 'open'
+), running AS (
+    SELECT session_id FROM session_starts WHERE segment_id IN (FROM open_segments)
+    UNION
+    SELECT session_id FROM attempts WHERE segment_id IN (FROM open_segments)
+    UNION
+    SELECT session_id FROM span_starts WHERE segment_id IN (FROM open_segments)
+    UNION
+    SELECT session_id FROM tool_results WHERE segment_id IN (FROM open_segments)
+), damaged_segments AS (
+    SELECT segment_id FROM segments WHERE damaged_records > 0 OR missing_records > 0
+), damaged AS (
+    SELECT session_id FROM session_starts WHERE segment_id IN (FROM damaged_segments)
+    UNION
+    SELECT session_id FROM attempts WHERE segment_id IN (FROM damaged_segments)
+    UNION
+    SELECT session_id FROM session_ends WHERE segment_id IN (FROM damaged_segments)
+), joined AS (
+    SELECT
+        ids.session_id,
+        started.first,
+        coalesce(started.started_ns, asked.first_ns) AS started_ns,
+        -- An end before the last start is that of an earlier run of a session that was resumed.
+        coalesce(ended.ended_ns >= coalesce(started.resumed_ns, 0), false) AS has_ended,
+        ended.ended_ns,
+        ended.last,
+        coalesce(ended.dropped, 0) AS dropped,
+        running.session_id IS NOT NULL AS is_running,
+        damaged.session_id IS NOT NULL AS is_damaged,
+        asked.attempts,
+        asked.llm_requests,
+        asked.turns,
+        prompted.interactions,
+        called.tool_calls,
+        spent.* EXCLUDE (session_id)
+    FROM ids
+    LEFT JOIN started ON ids.session_id = started.session_id
+    LEFT JOIN ended ON ids.session_id = ended.session_id
+    LEFT JOIN asked ON ids.session_id = asked.session_id
+    LEFT JOIN spent ON ids.session_id = spent.session_id
+    LEFT JOIN prompted ON ids.session_id = prompted.session_id
+    LEFT JOIN called ON ids.session_id = called.session_id
+    LEFT JOIN running ON ids.session_id = running.session_id
+    LEFT JOIN damaged ON ids.session_id = damaged.session_id
+)
+SELECT
+    session_id,
+    first.name AS name,
+    CASE
+        WHEN has_ended THEN last.outcome
+        WHEN is_running THEN 'running'
+        ELSE 'crashed'
+    END AS status,
+    CASE WHEN has_ended THEN last.reason END AS reason,
+    CASE WHEN has_ended THEN last.signature END AS signature,
+    started_ns,
+    make_timestamp_ns(started_ns) AS started_at,
+    CASE WHEN has_ended THEN ended_ns END AS ended_ns,
+    CASE WHEN has_ended THEN ended_ns - started_ns END AS duration_ns,
+    first.entry AS entry,
+    first.tags AS tags,
+    coalesce(interactions, 0) AS interactions,
+    coalesce(turns, 0) AS turns,
+    coalesce(llm_requests, 0) AS llm_requests,
+    coalesce(attempts, 0) AS attempts,
+    coalesce(tool_calls, 0) AS tool_calls,
+    coalesce(input_tokens, 0) AS input_tokens,
+    coalesce(output_tokens, 0) AS output_tokens,
+    coalesce(cache_read_tokens, 0) AS cache_read_tokens,
+    coalesce(cache_write_tokens, 0) AS cache_write_tokens,
+    cost_usd,
+    coalesce(unpriced_calls, 0) AS unpriced_calls,
+    dropped,
+    dropped > 0 OR is_damaged AS incomplete
+FROM joined;
+COMMENT ON VIEW sessions IS 'One row for each session.';
+COMMENT ON COLUMN sessions.session_id IS 'The session.';
+COMMENT ON COLUMN sessions.name IS 'What its author called it; a keyed digest where that is no label.';
+COMMENT ON COLUMN sessions.status IS '`completed` or `failed`; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
+COMMENT ON COLUMN sessions.reason IS 'Why it failed, or NULL.';
+COMMENT ON COLUMN sessions.signature IS 'What tells one failure from another, or NULL.';
+COMMENT ON COLUMN sessions.started_ns IS 'When it started. [ns since 1970 UTC]';
+COMMENT ON COLUMN sessions.started_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN sessions.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
+COMMENT ON COLUMN sessions.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
+COMMENT ON COLUMN sessions.entry IS 'The function that started it, as `module:name`, or NULL.';
+COMMENT ON COLUMN sessions.tags IS 'Labels given by its author.';
+COMMENT ON COLUMN sessions.interactions IS 'Interactions.';
+COMMENT ON COLUMN sessions.turns IS 'Answers of a model that arrived whole.';
+COMMENT ON COLUMN sessions.llm_requests IS 'Logical calls to the provider.';
+COMMENT ON COLUMN sessions.attempts IS 'HTTP requests to the provider.';
+COMMENT ON COLUMN sessions.tool_calls IS 'Tool calls that a model asked for.';
+COMMENT ON COLUMN sessions.input_tokens IS 'Billed input neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN sessions.output_tokens IS 'Billed output. [tokens]';
+COMMENT ON COLUMN sessions.cache_read_tokens IS 'Billed cache reads. [tokens]';
+COMMENT ON COLUMN sessions.cache_write_tokens IS 'Billed cache writes. [tokens]';
+COMMENT ON COLUMN sessions.cost_usd IS 'What the priced calls cost; NULL where none has a price. [USD]';
+COMMENT ON COLUMN sessions.unpriced_calls IS 'Billed calls without a price, which cost_usd leaves out.';
+COMMENT ON COLUMN sessions.dropped IS 'Records that were not written. [records]';
+COMMENT ON COLUMN sessions.incomplete IS 'Whether something is missing: records were dropped, or a segment that holds it is damaged.';

@@ -1,0 +1,216 @@
+"""Recordings for the store's tests, written by the real recorder into real segments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal import Segment
+from agentobs.recording.recorder import Recorder
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    ModelExchange,
+    Place,
+    Question,
+    SessionCall,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+)
+from agentobs.records.facts import TABLES, SessionEnd, SessionStart, UsageRow, columns
+from agentobs.records.labels import Label
+from agentobs.sink import Record
+
+ROOT = Path(__file__).parent.parent.parent
+T0 = 1_790_000_000_000_000_000
+"""2026-09-21, the instant at which these stories begin."""
+SECOND = 1_000_000_000
+MODEL = "claude-sonnet-5-5"
+
+
+def session_id(number: int) -> str:
+    return f"{number:08x}" + f"{number:04x}" * 6
+
+
+def start(number: int, name: str = "story", at: int = T0, **tags: str) -> SessionCall:
+    fact = SessionStart(
+        session_id=session_id(number),
+        name=Label(name),
+        started_ns=at,
+        entry=Label("stories:run"),
+        agentobs_version=Label("0.1.0"),
+        sdk_version=Label("2.12.0"),
+        python_version=Label("3.11.7"),
+        platform=Label("linux"),
+        tags=tags,
+        arguments_content=None,
+    )
+    return SessionCall(fact, {"order": number})
+
+
+def end(number: int, at: int = T0 + 60 * SECOND, *, failed: bool = False) -> SessionEnd:
+    return SessionEnd(
+        session_id=session_id(number),
+        ended_ns=at,
+        outcome="failed" if failed else "completed",
+        reason=Label("ValueError") if failed else None,
+        signature="exception:ValueError@stories:run" if failed else None,
+        dropped=0,
+    )
+
+
+def question(number: int, turn: int) -> Question:
+    """Return the question of a turn: it repeats the ones before it, as conversations do."""
+    messages = [{"role": "user", "content": f"line {n} of session {number}"} for n in range(turn)]
+    body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+    return Question("POST", "/v1/messages", {"content-type": "application/json"}, body)
+
+
+def attempt(
+    number: int,
+    turn: int,
+    *,
+    at: int | None = None,
+    status: int = 200,
+    content: list[dict[str, Any]] | None = None,
+    **usage: Any,
+) -> ModelExchange:
+    """Return a whole exchange: the answer of one turn, or an error of the provider."""
+    message = {
+        "id": f"msg_{number}_{turn}",
+        "type": "message",
+        "role": "assistant",
+        "model": usage.pop("model", MODEL),
+        "content": content or [{"type": "text", "text": "done"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 10, "output_tokens": 20, **usage},
+    }
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "later"}}
+    body = json.dumps(message if status == 200 else error).encode()
+    started = T0 + turn * SECOND if at is None else at
+    return ModelExchange(
+        place=Place(session_id(number)),
+        attempt_id=f"{number:08x}{turn:08x}{started:016x}",
+        started_ns=started,
+        headers_ns=1_000_000,
+        ended_ns=5_000_000,
+        question=question(number, turn),
+        answer=Answer(
+            status, {"content-type": "application/json"}, (Chunk(body, 2_000_000),), "complete"
+        ),
+    )
+
+
+def tool(number: int, tool_use_id: str, name: str, *, at: int, took: int = SECOND) -> ToolExchange:
+    return ToolExchange(
+        place=Place(session_id(number)),
+        started_ns=at,
+        duration_ns=took,
+        question=ToolQuestion(tool_use_id, name, {"city": "Bern"}),
+        answer=ToolAnswer("sunny"),
+    )
+
+
+def usage_row(number: int, **changes: Any) -> UsageRow:
+    """Return a usage fact that names its own context."""
+    values: dict[str, Any] = {
+        "session_id": session_id(1),
+        "attempt_id": f"{number:032x}",
+        "at_ns": T0,
+        "iteration": 0,
+        "kind": "message",
+        "billed": True,
+        "model": MODEL,
+        "input_tokens": 100,
+        "output_tokens": 10,
+        "reasoning_tokens": None,
+        "cache_read_tokens": 1000,
+        "cache_write_5m_tokens": 50,
+        "cache_write_1h_tokens": 5,
+        "web_search_requests": 0,
+        "service_tier": "standard",
+        "inference_geo": None,
+        "speed": None,
+        "certainty": "exact",
+    }
+    return UsageRow(**{**values, **changes})
+
+
+def conversation(number: int, turns: int = 3, **options: Any) -> list[Record]:
+    """Return the records of a whole session."""
+    return [start(number, **options), *(attempt(number, n + 1) for n in range(turns)), end(number)]
+
+
+def record(home: Home, records: Iterable[Record]) -> None:
+    """Write records through a recorder of their own, and seal its segment."""
+    recorder = Recorder(home)
+    for each in records:
+        recorder(each)
+    assert recorder.close(30)
+    assert recorder.statistics().dropped == 0
+
+
+def write_facts(home: Home, facts: Iterable[Any], *, close: bool = True) -> Segment:
+    """Write facts as they are into a segment of their own."""
+    segment = Segment(home)
+    for fact in facts:
+        segment.facts.append(TABLES[type(fact)], columns(fact))
+    if close:
+        segment.close()
+    return segment
+
+
+def a_home(tmp_path: Path) -> Home:
+    return open_home(tmp_path / "home")
+
+
+def counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Return the rows of each fact table."""
+    found = {}
+    for table in TABLES.values():
+        row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+        found[table] = row[0] if row else 0
+    return found
+
+
+def everything(connection: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of all fact tables and views, in an order that does not depend on storage."""
+    names = [*TABLES.values(), "sessions", "costs", "turns", "llm_requests", "tool_calls", "spans"]
+    rows = {
+        name: connection.execute(f"SELECT * FROM {name} ORDER BY ALL").fetchall() for name in names
+    }
+    return {name: sorted(found, key=repr) for name, found in rows.items()}
+
+
+def plain(home: Home) -> duckdb.DuckDBPyConnection:
+    """Open the published file as a stranger would."""
+    return duckdb.connect(str(home.database), read_only=True)
+
+
+def python(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """Start a Python process that runs `code` with the arguments in `sys.argv[1:]`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a process that has to succeed, and return what it printed."""
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out

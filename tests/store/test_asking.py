@@ -1,0 +1,133 @@
+"""Asking by name: the named queries, and sessions by what people call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from agentobs.errors import UsageError
+from agentobs.store.asking import query_names, query_text
+from agentobs.store.database import connect, find_session, named
+from tests.store.making import SECOND, T0, a_home, conversation, record, session_id, start
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Three sessions: an older and a newer `refund-loop`, and one whose name is no label."""
+    home = a_home(tmp_path_factory.mktemp("asked"))
+    record(home, conversation(1, name="refund-loop"))
+    record(home, conversation(2, name="refund-loop", at=T0 + SECOND))
+    record(home, [start(3, name="my very own session", at=T0 - SECOND)])
+    with connect(home) as connection:
+        assert find_session(connection, "my very own session", key=home.key()) == session_id(3)
+        yield connection
+
+
+def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnection) -> None:
+    """Each named query begins with its question and runs without any parameter."""
+    assert query_names() == [
+        "cost_by_day",
+        "cost_by_model",
+        "cost_by_session",
+        "last_failed",
+        "session_segments",
+        "session_timeline",
+        "session_turns",
+        "sessions",
+        "slowest_requests",
+        "tool_latency",
+    ]
+    for name in query_names():
+        first = query_text(name).partition("\n")[0]
+        assert first.startswith("-- ")
+        assert first.endswith("?") or "?" in query_text(name).partition("\n--\n")[0]
+        named(asked, name).fetchall()
+
+
+def test_parameters_choose(asked: duckdb.DuckDBPyConnection) -> None:
+    """Parameters that are given limit the answer; those that are not do not."""
+
+    def ids(**parameters: object) -> list[str]:
+        return [row[0][:8] for row in named(asked, "sessions", **parameters).fetchall()]
+
+    assert ids() == ["00000002", "00000001", "00000003"]
+    assert ids(limit=1) == ["00000002"]
+    assert ids(failed=True) == ["00000003"]
+    assert ids(failed=False, name="refund-loop") == ["00000002", "00000001"]
+    assert ids(since_ns=T0) == ["00000002", "00000001"]
+    [row] = named(asked, "cost_by_model", session_id=session_id(1)).fetchall()
+    assert row[1] == 3
+    [failed] = named(asked, "last_failed").fetchall()
+    assert failed[:3] == (session_id(3), row_name(asked), "crashed")
+    [held] = named(asked, "session_segments", session_id=session_id(1)).fetchall()
+    # 1 start, 3 turns of an interaction's start and end, attempt, span's start and end and usage, 1 end;
+    # the first line of the segment is its own.
+    assert held[1:] == ("sealed", 20, 2, 21, 0, 0)
+
+
+def row_name(connection: duckdb.DuckDBPyConnection) -> str:
+    [row] = connection.execute("SELECT name FROM sessions WHERE status = 'crashed'").fetchall()
+    assert row[0].startswith("digest:")
+    return str(row[0])
+
+
+def test_a_query_that_is_not_there(asked: duckdb.DuckDBPyConnection) -> None:
+    """A wrong name is answered with the nearest ones, a wrong parameter with those that there are."""
+    with pytest.raises(UsageError) as refused:
+        named(asked, "cost_by_modell")
+    assert str(refused.value) == (
+        "cost_by_modell: no query of that name. Did you mean cost_by_model or cost_by_day or cost_by_session."
+    )
+    with pytest.raises(UsageError) as refused:
+        named(asked, "sessions", limits=1)
+    assert str(refused.value) == (
+        "limits: query sessions has no parameter limits. It takes failed, limit, name, since_ns."
+    )
+    with pytest.raises(UsageError):
+        named(asked, "../views")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (session_id(1), 1),
+        ("00000001", 1),
+        ("00000001000", 1),
+        ("00030003", 3),
+        ("0002", 2),
+        ("refund-loop", 2),
+    ],
+)
+def test_a_session_by_what_people_call_it(
+    asked: duckdb.DuckDBPyConnection, text: str, number: int
+) -> None:
+    """A session is found by its full id, by either end of it, and by name, where the latest counts."""
+    assert find_session(asked, text) == session_id(number)
+
+
+def test_a_session_that_nobody_knows(asked: duckdb.DuckDBPyConnection) -> None:
+    """An unknown name suggests the nearest, an end that fits several ids lists them, three letters are few."""
+    with pytest.raises(UsageError, match=r"refund-lop: no session .* Did you mean refund-loop\."):
+        find_session(asked, "refund-lop")
+    with pytest.raises(UsageError) as refused:
+        find_session(asked, "0000")
+    assert refused.value.found == "3 sessions answer to that"
+    assert f"{session_id(2)} (refund-loop), {session_id(1)} (refund-loop)" in refused.value.todo
+    with pytest.raises(UsageError, match="The latest are"):
+        find_session(asked, "zzz")
+    with pytest.raises(UsageError):
+        find_session(asked, "002")
+    with pytest.raises(UsageError):
+        find_session(asked, "%%%%")
+
+
+def test_nothing_was_recorded(tmp_path: Path) -> None:
+    """In an empty home no session is found, and the error says why."""
+    with connect(a_home(tmp_path)) as connection:
+        with pytest.raises(UsageError, match="Nothing was recorded yet"):
+            find_session(connection, "story")
+        for name in query_names():
+            assert named(connection, name).fetchall() == []

@@ -1,0 +1,362 @@
+"""Ingest: every record counts once, whatever happens to the process that reads it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentobs.errors import HomeError
+from agentobs.recording import journal
+from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal import Segment, facts_path
+from agentobs.records.facts import TABLES
+from agentobs.store import publish
+from agentobs.store import tail as tail_module
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from tests.store.making import (
+    T0,
+    a_home,
+    conversation,
+    counts,
+    everything,
+    finish,
+    plain,
+    python,
+    record,
+    start,
+    usage_row,
+    write_facts,
+)
+
+
+def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
+    """A second ingest finds nothing new, publishes nothing and changes nothing."""
+    home = a_home(tmp_path)
+    record(home, [*conversation(1), *conversation(2)])
+    first, second = ingest(home), ingest(home)
+    assert (first.published, first.generation, first.segments) == (True, 1, 1)
+    assert (second.published, second.generation, second.records) == (False, 1, 0)
+    with plain(home) as connection:
+        assert counts(connection) == {
+            "session_starts": 2,
+            "session_ends": 2,
+            "interaction_starts": 6,
+            "interaction_ends": 6,
+            "attempts": 6,
+            "usage": 6,
+            "tool_uses": 0,
+            "tool_results": 0,
+            "events": 0,
+            "span_starts": 6,
+            "span_ends": 6,
+        }
+        assert first.records == sum(counts(connection).values())
+
+
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(cuts=st.lists(st.sampled_from(["ingest", "new segment", "go on"]), min_size=4, max_size=4))
+def test_in_steps_or_at_once(tmp_path_factory: pytest.TempPathFactory, cuts: list[str]) -> None:
+    """However ingests and segments fall between the records, the same rows are there in the end."""
+    home = open_home(tmp_path_factory.mktemp("steps") / "home")
+    segment = Segment(home)
+    for number, cut in enumerate(cuts):
+        segment.facts.append("usage", {"attempt_id": f"{number}", "input_tokens": number})
+        if cut == "ingest":
+            ingest(home)
+        elif cut == "new segment":
+            segment.close()
+            segment = Segment(home)
+    segment.close()
+    ingest(home)
+    with plain(home) as connection:
+        rows = connection.execute("SELECT attempt_id, input_tokens FROM usage").fetchall()
+        unique = connection.execute("SELECT count(DISTINCT (segment_id, sequence)) FROM usage")
+        assert sorted(rows) == [(f"{n}", n) for n in range(len(cuts))]
+        assert unique.fetchone() == (len(cuts),)
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from agentobs.recording.home import Home
+from agentobs.store import ingest, publish, schema
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module, name = sys.argv[2].split(".")
+setattr({"ingest": ingest, "publish": publish, "Path": Path}[module], name, die)
+ingest.ingest(Home(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "ingest.save_marks",  # rows are in, the watermark is not
+        "publish.publish",  # committed and closed, not published
+        "Path.replace",  # the manifest is written beside the old one
+        "publish.sync_directory",  # renamed, not synced
+    ],
+)
+def test_a_killed_ingester_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
+    """SIGKILL anywhere in an ingest leaves a store that opens; the next ingest completes it."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    ingest(home)
+    record(home, conversation(2))
+    process = python(KILLED_AT, home.path, place)
+    assert process.wait(60) == -signal.SIGKILL
+    process.communicate()
+    with plain(home) as connection:
+        assert counts(connection)["session_starts"] in (1, 2)
+    report = ingest(home)
+    assert report.set_aside is None
+    with plain(home) as connection:
+        assert counts(connection)["session_starts"] == 2
+        assert counts(connection)["attempts"] == 6
+    assert list(home.path.glob(f"{publish.DRAFT}*")) == []
+
+
+def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
+    """The manifest that describes the next file already still knows the one that is in place."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    ingest(home)
+    record(home, conversation(2))
+    code = KILLED_AT.replace('setattr({"', 'real = Path.replace\nsetattr({"').replace(
+        "    os.kill(",
+        '    if str(arguments[1]).endswith(".json"):\n        return real(*arguments)\n    os.kill(',
+    )
+    process = python(code, home.path, "Path.replace")
+    assert process.wait(60) == -signal.SIGKILL
+    process.communicate()
+    assert [g.number for g in publish.generations(home)] == [2, 1]
+    in_place = publish.glance(home)
+    assert in_place is not None
+    assert in_place.number == 1
+    assert ingest(home).set_aside is None
+    with plain(home) as connection:
+        assert counts(connection)["session_starts"] == 2
+
+
+def test_a_busy_home(tmp_path: Path) -> None:
+    """While another process ingests, an ingest says so, and a reader has everything all the same."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    with publish.locked(home, 0) as held:
+        assert held
+        report = ingest(home, wait_seconds=0.1)
+        assert (report.busy, report.published) == (True, False)
+        assert report.lines() == ["another process is ingesting; nothing was done"]
+        with connect(home) as connection:
+            assert counts(connection)["attempts"] == 3
+    assert ingest(home).published
+
+
+def test_what_has_ended_and_was_read_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that is sealed and wholly ingested costs a stat, not a read."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    ingest(home)
+    record(home, conversation(2))
+    opened: list[str] = []
+
+    def read(path: Path, *arguments: int) -> object:
+        opened.append(path.stem)
+        return journal.read(path, *arguments)
+
+    monkeypatch.setattr(tail_module, "read", read)
+    ingest(home)
+    assert opened == [sorted(p.stem for p in home.segments.glob("*.facts"))[-1]]
+
+
+def append(home: Home, segment_id: str, line: bytes) -> None:
+    with facts_path(home, segment_id).open("ab") as file:
+        file.write(line)
+
+
+def a_line(segment_id: str, sequence: int, kind: str, text: bytes) -> bytes:
+    rest = b"%d %s %s" % (sequence, kind.encode(), text)
+    return b"%08x %s\n" % (zlib.crc32(rest, zlib.crc32(segment_id.encode())), rest)
+
+
+def test_what_does_not_fit_does_not_keep_the_rest_out(tmp_path: Path) -> None:
+    """Numbers beyond their column, half surrogates and records that are no objects cost only themselves."""
+    home = a_home(tmp_path)
+    segment = Segment(home)
+    huge = {"attempt_id": "huge", "input_tokens": 2**70, "output_tokens": 1, "new_field": [1]}
+    segment.facts.append("usage", huge)
+    segment.facts.append("session_starts", {"session_id": "s", "tags": {"a": "\ud800", "b": "é\0"}})
+    for text in (b"[]", b"7", b'{"attempt_id":', b'"x"', b"{}"):
+        append(
+            home,
+            segment.segment_id,
+            a_line(segment.segment_id, segment.facts.sequence + 1, "usage", text),
+        )
+        segment.facts.sequence += 1
+        segment.facts.size = facts_path(home, segment.segment_id).stat().st_size
+    segment.facts.append("novelty", {"attempt_id": "of a later version"})
+    segment.facts.append("usage", {"attempt_id": "last", "input_tokens": 1})
+    segment.close()
+    report = ingest(home)
+    assert (report.records, report.misfit_records, report.unknown_records) == (3, 5, 1)
+    assert (report.damaged_records, report.missing_records) == (0, 0)
+    with plain(home) as connection:
+        rows = connection.execute("SELECT attempt_id, input_tokens FROM usage ORDER BY sequence")
+        assert rows.fetchall() == [("huge", None), ("last", 1)]
+        tags = connection.execute("SELECT tags FROM session_starts").fetchone()
+        assert tags == ({"a": "\ufffd\ufffd\ufffd", "b": "é\0"},)
+
+
+def test_counts_of_a_hostile_provider_break_no_query(tmp_path: Path) -> None:
+    """Token counts up to the largest BIGINT overflow no sum; a prompt beyond it has no price."""
+    home = a_home(tmp_path)
+    most = 2**63 - 1
+    write_facts(home, [usage_row(n, input_tokens=2**62) for n in range(3)])
+    write_facts(home, [usage_row(4, input_tokens=most, cache_write_1h_tokens=most)])
+    ingest(home)
+    with connect(home) as connection:
+        rows = connection.execute(
+            "SELECT sum(input_tokens), sum(cost_usd) > 0, cost_status FROM costs GROUP BY ALL ORDER BY 1"
+        )
+        assert rows.fetchall() == [(most, None, "unpriced"), (3 * 2**62, True, "exact")]
+        assert connection.execute("FROM sessions").fetchall() == []
+
+
+def test_a_record_that_stands_there_twice_counts_once(tmp_path: Path) -> None:
+    """A line that was copied within its own segment has a valid check sum, and is not a second record."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1), usage_row(2)], close=False)
+    lines = segment.facts.path.read_bytes().splitlines(keepends=True)
+    append(home, segment.segment_id, lines[1])
+    report = ingest(home)
+    assert (report.records, report.damaged_records) == (2, 1)
+    segment.abandon()
+
+
+def test_damage_is_counted_and_costs_only_itself(tmp_path: Path) -> None:
+    """A spoiled line and a cut-out line are counted in the report and in `segments`; the rest is ingested."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(n) for n in range(6)])
+    path = segment.facts.path
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"tokens", b"takens", 1)
+    del lines[4:6]
+    path.write_bytes(b"".join(lines))
+    report = ingest(home)
+    assert (report.records, report.damaged_records, report.missing_records) == (3, 1, 3)
+    assert report.lines()[1:] == [
+        "1 stretches of segments do not read back",
+        "3 records are missing",
+    ]
+    with plain(home) as connection:
+        columns = "state, damaged_records, missing_records, sequence"
+        assert connection.execute(f"SELECT {columns} FROM segments").fetchall() == [
+            ("sealed", 1, 3, 8)
+        ]
+
+
+def test_a_torn_tail_is_left_alone(tmp_path: Path) -> None:
+    """Half a line at the end of a dead segment is no record, and is read when it is completed."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1)], close=False)
+    whole = a_line(segment.segment_id, 3, "usage", b'{"attempt_id":"late"}')
+    segment.abandon()
+    append(home, segment.segment_id, whole[:20])
+    report = ingest(home)
+    assert (report.records, report.damaged_records) == (1, 0)
+    assert ingest(home).published is False
+    append(home, segment.segment_id, whole[20:])
+    assert ingest(home).records == 1
+    with plain(home) as connection:
+        assert connection.execute("SELECT state, sequence FROM segments").fetchall() == [
+            ("dead", 3)
+        ]
+
+
+def test_a_segment_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
+    """What a newer version wrote is named in the report, and keeps nothing else out."""
+    home = a_home(tmp_path)
+    write_facts(home, [usage_row(1)])
+    newer = "f" * 32
+    text = json.dumps({"format": 99, "segment_id": newer}).encode()
+    facts_path(home, newer).write_bytes(a_line(newer, 1, "segment", text))
+    report = ingest(home)
+    assert (report.records, report.refused) == (1, [facts_path(home, newer)])
+    with pytest.warns(RuntimeWarning, match="newer version"):
+        connect(home, ingest=False).close()
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from agentobs.errors import HomeError
+from agentobs.recording.home import Home
+from agentobs.store.ingest import ingest
+
+home = Home(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = home.database.stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    ingest(home)
+except (HomeError, OSError) as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """An ingest that cannot write says so; what was published still is, and a later ingest completes."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    ingest(home)
+    write_facts(home, [usage_row(n * 7919, input_tokens=n * n) for n in range(2_000)])
+    out = finish(python(FULL_DISK, home.path))
+    assert out.startswith("HomeError")
+    assert "What was recorded is safe in the segments" in out
+    assert list(home.path.glob(f"{publish.DRAFT}*")) == []
+    with plain(home) as connection:
+        assert counts(connection)["usage"] == 3
+    assert ingest(home).records == 2_000
+
+
+def test_tail_and_published_are_the_same(tmp_path: Path) -> None:
+    """The same recording gives the same rows in every table and view, ingested or read from its tail."""
+    home = a_home(tmp_path)
+    record(home, [*conversation(1, git="4f2a91c"), *conversation(2)])
+    record(home, [start(3, at=T0 + 5)])
+    with connect(home, ingest=False) as connection:
+        live = everything(connection)
+    assert not home.database.exists()
+    ingest(home)
+    with plain(home) as connection:
+        assert everything(connection) == live
+    record(home, conversation(4))
+    with connect(home, ingest=False) as connection:
+        live = everything(connection)
+    ingest(home)
+    with connect(home, ingest=False) as connection:
+        assert everything(connection) == live
+    assert len(live["sessions"]) == 4
+    assert set(live) >= set(TABLES.values())
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    """A lock that is a link is not followed."""
+    home = a_home(tmp_path)
+    home.lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises((OSError, HomeError)):
+        ingest(home)
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,84 @@
+"""The tables: one column for each field of a fact, each with its meaning, and a reference made from that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from agentobs.records.facts import TABLES
+from agentobs.store.ingest import SETTINGS
+from agentobs.store.load import fact_columns
+from agentobs.store.schema import layout, migrate, migrations, newest
+from tests.write_docs import DOCUMENTS, ROOT
+
+
+@pytest.fixture(scope="module")
+def laid_out() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(config=SETTINGS) as connection:
+        migrate(connection)
+        yield connection
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_generated_documents_are_as_generated(path: str) -> None:
+    """A committed document equals what it is made from; `make docs` writes it."""
+    assert (ROOT / path).read_text(encoding="utf-8") == DOCUMENTS[path]()
+
+
+def test_everything_has_a_comment(laid_out: duckdb.DuckDBPyConnection) -> None:
+    """Every table, view and column says what it means."""
+    silent = laid_out.execute(
+        """
+        SELECT table_name FROM duckdb_tables() WHERE NOT internal AND comment IS NULL
+        UNION ALL SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL
+        UNION ALL SELECT table_name || '.' || column_name FROM duckdb_columns()
+            WHERE NOT internal AND coalesce(comment, '') = ''
+        """
+    )
+    assert silent.fetchall() == []
+
+
+def test_units_are_said_where_there_are_any(laid_out: duckdb.DuckDBPyConnection) -> None:
+    """A column whose name ends in a unit says that unit in brackets."""
+    units = {"_ns": "ns", "_ms": "ms", "_usd": "USD", "_tokens": "tokens", "_bytes": "bytes"}
+    columns = laid_out.execute(
+        "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
+    ).fetchall()
+    for table, column, comment in columns:
+        for ending, unit in units.items():
+            if column.endswith(ending):
+                assert f"[{unit}" in comment, f"{table}.{column}"
+
+
+@pytest.mark.parametrize("fact", TABLES, ids=lambda fact: TABLES[fact])
+def test_a_table_is_its_fact(laid_out: duckdb.DuckDBPyConnection, fact: type) -> None:
+    """A fact's table has the fields of its class, in order, after the place of the record."""
+    table = TABLES[fact]
+    columns = laid_out.execute(
+        "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index",
+        [table],
+    ).fetchall()
+    names = [field.name for field in dataclasses.fields(fact)]
+    assert [name for name, _ in columns] == ["segment_id", "sequence", *names]
+    assert dict(columns) == fact_columns(table)
+
+
+def test_facts_can_hold_no_content() -> None:
+    """No column of a fact has a type that text of a conversation would need beyond ids and labels."""
+    kinds = {kind for table in TABLES.values() for kind in fact_columns(table).values()}
+    assert kinds == {
+        "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "MAP(VARCHAR, VARCHAR)", "MAP(VARCHAR, DOUBLE)",
+    }  # fmt: skip
+
+
+def test_migrations_are_applied_once(laid_out: duckdb.DuckDBPyConnection) -> None:
+    """Migrations are numbered without gaps, and a second run changes nothing."""
+    assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
+    before = laid_out.execute("FROM migrations").fetchall()
+    migrate(laid_out)
+    assert laid_out.execute("FROM migrations").fetchall() == before
+    assert [row[:2] for row in before] == [(1, "0001_first")]
+    assert layout(laid_out, "memory") == newest()

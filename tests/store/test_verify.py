@@ -1,0 +1,273 @@
+"""Verify: whatever changes in a home is noticed, and named by file and place."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from agentobs.recording.home import Home
+from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
+from agentobs.store import publish
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.verify import verify
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    conversation,
+    counts,
+    end,
+    record,
+    start,
+    tool,
+    usage_row,
+    write_facts,
+)
+
+WEATHER = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
+
+
+def recorded(tmp_path: Path) -> tuple[Home, str]:
+    """Return a home with one small segment that has every kind of content."""
+    home = a_home(tmp_path)
+    record(
+        home,
+        [
+            start(1),
+            attempt(1, 1, content=[WEATHER]),
+            tool(1, "toolu_1", "weather", at=T0 + 2 * SECOND),
+            attempt(1, 3),
+            end(1),
+        ],
+    )
+    [segment_id] = segment_ids(home)
+    return home, segment_id
+
+
+def intact(path: Path) -> list[bytes]:
+    return [line.payload for line in read(path) if isinstance(line, Line)]
+
+
+def test_a_home_as_it_was_written(tmp_path: Path) -> None:
+    """Where nothing was changed there is nothing to find, published or not, running or not."""
+    home, _ = recorded(tmp_path)
+    assert verify(home).ok
+    ingest(home)
+    record(home, conversation(2))
+    segment = write_facts(home, [usage_row(1)], close=False)
+    report = verify(home)
+    assert report.findings == []
+    assert (report.segments, report.ok) == (3, True)
+    assert report.lines() == ["3 segments, 42 records, 17 contents: all as written"]
+    segment.close()
+
+
+@pytest.mark.parametrize("side", ["facts", "content"])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, side: str) -> None:
+    """A flipped bit in any byte of a segment is found, and costs its record and at most its neighbour."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1)])
+    [segment_id] = segment_ids(home)
+    path = facts_path(home, segment_id) if side == "facts" else content_path(home, segment_id)
+    data, before = path.read_bytes(), intact(path)
+    for offset in range(len(data)):
+        changed = bytearray(data)
+        changed[offset] ^= 1 << (offset * 5 % 8)
+        path.write_bytes(changed)
+        report = verify(home)
+        assert any(f.path == path and f.offset is not None for f in report.findings), offset
+        after = intact(path)
+        assert len(after) >= len(before) - 2, offset
+        assert set(after) <= set(before), offset
+
+
+def test_a_flipped_bit_costs_the_store_only_its_record(tmp_path: Path) -> None:
+    """What is ingested from a damaged segment is what was recorded, less the damaged record."""
+    home, segment_id = recorded(tmp_path)
+    path = facts_path(home, segment_id)
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    for number in range(0, len(lines) - 1, 4):
+        changed = bytearray(data)
+        changed[len(b"".join(lines[:number])) + len(lines[number]) // 2] ^= 4
+        path.write_bytes(changed)
+        with connect(home, ingest=False) as connection:
+            assert sum(counts(connection).values()) == len(lines) - 2 - (number > 0)
+            sql = "SELECT damaged_records, missing_records FROM segments"
+            assert connection.execute(sql).fetchall() == [(1, 1)]
+
+
+def test_a_line_of_another_segment_is_noticed(tmp_path: Path) -> None:
+    """A line that was spliced in from another segment does not pass for one of this."""
+    home, segment_id = recorded(tmp_path)
+    other = write_facts(home, [usage_row(1)])
+    foreign = other.facts.path.read_bytes().splitlines(keepends=True)[1]
+    path = facts_path(home, segment_id)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], foreign, *lines[2:]]))
+    [finding] = verify(home).findings
+    assert (finding.path, finding.offset) == (path, len(lines[0]) + len(lines[1]))
+    assert finding.found == "its check sum does not match"
+    with connect(home) as connection:
+        assert counts(connection)["usage"] == 3
+    path.rename(path.with_name(f"{'e' * 32}.facts"))
+    assert not verify(home).ok
+
+
+def test_records_that_were_cut_out_are_noticed(tmp_path: Path) -> None:
+    """Whole lines that are gone leave a gap in the numbers, and content that nobody names is no damage."""
+    home, segment_id = recorded(tmp_path)
+    path = facts_path(home, segment_id)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], *lines[5:]]))
+    [finding] = verify(home).findings
+    assert finding.found == "2 records missing before record 6"
+    assert str(finding) == (
+        f"{path} at byte {len(b''.join(lines[:3]))}: 2 records missing before record 6; lost: as said"
+    )
+
+
+def test_a_torn_tail(tmp_path: Path) -> None:
+    """Half a record at the end of a dead segment is named, with what it was."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1)], close=False)
+    segment.abandon()
+    with segment.facts.path.open("ab") as file:
+        file.write(b'0badc0de 3 usage {"atte')
+    [finding] = verify(home).findings
+    assert finding.found == "its last 23 bytes are no whole record"
+    assert finding.offset == segment.facts.path.stat().st_size - 23
+
+
+def content_lines(home: Home, segment_id: str) -> Iterator[tuple[str, dict[str, object]]]:
+    for line in read(content_path(home, segment_id)):
+        if isinstance(line, Line):
+            yield line.kind, line.value()
+
+
+def test_content_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    """A record that names content which is gone is found, and a body whose base is gone too."""
+    home, segment_id = recorded(tmp_path)
+    content = content_path(home, segment_id)
+    values = list(content_lines(home, segment_id))
+    base = next(value["base"] for kind, value in values if kind == "request" and value["base"])
+    kept = content.read_bytes().splitlines(keepends=True)
+    content.write_bytes(
+        b"".join(line for line in kept if f'"content_id":"{base}"'.encode() not in line)
+    )
+    found = [finding.found for finding in verify(home).findings]
+    assert found == [
+        "1 record missing before record 4",
+        f"names content {base}, which is missing",
+        f"differs from content {base}, which is missing",
+    ]
+    content.unlink()
+    report = verify(home)
+    assert len(report.findings) == 6
+    assert {finding.path for finding in report.findings} == {facts_path(home, segment_id)}
+    facts_path(home, segment_id).rename(tmp_path / "elsewhere")
+    content.write_bytes(b"".join(kept))
+    [finding] = verify(home).findings
+    assert (finding.path, finding.found) == (content, "its facts are missing")
+
+
+def test_a_seal_that_counts_otherwise(tmp_path: Path) -> None:
+    """A last line whose count is not that of the lines before it is noticed."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1)], close=False)
+    segment.facts.append("seal", {"lines": 7})
+    segment.abandon()
+    [finding] = verify(home).findings
+    assert finding.found == "its last line counts otherwise"
+
+
+def change(home: Home, sql: str) -> None:
+    """Change the published file, and have the manifest say that it was published so."""
+    home.database.chmod(0o600)
+    with duckdb.connect(str(home.database)) as connection:
+        connection.execute(sql)
+    draft = home.path / "changed.duckdb"
+    home.database.rename(draft)
+    publish.publish(home, draft, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        (
+            "DELETE FROM attempts WHERE turn = 1",
+            "table attempts has 1 rows of segment {} for 2 records",
+        ),
+        ("INSERT INTO usage FROM usage", "table usage has 4 rows of segment {} for 2 records"),
+        (
+            "UPDATE segments SET facts_offset = 10000000",
+            "segment {} is shorter than what was read of it",
+        ),
+        ("DROP VIEW sessions; DROP TABLE span_ends", "table span_ends does not read back: "),
+    ],
+)
+def test_rows_are_held_against_the_segments(tmp_path: Path, sql: str, found: str) -> None:
+    """Rows that are missing or doubled in the published file are found, whatever its digest says."""
+    home, segment_id = recorded(tmp_path)
+    ingest(home)
+    change(home, sql)
+    [finding] = verify(home).findings
+    assert finding.path == home.database
+    assert finding.found.startswith(found.format(segment_id))
+    assert finding.lost.startswith("nothing: delete the file")
+    home.database.unlink()
+    ingest(home)
+    assert verify(home).ok
+
+
+def test_the_published_file_is_held_against_its_manifest(tmp_path: Path) -> None:
+    """A bit that flips in the published file is found, also where size and time are as before."""
+    import os
+
+    home, _ = recorded(tmp_path)
+    ingest(home)
+    found = home.database.stat()
+    data = bytearray(home.database.read_bytes())
+    data[len(data) // 2] ^= 1
+    home.database.chmod(0o600)
+    home.database.write_bytes(data)
+    os.utime(home.database, ns=(found.st_atime_ns, found.st_mtime_ns))
+    [finding] = verify(home).findings
+    assert finding.found == "not the generation that was published"
+    os.utime(home.database, ns=(1, 1))
+    [finding] = verify(home).findings
+    assert finding.found == "not the generation that was published"
+    home.database.write_bytes(b"my notes")
+    [finding] = verify(home).findings
+    assert finding.found.startswith("does not open")
+
+
+def test_segments_that_are_gone(tmp_path: Path) -> None:
+    """Rows whose segment is no longer there are said to have no source."""
+    home, segment_id = recorded(tmp_path)
+    ingest(home)
+    for path in (facts_path(home, segment_id), content_path(home, segment_id)):
+        path.unlink()
+    [finding] = verify(home).findings
+    assert finding.found.startswith(f"segment {segment_id} is gone")
+
+
+def test_a_valid_line_that_is_no_json(tmp_path: Path) -> None:
+    """A payload that is not JSON under a valid check sum breaks no reader."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1)], close=False)
+    segment.abandon()
+    rest = b"3 attempts nonsense"
+    line = b"%08x %s\n" % (zlib.crc32(rest, zlib.crc32(segment.segment_id.encode())), rest)
+    with segment.facts.path.open("ab") as file:
+        file.write(line)
+    assert verify(home).ok
+    assert ingest(home).misfit_records == 1
+    [finding] = verify(home).findings
+    assert finding.found.endswith(f"has 0 rows of segment {segment.segment_id} for 1 records")

@@ -1,0 +1,277 @@
+"""The views: what was recorded piece by piece, put together."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from agentobs.records.exchanges import ModelExchange
+from agentobs.records.facts import (
+    InteractionEnd,
+    InteractionStart,
+    SessionEnd,
+    SessionStart,
+    SpanEnd,
+    SpanStart,
+    columns,
+)
+from agentobs.store.database import connect, named
+from tests.store.making import (
+    MODEL,
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    conversation,
+    end,
+    record,
+    session_id,
+    start,
+    tool,
+    usage_row,
+    write_facts,
+)
+
+WEATHER = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
+
+
+def retried(exchange: ModelExchange, count: int) -> ModelExchange:
+    exchange.question.headers["x-stainless-retry-count"] = str(count)
+    return exchange
+
+
+def a_story() -> list[Any]:
+    """A session of two interactions: a tool call, then a request that needs two tries."""
+    return [
+        start(1, "refund-loop", git="4f2a91c"),
+        attempt(1, 1, content=[WEATHER], cache_read_input_tokens=1000),
+        tool(1, "toolu_1", "weather", at=T0 + 2 * SECOND),
+        retried(attempt(1, 3, at=T0 + 4 * SECOND, status=529), 0),
+        retried(attempt(1, 3, at=T0 + 6 * SECOND), 1),
+        end(1, failed=True),
+    ]
+
+
+def test_one_session_whole(tmp_path: Path) -> None:
+    """A session's row counts what happened in it, and sums what it took and cost."""
+    home = a_home(tmp_path)
+    record(home, a_story())
+    with connect(home) as connection:
+        found = connection.execute("FROM sessions")
+        names = [column[0] for column in found.description]
+        [row] = found.fetchall()
+    price = Decimal("0.000002") * 20 + Decimal("0.00001") * 40 + Decimal("0.0000001") * 1000
+    session = dict(zip(names, row, strict=True))
+    assert str(session.pop("started_at")) == "2026-09-21 14:13:20"
+    assert session == {
+        "session_id": session_id(1),
+        "name": "refund-loop",
+        "status": "failed",
+        "reason": "ValueError",
+        "signature": "exception:ValueError@stories:run",
+        "started_ns": T0,
+        "ended_ns": T0 + 60 * SECOND,
+        "duration_ns": 60 * SECOND,
+        "entry": "stories:run",
+        "tags": {"git": "4f2a91c"},
+        "interactions": 2,
+        "turns": 2,
+        "llm_requests": 2,
+        "attempts": 3,
+        "tool_calls": 1,
+        "input_tokens": 20,
+        "output_tokens": 40,
+        "cache_read_tokens": 1000,
+        "cache_write_tokens": 0,
+        "cost_usd": price,
+        "unpriced_calls": 0,
+        "dropped": 0,
+        "incomplete": False,
+    }
+
+
+def test_the_parts_of_a_session(tmp_path: Path) -> None:
+    """Retries are one request, results stand beside their calls, and interactions have an end."""
+    home = a_home(tmp_path)
+    record(home, a_story())
+    with connect(home) as connection:
+
+        def rows(sql: str) -> list[tuple[Any, ...]]:
+            return connection.execute(sql).fetchall()
+
+        assert rows(
+            "SELECT attempts, outcome, status, duration_ns FROM llm_requests ORDER BY started_ns"
+        ) == [
+            (1, "ok", 200, 5_000_000),
+            (2, "ok", 200, 2 * SECOND + 5_000_000),
+        ]
+        assert rows(
+            "SELECT lane, turn, attempt, model, tool_use_count FROM turns ORDER BY turn"
+        ) == [
+            ("main", 1, 1, MODEL, 1),
+            ("main", 2, 2, MODEL, 0),
+        ]
+        sql = "SELECT name, turn, asked_ns, started_ns, duration_ns, source, outcome, is_error FROM tool_calls"
+        asked = T0 + SECOND + 5_000_000
+        assert rows(sql) == [
+            ("weather", 1, asked, T0 + 2 * SECOND, SECOND, "run", "executed", False)
+        ]
+        assert rows("SELECT result, is_error FROM interactions ORDER BY started_ns") == [
+            ("interrupted", True),
+            ("success", False),
+        ]
+        assert rows("SELECT name, label, status, error_type FROM spans ORDER BY started_ns") == [
+            ("llm_request", MODEL, "ok", None),
+            ("llm_request", MODEL, "error", "overloaded_error"),
+            ("llm_request", MODEL, "ok", None),
+        ]
+        turns = named(connection, "session_turns", session_id=session_id(1)).fetchall()
+        assert [(row[1], row[10], row[12]) for row in turns] == [(1, SECOND, 10), (2, None, 10)]
+        latency = named(connection, "tool_latency").fetchall()
+        assert latency == [("weather", 1, 1, 0, SECOND, SECOND, SECOND, SECOND, SECOND)]
+
+
+def test_a_timeline_in_order_and_depth(tmp_path: Path) -> None:
+    """Spans, attempts and tool calls come in order; what happened inside a span lies deeper."""
+    home = a_home(tmp_path)
+    session = session_id(1)
+    outer, inner = "a" * 16, "b" * 16
+    record(
+        home,
+        [
+            start(1),
+            SpanStart(session, session, outer, None, "main", "agent", None, T0),  # type: ignore[arg-type]
+            SpanStart(session, session, inner, outer, "main", "tool", "weather", T0 + 2 * SECOND),  # type: ignore[arg-type]
+            SpanEnd(session, inner, T0 + 3 * SECOND, "ok", None),
+            SpanEnd(session, outer, T0 + 9 * SECOND, "cancelled", None),
+            attempt(1, 1, content=[WEATHER]),
+            tool(1, "toolu_1", "weather", at=T0 + 2 * SECOND),
+            end(1),
+        ],
+    )
+    with connect(home) as connection:
+        found = named(connection, "session_timeline", session_id=session)
+        names = [column[0] for column in found.description]
+        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    assert [(r["kind"], r["name"], r["label"], r["depth"], r["outcome"]) for r in rows] == [
+        ("span", "agent", None, 0, "cancelled"),
+        ("span", "llm_request", MODEL, 0, "ok"),
+        ("attempt", "/v1/messages", MODEL, 0, "ok"),
+        ("tool_call", "weather", "run", 0, "executed"),
+        ("span", "tool", "weather", 1, "ok"),
+    ]
+
+
+def test_a_timeline_of_spans_in_a_circle(tmp_path: Path) -> None:
+    """Spans that are each other's parents, or their own, or recur, end in rows, not in a loop."""
+    home = a_home(tmp_path)
+    session = session_id(1)
+
+    def span(span_id: str, parent: str | None) -> SpanStart:
+        return SpanStart(session, session, span_id, parent, "main", "x", None, T0)  # type: ignore[arg-type]
+
+    write_facts(
+        home, [span("a", "b"), span("b", "a"), span("c", "c"), span("d", "lost"), span("e", "d")]
+    )
+    with connect(home) as connection:
+        rows = named(connection, "session_timeline", session_id=session).fetchall()
+        assert sorted((row[3], row[8]) for row in rows) == [
+            ("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 1),
+        ]  # fmt: skip
+
+
+def test_a_resumed_session(tmp_path: Path) -> None:
+    """A session that ended and was started again is running; its first start counts as its start."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    again = start(1, at=T0 + 100 * SECOND).start
+    segment = write_facts(home, [again], close=False)
+    with connect(home, ingest=False) as connection:
+        sql = "SELECT status, started_ns, ended_ns, attempts FROM sessions"
+        assert connection.execute(sql).fetchall() == [("running", T0, None, 3)]
+    segment.facts.append("session_ends", columns(end(1, T0 + 200 * SECOND, failed=True)))
+    segment.close()
+    with connect(home, ingest=False) as connection:
+        sql = "SELECT status, duration_ns, reason FROM sessions"
+        assert connection.execute(sql).fetchall() == [("failed", 200 * SECOND, "ValueError")]
+
+
+def test_what_is_incomplete_says_so(tmp_path: Path) -> None:
+    """Dropped records and damaged segments mark their sessions, also one whose first record is lost."""
+    home = a_home(tmp_path)
+    dropped = SessionEnd(session_id(1), T0, "completed", None, None, 3)
+    write_facts(home, [start(1).start, dropped])
+    record(home, conversation(2))
+    record(home, conversation(3))
+    path = sorted(home.segments.glob("*.facts"))[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    with connect(home) as connection:
+        sql = "SELECT session_id, name, dropped, incomplete FROM sessions ORDER BY 1"
+        assert connection.execute(sql).fetchall() == [
+            (session_id(1), "story", 3, True),
+            (session_id(2), "story", 0, False),
+            (session_id(3), None, 0, True),
+        ]
+
+
+def test_iterations_are_billed_in_place_of_the_top_level(tmp_path: Path) -> None:
+    """A response with iterations costs what these cost, each at its own model."""
+    home = a_home(tmp_path)
+    iterations = [
+        {"type": "compaction", "input_tokens": 1000, "output_tokens": 10},
+        {
+            "type": "advisor_message",
+            "model": "claude-opus-5-5",
+            "input_tokens": 5,
+            "output_tokens": 1,
+        },
+    ]
+    record(home, [start(1), attempt(1, 1, iterations=iterations), end(1)])
+    with connect(home) as connection:
+        assert connection.execute("SELECT count(*) FROM usage").fetchone() == (3,)
+        sql = "SELECT iteration, kind, model, cost_usd FROM costs ORDER BY iteration"
+        assert connection.execute(sql).fetchall() == [
+            (1, "compaction", MODEL, Decimal("0.0021")),
+            (2, "advisor_message", "claude-opus-5-5", Decimal("0.00004")),
+        ]
+
+
+def test_certainty_is_carried_to_the_sum(tmp_path: Path) -> None:
+    """A sum of costs says how many calls are exact, lower bounds, estimated or without a price."""
+    home = a_home(tmp_path)
+    write_facts(
+        home,
+        [
+            usage_row(1),
+            usage_row(2, certainty="lower_bound"),
+            usage_row(3, speed="fast"),
+            usage_row(4, model="nobody"),
+            usage_row(5, billed=False),
+        ],
+    )
+    with connect(home) as connection:
+        rows = named(connection, "cost_by_model").fetchall()
+        assert [(row[0], row[1], *row[7:11]) for row in rows] == [
+            (MODEL, 3, 1, 1, 1, 0),
+            ("nobody", 1, 0, 0, 0, 1),
+        ]
+        assert rows[1][6] is None
+
+
+def test_an_interaction_without_an_end(tmp_path: Path) -> None:
+    """What did not end has no duration and no result."""
+    home = a_home(tmp_path)
+    facts: list[InteractionStart | InteractionEnd | SessionStart] = [
+        InteractionStart(session_id(1), "i1", "main", T0),  # type: ignore[arg-type]
+        InteractionStart(session_id(1), "i2", "main", T0 + 1),  # type: ignore[arg-type]
+        InteractionEnd(session_id(1), "i1", T0 + SECOND, "success", False),  # type: ignore[arg-type]
+    ]
+    write_facts(home, facts)
+    with connect(home) as connection:
+        sql = "SELECT interaction_id, duration_ns, result, is_error FROM interactions ORDER BY 1"
+        assert connection.execute(sql).fetchall() == [
+            ("i1", SECOND, "success", False),
+            ("i2", None, None, None),
+        ]
