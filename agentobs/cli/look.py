@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.tables import instant, money, seconds, show_table, text, write_csv, write_json
-
+from agentobs.cli.tables import instant, money, seconds, show_table, text
 from agentobs.errors import UsageError
+from exporters.tabular import write_csv, write_json
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Form = Literal["table", "json", "csv"]
+Rows = tuple[list[str], list[tuple[Any, ...]]]
+"""Column names, and rows."""
 
 
 def _form(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,12 +73,20 @@ def show(context: click.Context, session: str, content: bool) -> None:
 @click.option(
     "--detail", is_flag=True, help="Each class of tokens with its money, cache writes apart."
 )
+@click.option(
+    "--figure", type=click.Path(dir_okay=False), help="By model: write bars as one HTML file, too."
+)
 @_form
 @click.pass_context
-def cost(context: click.Context, by: str, detail: bool, form: Form) -> None:
+def cost(context: click.Context, by: str, detail: bool, figure: str | None, form: Form) -> None:
     """Show money and tokens in four classes."""
+    if figure and by != "model":
+        raise UsageError("--figure goes with --by model")
     with _store(context) as connection:
-        _print(_rows(connection, f"cost_by_{by}"), _DETAIL[by] if detail else _COST[by], form)
+        rows = _rows(connection, f"cost_by_{by}")
+    _print(rows, _DETAIL[by] if detail else _COST[by], form)
+    if figure:
+        _draw(rows, figure)
 
 
 @click.command(help="Ask the store in SQL, read-only.")
@@ -99,6 +110,22 @@ def sql(context: click.Context, query: str, form: Form) -> None:
         show_table(columns, rows)
     else:
         _print((columns, rows), columns, form)
+
+
+def _draw(rows: Rows, file: str) -> None:
+    try:
+        from dashboards.figures import cost_by_model
+    except ImportError as error:
+        raise UsageError(
+            "figures need plotly", where="--figure", todo="pip install 'agentobs-kit[dashboards]'"
+        ) from error
+    columns, values = rows
+    drawn = cost_by_model([dict(zip(columns, row, strict=True)) for row in values])
+    try:
+        drawn.write_html(file, include_plotlyjs=True)
+    except OSError as error:
+        raise UsageError(f"cannot write: {error.strerror}", where=file) from error
+    click.echo(f"wrote {file}", err=True)
 
 
 _SESSIONS = (
@@ -129,8 +156,6 @@ _DETAIL = {
     "day": ("day", *_PARTS),
 }
 """The columns that each command shows, of those that its query gives."""
-
-Rows = tuple[list[str], list[tuple[Any, ...]]]
 
 
 @contextmanager
@@ -181,9 +206,9 @@ def _print(rows: Rows, shown: Sequence[str], form: Form) -> None:
     """Print rows: machines get every column as it is, people those that are shown, made readable."""
     columns, values = rows
     if form == "json":
-        write_json(columns, values)
+        write_json(sys.stdout, columns, values)
     elif form == "csv":
-        write_csv(columns, values)
+        write_csv(sys.stdout, columns, values)
     else:
         places = [columns.index(name) for name in shown]
         pretty = [[_pretty(columns[at], row[at]) for at in places] for row in values]

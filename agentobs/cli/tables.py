@@ -1,9 +1,7 @@
-"""Showing rows: tables for a terminal, plain text for a pipe, and what is safe to print."""
+"""Showing rows to people: tables, readable units, and only what is safe to print."""
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -44,20 +42,6 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, str):
         return value.startswith("$") or value.endswith((" ms", " s"))
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-
-
-def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write rows as CSV to standard output; a cell that a spreadsheet would compute is quoted with '."""
-    writer = csv.writer(sys.stdout)
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_inert(value) for value in row])
-
-
-def write_json(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write rows as JSON, one object a line; exact numbers that JSON cannot hold stand as text."""
-    for row in rows:
-        print(json.dumps(dict(zip(columns, row, strict=True)), default=str, ensure_ascii=False))
 
 
 def text(value: Any) -> str:
@@ -114,10 +98,3 @@ def money(value: Decimal | None) -> str | None:
         if value == 0 or abs(value) >= Decimal("0.0001")
         else f"${value.normalize():f}"
     )
-
-
-def _inert(value: Any) -> Any:
-    shown = "" if value is None else value
-    if isinstance(shown, str) and shown[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + shown
-    return shown

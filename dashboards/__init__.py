@@ -1,0 +1,1 @@
+"""Dashboards: pictures of what was recorded. Needs the extra `dashboards` (plotly)."""

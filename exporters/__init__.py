@@ -1,0 +1,1 @@
+"""Exporters: what was recorded, in the languages of other tools."""

@@ -1,0 +1,34 @@
+"""Rows as CSV and as JSON lines, for whatever reads those."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+Row = Sequence[Any]
+
+
+def write_csv(out: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Write rows as CSV with a header line; nothing stands as an empty cell.
+
+    A text that a spreadsheet would compute as a formula gets a quote in front
+    (https://owasp.org/www-community/attacks/CSV_Injection).
+    """
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_inert(value) for value in row] for row in rows)
+
+
+def write_json(out: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Write rows as JSON, one object a line; exact numbers that JSON has no type for stand as text."""
+    for row in rows:
+        value = dict(zip(columns, row, strict=True))
+        out.write(json.dumps(value, default=str, ensure_ascii=False) + "\n")
+
+
+def _inert(value: Any) -> Any:
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + value
+    return value

@@ -1,0 +1,336 @@
+"""The commands, as a user gives them: what they print, how they end, and what they say to bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+from agentobs.cli import main
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from tests.provider_script import script
+from tests.replay.agents import KEY, MODEL, Agent, answers, last_session, recorded
+
+ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs commands in this process against one home."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home, self._capsys = home, capsys
+
+    def __call__(self, *arguments: str, home: Path | None = None) -> Ended:
+        code: object = 0
+        self._capsys.readouterr()
+        try:
+            main(["--home", str(home or self.home), *arguments])
+        except SystemExit as end:
+            code = end.code
+        printed = self._capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Ended(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+
+def unlucky(url: str) -> None:
+    """A session that fails after its answers."""
+    with pytest.raises(LookupError):
+        _unlucky(url)
+
+
+@agentobs.session("unlucky", tags={"git": "4f2a91c"})
+def _unlucky(url: str) -> None:
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
+    question = [{"role": "user", "content": "hello"}]
+    list(client.messages.create(model=MODEL, max_tokens=9, messages=question, stream=True))  # type: ignore[call-overload]
+    raise LookupError("no such order")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a session that completed and one that failed."""
+    path = tmp_path_factory.mktemp("cli")
+    recorded(path, lambda url: Agent(url).answer("How is it?"), answers())
+    recorded(path, unlucky, answers())
+    return path / "home"
+
+
+@pytest.fixture
+def shell(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(home, capsys)
+
+
+def test_sessions_lists_the_newest_first(shell: Shell) -> None:
+    """Name, status and reason of each; `--failed` leaves the others out."""
+    listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
+    assert [(each["name"], each["status"], each["reason"]) for each in listed] == [
+        ("unlucky", "failed", "LookupError"),
+        ("weather-agent", "completed", None),
+    ]
+    assert listed[0]["signature"] == "exception:LookupError@tests.cli.test_commands:_unlucky"
+    assert listed[0]["tags"] == {"git": "4f2a91c"}
+    failed = shell("sessions", "--failed").out
+    assert "unlucky" in failed
+    assert "weather-agent" not in failed
+    assert len(shell("sessions", "--limit", "1", "--csv").out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("named", ["weather-agent", "id", "end"])
+def test_show_tells_one_session(shell: Shell, named: str) -> None:
+    """A session is found by its name, its id, or an end of it; content is shown only when asked for."""
+    listed = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
+    session_id = listed[1]["session_id"]
+    told = shell("show", {"id": session_id, "end": session_id[-8:]}.get(named, named))
+    assert (told.code, told.err) == (0, "")
+    for word in ("completed", "tool_use", "weather", "llm_request", "/v1/messages"):
+        assert word in told.out
+    assert "Oslo" not in told.out
+    assert 'calls weather {"city": "Oslo"}' in shell("show", named, "--content").out or named != (
+        "weather-agent"
+    )
+
+
+def test_cost_counts_four_classes(shell: Shell) -> None:
+    """Tokens and money by model, session and day; the detail tells cache writes apart."""
+    [row] = [json.loads(line) for line in shell("cost", "--json").out.splitlines()]
+    assert (row["model"], row["calls"], row["input_tokens"], row["output_tokens"]) == (
+        MODEL,
+        4,
+        40,
+        28,
+    )
+    assert row["cache_read_tokens"] == 12
+    assert shell("cost", "--by", "session").out.count("\n") == 3
+    assert shell("cost", "--by", "day", "--detail").code == 0
+    assert "write 5m" in shell("cost", "--detail").out
+
+
+def test_sql_answers_one_select(shell: Shell) -> None:
+    """One SELECT over tables and views; anything else is refused in one line."""
+    assert shell("sql", "SELECT count(*) AS n FROM attempts", "--csv").out == "n\n4\n"
+    for refused in (
+        "COPY (SELECT 1) TO 'stolen.csv'",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM read_text('/proc/self/environ')",
+        "SELECT nothing FROM attempts",
+        "ATTACH 'other.db'",
+        "SET memory_limit = '1TB'",
+        "selec",
+    ):
+        told = shell("sql", refused)
+        assert told.code == 1
+        assert told.err.startswith("error: sql: ")
+        assert len(told.err.splitlines()) == 1
+    assert not list(Path.cwd().iterdir())
+
+
+def test_freeze_and_replay(shell: Shell) -> None:
+    """The last failed session becomes a fixture and a test; its replay matches."""
+    frozen = shell("freeze", "--last-failed")
+    assert frozen.code == 0
+    assert sorted(path.name for path in Path("fixtures/unlucky").iterdir()) == [
+        "recording.jsonl",
+        "test_unlucky.py",
+    ]
+    fixture = Path("fixtures/unlucky/recording.jsonl")
+    before = fixture.read_bytes()
+    again = shell("freeze", "unlucky")
+    assert "kept   fixtures/unlucky/test_unlucky.py" in again.out
+    assert fixture.read_bytes() == before
+    assert (
+        shell("replay", "fixtures/unlucky").out
+        == "MATCHED  unlucky  1 of 1 requests, 0 of 0 tool calls\n"
+    )
+    steps = shell("replay", "fixtures/unlucky", "--trajectory").out
+    assert "end failed LookupError" in steps
+
+
+def test_verify_and_ingest_tell_what_they_found(shell: Shell) -> None:
+    """A whole home verifies; ingesting it again adds nothing."""
+    assert shell("ingest").code == 0
+    assert shell("verify").code == 0
+    assert shell("ingest").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["show", "weather-agnet"], "weather-agnet: no session of that id or name"),
+        (["freeze"], "one session is needed. Name a SESSION, or say --last-failed."),
+        (["freeze", "unlucky", "--last-failed"], "one session is needed"),
+        (["replay", "nowhere"], "nowhere: no fixture here. A fixture is a folder"),
+        (
+            ["serve", "--fault", "boom", "weather-agent"],
+            "--fault: 'boom' names no fault. Write status:CODE",
+        ),
+        (
+            ["serve", "bad.jsonl"],
+            "bad.jsonl: line 2 is no recorded exchange: 'body' is missing",
+        ),
+        (["serve", "zzzz"], "zzzz: no session of that id or name"),
+    ],
+)
+def test_bad_input_is_one_line(shell: Shell, arguments: list[str], told: str) -> None:
+    """One line that says what was found, where, and what to do; a non-zero exit; no traceback."""
+    good = '{"request": {"method": "GET", "path": "/", "headers": {}, "body": null}, "response": '
+    good += '{"status": 200, "headers": {}, "body_text": ""}}\n'
+    Path("bad.jsonl").write_text(good + '{"request": {"method": "GET"}}\n')
+    ended = shell(*arguments)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: {told}")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_home_without_recordings_is_told(shell: Shell, tmp_path: Path) -> None:
+    """Reading where nothing was recorded says so and makes nothing."""
+    ended = shell("sessions", home=tmp_path / "none")
+    assert (ended.code, (tmp_path / "none").exists()) == (1, False)
+    assert "no recordings here. Record a session first" in ended.err
+
+
+def test_a_file_in_the_stores_place_is_not_touched(shell: Shell, tmp_path: Path) -> None:
+    """A DuckDB file that is not ours is named, and stays as it is."""
+    import duckdb
+
+    theirs = tmp_path / "home" / "agentobs.duckdb"
+    (tmp_path / "home" / "segments").mkdir(parents=True)
+    with duckdb.connect(str(theirs)) as connection:
+        connection.execute("CREATE TABLE mine AS SELECT 42 AS x")
+    before = theirs.read_bytes()
+    for command in ("sessions", "ingest"):
+        ended = shell(command, home=tmp_path / "home")
+        assert ended.code == 1
+        assert "agentobs.duckdb" in ended.err
+        assert len(ended.err.splitlines()) == 1
+    assert theirs.read_bytes() == before
+
+
+def test_run_without_a_key_names_the_demo(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and nothing is asked."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    ended = shell("run", "hello")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "error: no key in the environment (ANTHROPIC_API_KEY). "
+        "Set one, or see `agentobs demo`, which needs none.\n"
+    )
+
+
+def test_run_records_a_session_that_replays(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`run` answers through the loop with the named tools; its session freezes and replays."""
+    Path("mytools.py").write_text(
+        "from agentobs.agent import tool\n"
+        "@tool\ndef weather(city: str) -> str:\n    return city + ' is wet'\n"
+        "@tool\ndef clock(zone: str) -> str:\n    return '12:00'\n"
+    )
+    with ServedProvider(script(*answers()), ServeOptions(match="order")) as provider:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        agentobs.stop_recorder()
+        ended = shell("run", "How is it?", "--tools", "mytools", home=tmp_path / "home")
+        assert agentobs.stop_recorder()
+    assert (ended.code, ended.out) == (0, "Looking.Oslo is wet.\n")
+    assert last_session(tmp_path / "home").name == "run"
+    assert shell("freeze", "run", home=tmp_path / "home").code == 0
+    matched = shell("replay", "fixtures/run")
+    assert "MATCHED  run  3 of 3 requests, 3 of 3 tool calls" in matched.out
+
+
+@pytest.fixture
+def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`agentobs serve` in a process of its own, and its address."""
+    command = [sys.executable, "-m", "agentobs", "--home", str(home), "serve", "weather-agent"]
+    process = subprocess.Popen(
+        [*command, "--chunk", "7"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first == "serving 3 exchanges; stop with Ctrl-C\n"
+    yield process, process.stdout.readline().strip().removeprefix("export ANTHROPIC_BASE_URL=")
+    process.kill()
+    process.communicate()
+
+
+def test_serve_answers_any_client_until_interrupted(
+    serving: tuple[subprocess.Popen[str], str],
+) -> None:
+    """A client that is pointed at it gets the recorded answers; Ctrl-C ends it in one line."""
+    process, url = serving
+    assert Agent(url).answer("How is it?") == "Oslo is wet."
+    agentobs.stop_recorder()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
+
+
+def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a stream: what came is recorded, and the session failed."""
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        "import agentobs\nfrom anthropic import Anthropic\n"
+        "client = agentobs.record(Anthropic(api_key='made-up-key'))\n"
+        "with agentobs.session('interrupted'):\n"
+        "    ask = dict(model='claude-sonnet-5', max_tokens=9, messages=[{'role': 'user', 'content': 'x'}])\n"
+        "    for event in client.messages.create(**ask, stream=True):\n"
+        "        print(event.type, flush=True)\n"
+    )
+    slow = script(*answers())
+    first = slow.exchanges[0].answer
+    pieces = [(c.data, 3_600_000_000_000 * (n == 2)) for n, c in enumerate(first.chunks)]  # type: ignore[union-attr]
+    from dataclasses import replace
+
+    from agentobs.records.exchanges import Chunk, ModelExchange
+
+    exchange = slow.exchanges[0]
+    assert isinstance(exchange, ModelExchange)
+    paced = replace(exchange.answer, chunks=tuple(Chunk(*piece) for piece in pieces))
+    recording = replace(slow, exchanges=(replace(exchange, answer=paced),))
+    with ServedProvider(recording, ServeOptions(match="order", pace=1.0)) as provider:
+        environment = {
+            **ENVIRONMENT,
+            "ANTHROPIC_BASE_URL": provider.url,
+            "AGENTOBS_HOME": str(tmp_path / "home"),
+        }
+        process = subprocess.Popen(
+            [sys.executable, str(agent)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "message_start\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    made = last_session(tmp_path / "home")
+    assert (made.outcome, made.reason) == ("failed", "KeyboardInterrupt")
+    [kept] = made.exchanges
+    assert isinstance(kept, ModelExchange)
+    assert kept.answer.ending == "cancelled"
+    assert kept.answer.body == b"".join(data for data, _ in pieces[:2])

@@ -1,0 +1,98 @@
+"""The demo: the whole story in one command, without a key and without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+pytestmark = pytest.mark.xdist_group("demo")
+"""The demo is run once, for all of them."""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What the demo printed, and its folder; no key is in its environment."""
+    folder = tmp_path_factory.mktemp("demo")
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC", "AGENTOBS"))
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "agentobs", "demo", "-o", "story"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout, folder / "story"
+
+
+def test_the_story_is_told_in_order(told: tuple[str, Path]) -> None:
+    """Recorded, listed, priced, frozen, failing, mended, matched, and diverging with the cause."""
+    out, _ = told
+    steps = [
+        "what it answers was made by us",
+        "I could not refund order A-17",
+        "refund-loop  failed  refund-not-issued",
+        "overloaded_error",
+        "claude-sonnet-5      3     29     233       4,470        2,446  $0.0104",
+        "write 5m",
+        "wrote  fixtures/refund-loop/test_refund_loop.py",
+        "1 failed, 1 passed",
+        "2 passed",
+        "MATCHED  refund-loop  4 of 4 requests, 3 of 3 tool calls",
+        "DIVERGED  refund-loop  main, request 3 of 4, turn 2",
+        "$.messages[2].content[0].content | $.total",
+        'why        tool_result of lookup_order(order_id="A-17"): it ran live',
+    ]
+    at = -1
+    for step in steps:
+        assert out.find(step, at + 1) > at, step
+        at = out.find(step, at + 1)
+
+
+def test_the_readme_shows_what_it_prints(told: tuple[str, Path]) -> None:
+    """Every output in the README that is said to be the demo's is in it, ids aside."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    blocks = re.findall(r"<!-- demo -->\n```\n(.*?)```", readme, flags=re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        assert _without_ids(block) in _without_ids(told[0])
+
+
+def _without_ids(text: str) -> str:
+    return re.sub(r"[0-9a-f]{32}", "<id>", text)
+
+
+def test_it_leaves_a_fixture_that_passes(told: tuple[str, Path]) -> None:
+    """What the demo leaves is whole: agent, fixture, test and store."""
+    _, folder = told
+    left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {
+        "refund_agent.py",
+        "fixtures/refund-loop/recording.jsonl",
+        "fixtures/refund-loop/test_refund_loop.py",
+        ".agentobs/agentobs.duckdb",
+    } <= left
+
+
+def test_a_folder_of_others_is_not_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The demo never writes into a folder that holds something else."""
+    from agentobs.cli import main
+
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "-o", str(tmp_path)])
+    assert ended.value.code == 1
+    assert "the folder is not empty and no demo of ours" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
