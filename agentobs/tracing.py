@@ -1,7 +1,7 @@
 """Where we are: the current place of a run, and the spans opened there.
 
-The place travels by context variable, so that tasks and `asyncio.to_thread` inherit it; threads that
-were started without a context fall back to the process's own session, where there is one.
+The place travels by context variable, so that tasks and `asyncio.to_thread` inherit it. A thread that
+was started without a context is in the process's only open session, where there is exactly one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,25 @@ from agentobs.records.labels import Label
 from agentobs.sink import sink
 
 _place: ContextVar[Place | None] = ContextVar("agentobs_place", default=None)
-_process_place: Place | None = None
+_open: dict[str, Place] = {}
 
 
 def place() -> Place | None:
     """Return where the caller is, or None outside every session."""
-    return _place.get() or _process_place
+    here = _place.get()
+    if here is None and len(_open) == 1:
+        return next(iter(_open.copy().values()), None)
+    return here
 
 
-def set_process_place(here: Place | None) -> None:
-    """Set the place of code that runs outside every session's context."""
-    global _process_place
-    _process_place = here
+def session_opened(here: Place) -> None:
+    """Let code without a context be here, as long as no other session is open."""
+    _open[here.session_id] = here
+
+
+def session_closed(session_id: str) -> None:
+    """Forget a session that ended."""
+    _open.pop(session_id, None)
 
 
 @contextlib.contextmanager

@@ -53,6 +53,11 @@ def chance() -> float:
     return _random.random()
 
 
+def random_bytes(count: int) -> bytes:
+    """Return so many random bytes, fit for a key."""
+    return secrets.token_bytes(count)
+
+
 def environ(name: str) -> str | None:
     """Return an environment variable, or None where it is unset or empty."""
     return os.environ.get(name) or None

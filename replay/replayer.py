@@ -224,6 +224,12 @@ class Replay:
     def _entry(
         self, function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Any]:
+        if function is ...:
+            raise UsageError(
+                "the test does not say how the agent is started",
+                where=str(self.fixture.path),
+                todo="Put the function that starts it, and its arguments, where the dots stand",
+            )
         if function is None:
             function, kwargs = (
                 _import_entry(self.fixture),

@@ -22,8 +22,9 @@ KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
 """How many earlier bodies of a session are kept to compare with, and how much they may weigh."""
 
-REPEATED_MESSAGES = 32
-"""How many messages, from the first that differs, are compared without their marks."""
+MARKED_MESSAGES = 32
+MARK_BYTES = 512
+"""How many messages are compared without their marks, and how much marks may add to one."""
 
 _BLOCK = 65536
 _decoder = json.JSONDecoder()
@@ -53,12 +54,15 @@ class Body:
     """Entries of `messages`, or None where there is no such list."""
     shared_messages: int
     """How many of them, from the first, the base has too."""
-    base_messages: int
-    """How many messages the base has."""
-    repeats_base: bool
-    """Whether it begins with all messages of the base, but for marks of the cache, which move."""
     new_messages: tuple[Any, ...] = field(repr=False)
     """The messages after the shared ones, parsed."""
+    origin: str | None
+    """The content id of the longest earlier body whose messages this one repeats and goes on from.
+
+    Marks of the cache, which move from request to request, make no difference here.
+    """
+    later_messages: tuple[Any, ...] = field(repr=False)
+    """The messages after those of the origin, parsed; without an origin the new ones."""
 
 
 @dataclass(slots=True)
@@ -109,6 +113,7 @@ class Bodies:
         insert = written[prefix : len(written) - suffix]
         link = b"%s %d %d " % ((base_id or "").encode(), prefix, suffix)
         content_id = digest(b"%d " % len(head) + head + link + insert)
+        origin, repeated = self._origin(raw, parts, base_id)
         self._keep(content_id, _Kept(raw, written, findings, parts))
         return Body(
             content_id=content_id,
@@ -121,9 +126,9 @@ class Bodies:
             head={**parts.before, **parts.after},
             message_count=len(parts.ends) if parts.first else None,
             shared_messages=parts.shared,
-            base_messages=len(base.parts.ends) if base else 0,
-            repeats_base=base is not None and _repeats(base, parts),
             new_messages=tuple(parts.new),
+            origin=origin,
+            later_messages=tuple(_later(raw, parts, repeated) if origin else parts.new),
         )
 
     def forget(self) -> None:
@@ -144,6 +149,18 @@ class Bodies:
                 best = (content_id, kept, shared)
         return best
 
+    def _origin(self, raw: bytes, parts: _Parts, base_id: str | None) -> tuple[str | None, int]:
+        """Return the kept body with the most messages that all stand at the start of a new one."""
+        best: tuple[str | None, int] = (None, 0)
+        # The base first: it nearly always is the one, and no shorter body is looked at then.
+        for content_id in [base_id, *reversed(self._kept)] if base_id else reversed(self._kept):
+            kept = self._kept[content_id]
+            count = len(kept.parts.ends)
+            known = parts.shared if content_id == base_id else 0
+            if best[1] < count < len(parts.ends) and _repeats(kept, raw, parts, known):
+                best = (content_id, count)
+        return best
+
     def _keep(self, content_id: str, kept: _Kept) -> None:
         if content_id in self._kept:
             self._bytes -= len(self._kept.pop(content_id).raw)
@@ -161,8 +178,8 @@ def rebuild(base: bytes, prefix: int, suffix: int, insert: bytes) -> bytes:
 
 def common_prefix(a: bytes, b: bytes) -> int:
     """Return how many bytes two byte strings share at their start."""
-    at = 0
-    while at < len(a) and b.startswith(a[at : at + _BLOCK], at):
+    at, whole = 0, memoryview(a)
+    while at < len(a) and b.startswith(whole[at : at + _BLOCK], at):
         at += _BLOCK
     if at >= len(a):
         return len(a)
@@ -273,16 +290,31 @@ def _after(text: str, at: int) -> dict[str, Any]:
     return parsed
 
 
-def _repeats(base: _Kept, parts: _Parts) -> bool:
-    """Return whether the messages of the base that a body does not share stand in it with other marks."""
-    ends, shared = base.parts.ends, parts.shared
-    rest = len(ends) - shared
-    if not ends or rest > min(len(parts.new), REPEATED_MESSAGES):
-        return False
-    starts = [base.parts.first, *ends][shared:]
-    texts = [base.raw[a:b].decode("utf-8") for a, b in zip(starts, ends[shared:], strict=False)]
-    old = [json.loads(text.lstrip(" \n\r\t,")) for text in texts]
-    return [_unmarked(m) for m in old] == [_unmarked(m) for m in parts.new[:rest]]
+def _repeats(kept: _Kept, raw: bytes, parts: _Parts, known: int) -> bool:
+    """Return whether all messages of a kept body stand in a new one; `known` of them are known to."""
+    parsed = 0
+    for number in reversed(range(known, len(kept.parts.ends))):
+        old, new = _message(kept.raw, kept.parts, number), _message(raw, parts, number)
+        if old == new:
+            continue
+        parsed += 1
+        if parsed > MARKED_MESSAGES or abs(len(old) - len(new)) > MARK_BYTES:
+            return False
+        if _unmarked(json.loads(old)) != _unmarked(json.loads(new)):
+            return False
+    return True
+
+
+def _later(raw: bytes, parts: _Parts, repeated: int) -> list[Any]:
+    """Return the messages after those that a body repeats: the new ones, and shared ones before them."""
+    shared = range(max(repeated, parts.shared - MARKED_MESSAGES), parts.shared)
+    before = [json.loads(_message(raw, parts, number)) for number in shared]
+    return before + parts.new[max(repeated - parts.shared, 0) :]
+
+
+def _message(raw: bytes, parts: _Parts, number: int) -> bytes:
+    start = parts.ends[number - 1] if number else parts.first
+    return raw[start : parts.ends[number]].lstrip(b" \n\r\t,")
 
 
 def _unmarked(message: Any) -> Any:

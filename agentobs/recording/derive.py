@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from agentobs.recording.bodies import Body
@@ -81,7 +82,7 @@ class SessionView:
         yield fact
         yield from self._span(exchange, fact)
         yield from self._usage(exchange, fact, heard)
-        if asks and heard.message.get("role") == "assistant":
+        if asks and _is_message(heard):
             lane.turns = max(lane.turns, turn or 0)
             _remember(self._attempt_of, str(heard.message.get("id")), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
@@ -188,7 +189,7 @@ class SessionView:
             outcome=heard.outcome,
             error_type=self._maybe(heard.error_type),
             stop_reason=self._maybe(heard.message.get("stop_reason")),
-            message_id=self._maybe(heard.message.get("id")),
+            message_id=self._maybe(heard.message.get("id")) if _is_message(heard) else None,
             request_id=self._maybe(answer.headers.get("request-id")),
             retry_after_ms=_retry_after(answer.headers),
             message_count=body.message_count,
@@ -227,15 +228,14 @@ class SessionView:
         thread = body.head.get("thread")
         if isinstance(thread, dict) and "previous_message_id" in thread:
             return self._attempt_of.get(str(thread["previous_message_id"]))
-        repeated = body.base_messages - body.shared_messages if body.repeats_base else 0
-        later = [m for m in body.new_messages[repeated:] if isinstance(m, dict)]
+        later = [message for message in body.later_messages if isinstance(message, dict)]
         for message in reversed(later):
             for block in blocks(message):
                 block_id = block.get("tool_use_id") or block.get("id")
                 if found := self._attempt_of.get(f"block:{block_id}"):
                     return found
-        if body.repeats_base and any(m.get("role") == "assistant" for m in later):
-            return self._attempt_of.get(f"body:{body.base}")
+        if any(message.get("role") == "assistant" for message in later):
+            return self._attempt_of.get(f"body:{body.origin}")
         return None
 
     def _span(self, exchange: ModelExchange, fact: Attempt) -> Iterator[Fact]:
@@ -392,10 +392,12 @@ def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool]
     starts: dict[str, dict[str, Any]] = {}
     error: Any = None
     whole = False
-    for line in body.split(b"\n"):
-        if not line.startswith(b"data:") or b'"text_delta"' in line[:160]:
+    for data in _told(body):
+        if typed := _TYPED.fullmatch(data):
+            if opened := starts.get(typed["index"].decode()):
+                opened["input_bytes"] += len(_ESCAPE.sub(b"_", typed["partial"]))
             continue
-        event = _event(line[5:])
+        event = _event(data)
         match event.get("type"):
             case "message_start":
                 message.update({k: v for k, v in _dict(event, "message").items() if k != "content"})
@@ -422,12 +424,33 @@ def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool]
     return message, list(starts.values()), error, whole
 
 
+_TYPED = re.compile(
+    rb' ?\{"type":"content_block_delta","index":(?P<index>\d+),"delta":\{"type":"input_json_delta",'
+    rb'"partial_json":"(?P<partial>[^"\\]*(?:\\["\\/bfnrt][^"\\]*)*)"\}\s*\}\s*'
+)
+"""A delta of a call's input as the provider writes it: most events are deltas, and parsing each as JSON costs
+more than all else that the recorder does. Any other spelling is parsed."""
+_ESCAPE = re.compile(rb"\\.")
+
+
+def _told(body: bytes) -> Iterator[bytes]:
+    """Yield the data of each event but the deltas of text, which say nothing that is a fact."""
+    for piece in (b"\n" + body).split(b"\ndata:")[1:]:
+        if piece.find(b'"text_delta"', 0, 160) < 0:
+            yield piece.partition(b"\n")[0]
+
+
 def _event(text: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
+
+
+def _is_message(heard: _Heard) -> bool:
+    """Return whether an answer is the model's message, not a batch, a file or an error."""
+    return heard.message.get("role") == "assistant"
 
 
 def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:
@@ -437,9 +460,14 @@ def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _is_prompt(body: Body) -> bool:
-    """Return whether the last message is a person's: a user message that answers no tool call."""
-    last = body.new_messages[-1] if body.new_messages else None
-    return isinstance(last, dict) and last.get("role") == "user" and not tool_results(last)
+    """Return whether a person speaks last: what was said after the last answer answers no tool call.
+
+    Clients may say it in several messages, such as results in one and what to do with them in the next.
+    """
+    messages = [m for m in body.new_messages if isinstance(m, dict)]
+    said = list(takewhile(lambda m: m.get("role") != "assistant", reversed(messages)))
+    spoken = any(message.get("role") == "user" for message in said)
+    return spoken and not any(tool_results(message) for message in said)
 
 
 def _is_ours(exchange: ModelExchange) -> bool:

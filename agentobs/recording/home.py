@@ -52,7 +52,7 @@ class Home:
         """Return the home's own key for keyed digests, made at first use."""
         path = self.path / "key"
         try:
-            create(path, os.urandom(32))
+            create(path, world.random_bytes(32))
         except FileExistsError:
             pass
         return path.read_bytes()[:64]

@@ -63,6 +63,9 @@ class Damage:
     """What is wrong with them, for people."""
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 class SegmentFile:
     """One file of a segment, open for appending by the one process that owns it."""
 
@@ -89,7 +92,7 @@ class SegmentFile:
         Raises:
             OSError: it was not written; the file is cut back to its last whole line.
         """
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = _encode(value)
         rest = f"{self.sequence + 1} {kind} {text}".encode("utf-8", "surrogatepass")
         line = b"%08x %s\n" % (zlib.crc32(rest, self._seed), rest)
         offset = self.size

@@ -367,6 +367,8 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
 
 def _chunks(answer: Answer, findings: Sequence[Finding]) -> list[list[int]]:
     """Return [bytes, nanoseconds after the request] of each chunk, as they stand after redaction."""
+    if not findings:
+        return [[len(chunk.data), chunk.after_ns] for chunk in answer.chunks]
     sizes: list[list[int]] = []
     raw = written = 0
     for chunk in answer.chunks:
@@ -403,7 +405,7 @@ def _text(data: bytes) -> dict[str, str]:
 
 def _weight(record: Record) -> int:
     if isinstance(record, ModelExchange):
-        return 1024 + len(record.question.body) + sum(len(c.data) for c in record.answer.chunks)
+        return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
     if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
         return 1024 + len(record.answer.content)
     return 1024

@@ -11,6 +11,7 @@ of the process.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import json
@@ -37,6 +38,9 @@ from agentobs.sink import sink
 C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+FLUSH_SECONDS = 0.25
+"""How long the end of a session waits at most for its records to be in the journal."""
 
 _lock = threading.Lock()
 _current: ContextVar[Session | None] = ContextVar("agentobs_session", default=None)
@@ -79,6 +83,7 @@ def start_recorder(home: str | None = None) -> Recorder | None:
                 warnings.warn(f"agentobs: not recording: {error}", RuntimeWarning, stacklevel=3)
                 return None
             sink.attach(_recorder)
+            atexit.register(stop_recorder)
         return _recorder
 
 
@@ -88,9 +93,9 @@ def stop_recorder() -> bool:
     if _process_session is not None:
         _process_session.close()
         _process_session = None
-        tracing.set_process_place(None)
     with _lock:
         recorder, _recorder = _recorder, None
+        atexit.unregister(stop_recorder)
     sink.detach()
     return recorder.close() if recorder is not None else True
 
@@ -146,11 +151,13 @@ class Session:
             arguments_content=None,
         )
         sink.emit(SessionCall(start, self._arguments))
+        tracing.session_opened(Place(self.session_id))
 
     def close(self, error: BaseException | None = None) -> None:
         """End the session; with an error it failed."""
         if error is not None and self._failure is None:
             self._failure = (type(error).__name__, f"exception:{_origin(error)}")
+        tracing.session_closed(self.session_id)
         reason, signature = self._failure or (None, None)
         sink.emit(
             SessionEnd(
@@ -163,7 +170,7 @@ class Session:
             )
         )
         if _recorder is not None:
-            _recorder.flush()
+            _recorder.flush(FLUSH_SECONDS)
 
     def __enter__(self) -> Session:
         """Start the session and be in it."""
@@ -247,7 +254,6 @@ def _process_place() -> Place:
             opening = None
     if opening is not None:
         opening.open()
-        tracing.set_process_place(Place(opening.session_id))
     return Place(_process_session.session_id)
 
 

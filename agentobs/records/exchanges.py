@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentobs.records.facts import SessionStart
 
@@ -59,14 +59,17 @@ class Question:
     """The exact body; empty where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of a response body as it arrived."""
+class Chunk(NamedTuple):
+    """A piece of a response body as it arrived; a tuple, because one is made for each delta."""
 
-    data: bytes = field(repr=False)
+    data: bytes
     """The bytes, content encoding undone."""
     after_ns: int
     """When it arrived, in nanoseconds after the request was sent."""
+
+    def __repr__(self) -> str:
+        """Show no content."""
+        return f"Chunk(after_ns={self.after_ns})"
 
 
 @dataclass(frozen=True, slots=True)

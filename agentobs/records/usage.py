@@ -94,7 +94,9 @@ def _row(
         model=model,
         input_tokens=_count(counts.get("input_tokens")),
         output_tokens=_count(counts.get("output_tokens")),
-        reasoning_tokens=_count(details["thinking_tokens"]) if "thinking_tokens" in details else None,
+        reasoning_tokens=_count(details["thinking_tokens"])
+        if "thinking_tokens" in details
+        else None,
         cache_read_tokens=_count(counts.get("cache_read_input_tokens")),
         cache_write_5m_tokens=written_5m,
         cache_write_1h_tokens=written_1h,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,14 @@ def test_every_body_is_rebuilt_and_understood(given: list[bytes]) -> None:
         assert body.message_count == len(listed)
         assert list(body.new_messages) == listed[body.shared_messages :]
         assert body.head == whole
+
+
+@pytest.mark.soak
+@settings(max_examples=50_000, deadline=None)
+@given(conversations())
+def test_many_bodies_are_rebuilt_and_understood(given: list[bytes]) -> None:
+    """The same over as many conversations as an hour has."""
+    check(given)
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,6 +8,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.serve import Fault, ServedProvider, ServeOptions
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import ModelExchange, Recording
-from tests.provider_script import cut, message_events, refused, script, streamed, text
+from tests.provider_script import message_events, refused, script, streamed, text
 
 KEY = "sk-ant-api03-this-is-the-key-of-the-test-0123456789"
 ASK: dict[str, Any] = {
@@ -330,6 +331,18 @@ def test_a_full_disk_never_hurts_the_agent(home: Path, monkeypatch: pytest.Monke
     assert recorder.statistics().written == 0
 
 
+def test_threads_belong_to_the_open_session(home: Path) -> None:
+    """A thread that was started without a context records into the one session that is open."""
+    with ServedProvider(script(*[streamed(text("ok"))] * 3), ServeOptions("order")) as provider:
+        asked = client(provider)
+        with agentobs.session("threads"), ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(asked.messages.create, **ASK, stream=True) for _ in range(2)]
+            assert all(list(call.result()) for call in calls)
+            list(asked.messages.create(**ASK, stream=True))
+    [session] = recorded(home)
+    assert (session.name, len(exchanges(session))) == ("threads", 3)
+
+
 def test_calls_outside_every_session_belong_to_the_process(home: Path) -> None:
     """Without a session the exchanges land in one session of the process."""
     with ServedProvider(
@@ -340,3 +353,4 @@ def test_calls_outside_every_session_belong_to_the_process(home: Path) -> None:
             asked.messages.create(**ASK, stream=True).close()
     [session] = recorded(home)
     assert (session.name, len(exchanges(session))) == ("process", 2)
+    assert session.outcome == "completed"

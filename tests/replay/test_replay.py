@@ -322,7 +322,7 @@ def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
 
 def test_until_refuses_a_turn_that_is_not_there(fixture: Fixture) -> None:
     """One error that says which turns there are."""
-    with pytest.raises(UsageError, match="the recording has no turn 9. It has turns 1 to 3"):
+    with pytest.raises(UsageError, match=r"the recording has no turn 9\. It has turns 1 to 3"):
         with Replay(fixture) as replayed:
             replayed.until(Agent().answer, "How is it?", turn=9)
 

@@ -1,0 +1,58 @@
+"""What an answer counts, and what the store holds of it: the same numbers, in the same order."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.wire.corpus import Exchange
+
+ROWS = """
+    SELECT iteration, billed, usage.model, input_tokens, output_tokens, reasoning_tokens, cache_read_tokens,
+        cache_write_5m_tokens, cache_write_1h_tokens, web_search_requests, service_tier,
+        regexp_replace(inference_geo, '^digest:[0-9a-f]{24}$', 'digest'), certainty
+    FROM usage JOIN attempts USING (session_id, attempt_id)
+    WHERE session_id = $session ORDER BY started_ns, iteration
+"""
+"""Asks the store for the rows of a session that `counted` expects of its answers."""
+
+
+def counted(exchange: Exchange) -> list[tuple[Any, ...]]:
+    """Return the rows that an answer's last counts come to: the whole, then its iterations."""
+    message = exchange.message
+    if message is None:
+        return []
+    usage = message["usage"]
+    iterations = usage.get("iterations") or []
+    rows = [_row(0, not iterations, message["model"], usage, usage)]
+    for number, entry in enumerate(iterations, 1):
+        rows.append(_row(number, True, entry.get("model", message["model"]), entry, usage))
+    return rows
+
+
+def _row(
+    number: int, billed: bool, model: str, counts: dict[str, Any], usage: dict[str, Any]
+) -> tuple[Any, ...]:
+    written = counts.get("cache_creation_input_tokens") or 0
+    split = counts.get("cache_creation") or {"ephemeral_5m_input_tokens": written}
+    searches = (usage.get("server_tool_use") or {}).get("web_search_requests") or 0
+    return (
+        number,
+        billed,
+        model,
+        counts["input_tokens"],
+        counts["output_tokens"],
+        (counts.get("output_tokens_details") or {}).get("thinking_tokens"),
+        counts.get("cache_read_input_tokens") or 0,
+        split["ephemeral_5m_input_tokens"],
+        split.get("ephemeral_1h_input_tokens", 0),
+        searches if number < 2 else 0,
+        usage.get("service_tier"),
+        _label(usage.get("inference_geo")),
+        "exact",
+    )
+
+
+def _label(text: str | None) -> str | None:
+    """A name as it stands among facts; one that is no label (a source's placeholder) by its digest."""
+    return "digest" if text is not None and not re.fullmatch(r"[\w.:/@-]{1,128}", text) else text
