@@ -1,0 +1,56 @@
+"""The documents: the code in them runs, and the files that they name are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from tests.provider_script import script, streamed, text
+from tests.replay.agents import last_session
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    found: list[str] = re.findall(
+        rf"```{language}\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL
+    )
+    return found
+
+
+def test_the_ten_lines_record_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first code of the README works as it stands, and names its entry and arguments."""
+    first = blocks("README.md", "python")[0]
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+    variables: dict[str, Any] = {"__name__": "hello_agent"}
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
+    with ServedProvider(script(streamed(text("hello"))), ServeOptions("order")) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        exec(compile(first, "README.md", "exec"), variables)
+        assert variables["main"]("Say hello.") == "hello"
+        assert agentobs.stop_recorder()
+    session = last_session(tmp_path / "home")
+    assert (session.name, session.entry) == ("hello", "hello_agent:main")
+    assert session.arguments == {"prompt": "Say hello."}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_in_documents_compiles(document: str) -> None:
+    """Every block of Python is Python."""
+    for block in blocks(document, "python"):
+        compile(block, document, "exec")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_of_documents_lead_somewhere(document: str) -> None:
+    """Every relative link names a file of the project."""
+    text_of = (ROOT / document).read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text_of):
+        assert (ROOT / target).exists(), target
