@@ -222,7 +222,7 @@ def _header(file: Path, data: bytes) -> dict[str, Any]:
 def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool]]:
     asks: list[Ask] = []
     tools: list[RecordedTool] = []
-    lines = [json.loads(line) for line in data.splitlines()[1:]]
+    lines = json.loads(b"[" + data.partition(b"\n")[2].strip().replace(b"\n", b",") + b"]")
     at = 0
     while at < len(lines):
         value = lines[at]
@@ -463,8 +463,7 @@ def _take_apart(value: Any) -> _Pieces:
     return _Pieces(keys, [_compact(message) for message in messages])
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _after(number: int, exchange: ModelExchange, models: list[ModelExchange]) -> dict[str, Any]:

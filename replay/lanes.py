@@ -89,11 +89,9 @@ class Lane:
 
 def same_head(ask: Ask, question: Question) -> bool:
     """Return whether method, path and the headers that mean something are the recorded ones."""
-    return (
-        ask.method == question.method
-        and ask.path == redact(question.path.encode()).decode()
-        and meaning(ask.headers) == meaning(question.headers)
-    )
+    if ask.method != question.method or meaning(ask.headers) != meaning(question.headers):
+        return False
+    return ask.path == question.path or ask.path == redact(question.path.encode()).decode()
 
 
 def value_of(body: bytes) -> Any:

@@ -154,8 +154,10 @@ INTERRUPTED = ToolAnswer("The run was interrupted before this tool had finished.
 
 def _with_interrupted(messages: tuple[Json, ...], prompt: Prompt) -> Prompt:
     last = messages[-1] if messages else {}
-    unanswered = tool_uses(last) if last.get("role") == "assistant" else []
+    said = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else prompt
+    answered = {block.get("tool_use_id") for block in said}
+    asked = tool_uses(last) if last.get("role") == "assistant" else []
+    unanswered = [block for block in asked if block["id"] not in answered]
     if not unanswered:
         return prompt
-    said = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else prompt
     return [*(tool_result(block["id"], INTERRUPTED) for block in unanswered), *said]

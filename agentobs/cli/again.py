@@ -144,7 +144,7 @@ def recorded(home: str | None, session: str | None) -> Recording:
                 )
             session_id = str(failed[0])
         else:
-            session_id = find_session(connection, session)
+            session_id = find_session(connection, session, key=found.key())
         segments = [
             row[0]
             for row in named(connection, "session_segments", session_id=session_id).fetchall()

@@ -54,10 +54,12 @@ def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> No
 @click.pass_context
 def show(context: click.Context, session: str, content: bool) -> None:
     """Show SESSION: its id, an end of it of at least 4 characters, or its name."""
+    from agentobs.recording.home import existing_home
     from agentobs.store.database import find_session, select
 
+    key = existing_home(home_option(context)).key()
     with _store(context) as connection:
-        session_id = find_session(connection, session)
+        session_id = find_session(connection, session, key=key)
         one = select(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
         _print_facts(_fetched(one))
         _print(_rows(connection, "session_turns", session_id=session_id), _TURNS, "table")

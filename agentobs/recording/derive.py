@@ -8,6 +8,7 @@ prompt opens an interaction, a `tool_result` answers the call that an earlier an
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -107,6 +108,12 @@ class SessionView:
             result_bytes=_size(exchange.answer.content),
             content=content,
         )
+
+    def ended(self, at_ns: int) -> Iterator[Fact]:
+        """Yield the ends of the interactions that are open when the session ends."""
+        for lane in self._lanes.values():
+            if lane.derived and lane.interaction_id:
+                yield self._end(lane, at_ns, "interrupted", True)
 
     def _interaction(
         self, exchange: ModelExchange, body: Body, lane: _Lane, asks: bool
@@ -490,9 +497,11 @@ def _remember(known: dict[K, V], key: K, value: V, most: int = 10_000) -> None:
 def _retry_after(headers: dict[str, str]) -> float | None:
     for name, factor in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
         try:
-            return float(headers[name]) * factor
+            wait_ms = float(headers[name]) * factor
         except (KeyError, ValueError):
             continue
+        if math.isfinite(wait_ms):
+            return wait_ms
     return None
 
 

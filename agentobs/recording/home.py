@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -49,13 +50,26 @@ class Home:
         return self.path / "ingest.lock"
 
     def key(self) -> bytes:
-        """Return the home's own key for keyed digests, made at first use."""
+        """Return the home's own key for keyed digests, made at first use.
+
+        Raises:
+            HomeError: there is none, and none can be written.
+        """
         path = self.path / "key"
         try:
-            create(path, world.random_bytes(32))
-        except FileExistsError:
+            return path.read_bytes()
+        except FileNotFoundError:
             pass
-        return path.read_bytes()[:64]
+        # Linked when it is whole: a process that starts at the same moment reads all of it or none.
+        draft = self.path / f"key.{world.new_id()}"
+        try:
+            create(draft, world.random_bytes(32))
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            draft.unlink()
+            return path.read_bytes()
+        except OSError as error:
+            raise _unusable(path, error.strerror or str(error)) from error
 
 
 def locate(given: str | os.PathLike[str] | None = None) -> Path:

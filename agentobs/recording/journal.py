@@ -81,7 +81,7 @@ class SegmentFile:
         self.sequence = 0
         self._seed = zlib.crc32(segment_id.encode())
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # a reader that looks in holds it for an instant
         self.append(
             "segment", {"format": FORMAT, "segment_id": segment_id, "opened_ns": world.now()}
         )
@@ -243,7 +243,9 @@ def _read_from(path: Path, offset: int) -> bytes:
 def _check_first(path: Path, data: bytes, seed: int) -> None:
     """Refuse a newer format. Its first line must stay as it is now, or nobody could tell it from damage."""
     first = _parse(data.partition(b"\n")[0], seed, 0, 0)
-    version = first.value().get("format") if isinstance(first, Line) else None
+    if not isinstance(first, Line) or first.kind != "segment":
+        return
+    version = first.value().get("format")
     if isinstance(version, int) and version > FORMAT:
         raise ForeignError(
             f"a segment of format {version}; this version of agentobs reads up to {FORMAT}",
@@ -259,7 +261,9 @@ def _parse(line: bytes, seed: int, start: int, end: int) -> Line | Damage:
     check, sequence, kind, payload = fields
     if b"%08x" % zlib.crc32(line[len(check) + 1 :], seed) != check:
         return Damage(start, end, "its check sum does not match")
-    return Line(int(sequence), kind.decode(), payload, start, end)
+    if not sequence.isdigit() or not kind.replace(b"_", b"").isalpha():
+        return Damage(start, end, "not a record")
+    return Line(int(sequence), kind.decode("ascii"), payload, start, end)
 
 
 def _gap(before: int, after: int) -> str:

@@ -172,6 +172,8 @@ class Recorder:
         elif isinstance(record, SessionCall):
             self._write_start(segment, record)
         elif isinstance(record, SessionEnd):
+            for fact in self._view(record.session_id).ended(record.ended_ns):
+                self._append(segment, fact)
             self._append(segment, self._ended(record))
         else:
             if isinstance(record, InteractionEnd):

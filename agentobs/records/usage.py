@@ -118,7 +118,9 @@ def _cache_writes(counts: dict[str, Any]) -> tuple[int, int]:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
+        return value
+    return 0
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -136,9 +136,9 @@ def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
     try:
         if publish.current(home) is None or publish.attach(connection, home) < newest():
             return False
-    except DamagedError:
+        marks = read_marks(connection, "published.main.segments")
+    except (DamagedError, duckdb.Error):
         return False
-    marks = read_marks(connection, "published.main.segments")
     connection.execute("CREATE SCHEMA tail")
     loaded, changed = _load_tail(connection, home, marks)
     for table in TABLES.values():

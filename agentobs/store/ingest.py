@@ -112,9 +112,11 @@ def _ingest(home: Home) -> IngestReport:
     report = IngestReport()
     try:
         _advance(home, generation, marks, is_old, report)
-    except (OSError, duckdb.OperationalError, duckdb.FatalException) as error:
+    except (OSError, duckdb.Error) as error:
         if generation and publish.file_digest(home.database) != generation.digest:
             raise DamagedError(publish.first_line(error), where=str(home.database)) from error
+        if isinstance(error, duckdb.ProgrammingError):
+            raise
         raise HomeError(
             f"the store could not be written: {publish.first_line(error)}",
             where=str(home.database),

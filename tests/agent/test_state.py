@@ -92,7 +92,7 @@ def test_an_empty_answer_is_not_sent_back() -> None:
 
 
 def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None:
-    """A conversation that was stopped before its tools answered can go on."""
+    """A conversation that was stopped before its tools answered can go on; results that are given stand."""
     stopped = {"role": "assistant", "content": [call("a", "look"), call("b", "look")]}
     state = begin(Conversation((HELLO, stopped), turns=1), "Never mind")
     said = "The run was interrupted before this tool had finished."
@@ -105,6 +105,11 @@ def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None
             text("Never mind"),
         ],
     }
+    given = [{"type": "tool_result", "tool_use_id": "a", "content": "seen"}]
+    assert begin(Conversation((HELLO, stopped), turns=1), given).messages[2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "b", "content": said, "is_error": True},
+        *given,
+    ]
     assert begin(Conversation((HELLO,)), "Again").messages == (
         HELLO,
         {"role": "user", "content": "Again"},

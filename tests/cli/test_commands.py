@@ -326,6 +326,7 @@ def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "message_start\n"
+        assert process.stdout.readline() == "content_block_start\n"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     made = last_session(tmp_path / "home")

@@ -89,7 +89,7 @@ def test_tool_calls_have_their_results(batch: Batch) -> None:
 
 
 def test_interactions_begin_with_a_prompt(batch: Batch) -> None:
-    """An interaction goes from a prompt to the answer that calls no tool, or to the next prompt."""
+    """An interaction goes from a prompt to the answer that calls no tool, to the next prompt, or to the end."""
     sql = """
         SELECT interaction_id, result FROM attempts LEFT JOIN interactions USING (session_id, interaction_id)
         WHERE session_id = $session ORDER BY attempts.started_ns
@@ -119,7 +119,7 @@ def turns(taken: Taken) -> list[int | None]:
 
 
 def interactions(taken: Taken) -> list[tuple[int | None, str | None]]:
-    """The interaction of each question, from 0, and how it ended; None where it did not."""
+    """The interaction of each question, from 0, and how it ended."""
     numbers: list[int | None] = []
     results: list[str | None] = []
     is_open = False
@@ -131,6 +131,7 @@ def interactions(taken: Taken) -> list[tuple[int | None, str | None]]:
         numbers.append(len(results) - 1 if is_open else None)
         if exchange.asks_model and exchange.message and not exchange.calls:
             results[-1], is_open = "success", False
+    results[-1:] = ["interrupted"] if is_open else results[-1:]
     return [(at, None if at is None else results[at]) for at in numbers]
 
 
