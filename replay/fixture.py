@@ -85,9 +85,9 @@ class _Pieces:
 
     def text(self) -> str:
         parts = (
-            f"{json.dumps(key)}:[{','.join(self.messages)}]"
+            f"{_compact(key)}:[{','.join(self.messages)}]"
             if key == "messages"
-            else f"{json.dumps(key)}:{value}"
+            else f"{_compact(key)}:{value}"
             for key, value in self.keys.items()
         )
         return "{" + ",".join(parts) + "}"

@@ -14,17 +14,24 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Literal
 
 from agentobs import tracing, world
 from agentobs.errors import UsageError
 from agentobs.recording import wire
 from agentobs.records.canonical import canonical
-from agentobs.records.exchanges import Answer, Place, Question, ToolAnswer, ToolQuestion
+from agentobs.records.exchanges import (
+    Answer,
+    ModelExchange,
+    Place,
+    Question,
+    ToolAnswer,
+    ToolQuestion,
+)
 from agentobs.records.facts import InteractionEnd, SessionEnd, settled
 from agentobs.redaction import redact
 from agentobs.sink import Record, sink
@@ -57,7 +64,8 @@ class Replay:
     ) -> None:
         """Prepare to answer from `fixture`; `network=True` lets connections of live tools out."""
         self.fixture = fixture
-        self.records: list[Record] = []
+        self._records: list[tuple[Record, int | None]] = []
+        self._numbers: dict[int, int] = {}
         self._policy = tools
         self._network = network
         self._lanes = {name: Lane(fixture, name) for name in fixture.lanes}
@@ -101,7 +109,13 @@ class Replay:
             self._stack.close()
             self._stack = None
 
-    def run(self, function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> Any:
+    def run(
+        self,
+        function: Callable[..., Any] | EllipsisType | None = None,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Run the agent as it was run when it was recorded, and return what it returns.
 
         Without a function this imports the recorded entry and calls it with the recorded arguments. An
@@ -128,7 +142,12 @@ class Replay:
         return result
 
     def until(
-        self, function: Callable[..., Any] | None = None, /, *args: Any, turn: int, **kwargs: Any
+        self,
+        function: Callable[..., Any] | EllipsisType | None = None,
+        /,
+        *args: Any,
+        turn: int,
+        **kwargs: Any,
     ) -> Next:
         """Replay up to the answer of a turn, let the agent go on, and return what it does next.
 
@@ -170,7 +189,16 @@ class Replay:
     @property
     def trajectory(self) -> str:
         """What the agent did, one line a step; made to be compared with a snapshot."""
-        return trajectory([*self.records])
+        return trajectory(self.records)
+
+    @property
+    def records(self) -> Iterator[Record]:
+        """What the agent recorded, in order; a request's body is the recorded one."""
+        for record, number in self._records:
+            if isinstance(record, ModelExchange) and number is not None:
+                yield _with_body(record, self.fixture.body(number))
+            else:
+                yield record
 
     @property
     def progress(self) -> Progress:
@@ -189,6 +217,7 @@ class Replay:
             taken = lane.take(question)
             if isinstance(taken, Mismatch):
                 raise DivergenceError(self._latch(self._mismatch(lane, question, taken)))
+            self._numbers[id(question.body)] = taken.number
             return _without_wait(taken.answer)
 
     def _world(self, live: World) -> World:
@@ -219,12 +248,20 @@ class Replay:
         return question.name in self._policy
 
     def _collect(self, record: Record) -> None:
-        self.records.append(record)
+        """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""
+        number = None
+        if isinstance(record, ModelExchange):
+            number = self._numbers.pop(id(record.question.body), None)
+            record = record if number is None else _with_body(record, b"")
+        self._records.append((record, number))
 
     def _entry(
-        self, function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any] | EllipsisType | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Callable[[], Any]:
-        if function is ...:
+        if isinstance(function, EllipsisType):
             raise UsageError(
                 "the test does not say how the agent is started",
                 where=str(self.fixture.path),
@@ -346,8 +383,8 @@ class Replay:
             )
 
     def _session_end(self) -> SessionEnd | None:
-        ends = [record for record in self.records if isinstance(record, SessionEnd)]
-        last = [record for record in self.records if isinstance(record, InteractionEnd)]
+        ends = [record for record, _ in self._records if isinstance(record, SessionEnd)]
+        last = [record for record, _ in self._records if isinstance(record, InteractionEnd)]
         return settled(ends[-1], last[-1] if last else None) if ends else None
 
     def _now(self, error_name: str | None) -> Any:
@@ -362,6 +399,11 @@ class Replay:
         if later:
             return step_of(value_of(self.fixture.body(later[0].number)))
         return step_of(None, self.fixture.header.get("outcome"), self.fixture.header.get("reason"))
+
+
+def _with_body(exchange: ModelExchange, body: bytes) -> ModelExchange:
+    question = dataclasses.replace(exchange.question, body=body)
+    return dataclasses.replace(exchange, question=question)
 
 
 def _count(number: int, noun: str) -> str:

@@ -20,14 +20,17 @@ WIDTH = 100
 def trajectory(records: Iterable[Record]) -> str:
     """Return the steps of a run, lane by lane, then how it ended. No time, id or chance is in it."""
     lanes: dict[str, list[str]] = {}
+    tools: list[ToolExchange] = []
     ends: list[str] = []
     for record in records:
         if isinstance(record, ModelExchange):
             lanes.setdefault(record.place.lane, []).extend(_asked(record))
+        elif isinstance(record, ToolExchange):
+            tools.append(record)
         elif isinstance(record, SessionEnd):
             ends.append(f"end {record.outcome} {record.reason or ''}".rstrip())
     steps = [line for name, lines in lanes.items() for line in [f"lane {name}", *lines]]
-    text = "\n".join([*steps, *_tools(records), *ends]) + "\n"
+    text = "\n".join([*steps, *_tools(tools), *ends]) + "\n"
     return redact(text.encode("utf-8", "replace")).decode()
 
 
@@ -49,14 +52,12 @@ def _asked(exchange: ModelExchange) -> Iterator[str]:
             yield f"    calls {block.get('name')} {_short(json.dumps(block.get('input'), ensure_ascii=False))}"
 
 
-def _tools(records: Iterable[Record]) -> Iterator[str]:
-    ran = sorted(
-        (r for r in records if isinstance(r, ToolExchange)),
-        key=lambda r: (r.place.lane, r.place.turn or 0, r.question.tool_use_id),
-    )
+def _tools(ran: list[ToolExchange]) -> Iterator[str]:
     if ran:
         yield "tools"
-    for tool in ran:
+    for tool in sorted(
+        ran, key=lambda r: (r.place.lane, r.place.turn or 0, r.question.tool_use_id)
+    ):
         result = _short(str(tool.answer.content))
         yield f"  turn {tool.place.turn}  {tool.question.name} {tool.answer.outcome}: {result}"
 

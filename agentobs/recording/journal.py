@@ -81,7 +81,9 @@ class SegmentFile:
         self.sequence = 0
         self._seed = zlib.crc32(segment_id.encode())
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # a reader that looks in holds it for an instant
+        fcntl.flock(
+            self._descriptor, fcntl.LOCK_EX
+        )  # a reader that looks in holds it for an instant
         self.append(
             "segment", {"format": FORMAT, "segment_id": segment_id, "opened_ns": world.now()}
         )

@@ -297,6 +297,7 @@ def _origin(error: BaseException) -> str:
     return type(error).__name__ + place
 
 
+@functools.cache
 def _version(distribution: str) -> Label | None:
     try:
         return Label(version(distribution))

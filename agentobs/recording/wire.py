@@ -115,8 +115,8 @@ class _Tape:
 
     warned = False
     __slots__ = (
-        "arrived", "attempt_id", "client", "encoding", "headers_ns", "pieces", "place", "request",
-        "response", "started", "started_ns", "taken",
+        "arrived", "attempt_id", "client", "encoding", "headers_ns", "pieces", "place", "question",
+        "request", "response", "started", "started_ns", "taken",
     )  # fmt: skip
 
     def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
@@ -125,6 +125,7 @@ class _Tape:
         self.started_ns, self.started = world.now(), world.monotonic()
         self.arrived: list[tuple[bytes, int]] = []
         self.pieces: list[bytes] = []
+        self.question: Question | None = None
         self.headers_ns: int | None = None
         self.response: httpx2.Response | None = None
         self.taken = False
@@ -160,7 +161,7 @@ class _Tape:
                 started_ns=self.started_ns,
                 headers_ns=self.headers_ns,
                 ended_ns=world.monotonic() - self.started,
-                question=question_of(self.request, self.pieces),
+                question=self.question or question_of(self.request, self.pieces),
                 answer=answer,
                 client=self.client,
                 secrets=_credentials(self.request.headers),
@@ -216,7 +217,7 @@ class RecordingTransport(httpx2.BaseTransport):
         tape = _start(request, self._place_of, self._client)
         if _answerer is not None:
             request.read()
-            response = _respond(_answerer, request, self._place_of)
+            response = _respond(_answerer, request, self._place_of, tape)
         else:
             if tape and not _is_read(request):
                 request.stream = _TeeRequest(request.stream, tape)
@@ -250,7 +251,7 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
         tape = _start(request, self._place_of, self._client)
         if _answerer is not None:
             await request.aread()
-            response = _respond(_answerer, request, self._place_of)
+            response = _respond(_answerer, request, self._place_of, tape)
         else:
             if tape and not _is_read(request):
                 request.stream = _AsyncTeeRequest(request.stream, tape)
@@ -364,13 +365,18 @@ class _AsyncTeeRequest(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def _respond(answerer: Answerer, request: httpx2.Request, place_of: PlaceOf) -> httpx2.Response:
+def _respond(
+    answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, tape: _Tape | None
+) -> httpx2.Response:
     """Return an answer as a response that streams its recorded chunks.
 
     Raises:
         httpx2.TransportError: the recorded one, where there was no response.
     """
-    answer = answerer(question_of(request), tracing.place() or place_of())
+    question = question_of(request)
+    if tape:
+        tape.question = question
+    answer = answerer(question, tracing.place() or place_of())
     if answer.status is None:
         raise transport_error(answer.failure, request)
     return httpx2.Response(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-
 pytestmark = pytest.mark.xdist_group("demo")
 """The demo is run once, for all of them."""
 

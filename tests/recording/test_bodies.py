@@ -62,7 +62,8 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
 
 def check(given: list[bytes]) -> list[Body]:
     """Add bodies one after the other; every promise of `Bodies` holds for each."""
-    bodies, written, understood = Bodies(), {}, []
+    bodies, understood = Bodies(), []
+    written: dict[str, bytes] = {}
     for raw in given:
         body = bodies.add(raw, KNOWN)
         base = written[body.base] if body.base else b""

@@ -7,6 +7,7 @@ import os
 import stat
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,12 @@ from agentobs.recording.journal import (
     read,
 )
 
-VALUES = [{"text": "x"}, {"text": "new\nline \u2028 é \ud800"}, {"n": 2**70}, {"deep": [[[]]]}]
+VALUES: list[dict[str, Any]] = [
+    {"text": "x"},
+    {"text": "new\nline \u2028 é \ud800"},
+    {"n": 2**70},
+    {"deep": [[[]]]},
+]
 
 
 def written(path: Path) -> tuple[Path, list[bytes]]:

@@ -336,7 +336,8 @@ def test_threads_belong_to_the_open_session(home: Path) -> None:
     with ServedProvider(script(*[streamed(text("ok"))] * 3), ServeOptions("order")) as provider:
         asked = client(provider)
         with agentobs.session("threads"), ThreadPoolExecutor(2) as pool:
-            calls = [pool.submit(asked.messages.create, **ASK, stream=True) for _ in range(2)]
+            ask: Any = asked.messages.create
+            calls = [pool.submit(ask, **ASK, stream=True) for _ in range(2)]
             assert all(list(call.result()) for call in calls)
             list(asked.messages.create(**ASK, stream=True))
     [session] = recorded(home)
