@@ -38,7 +38,7 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolQuestion,
 )
-from agentobs.records.messages import assemble, is_stream, split_events, tool_uses
+from agentobs.records.messages import assemble, blocks, is_stream, split_events, tool_uses
 from agentobs.redaction import find
 
 FORMAT = 1
@@ -61,7 +61,12 @@ class Ask:
     after: frozenset[int] | None
     """The asks of its lane that were answered before it was asked; None: all earlier ones."""
     shape: dict[str, Any] = field(repr=False)
-    """How its body is written: `body`, `text` or `base64`, or `like` an earlier one with changes."""
+    """How its body is written: `body`, `text` or `base64`, or `like` an earlier one with changes.
+
+    The changes are to `drop` so many messages from its end, to `unmark` some of those that stay (each
+    counted from the end: the mark of the cache moves on with each request), to `add` messages after them,
+    and to `set` other keys.
+    """
     answer: Answer = field(repr=False)
 
 
@@ -79,18 +84,18 @@ class RecordedTool:
 class _Pieces:
     """A JSON body taken apart around its messages, so that the next one is built by appending."""
 
-    keys: dict[str, str]
-    """Each top-level key with the text of its value; `messages` is empty."""
-    messages: list[str]
+    keys: dict[str, bytes]
+    """Each top-level key with the JSON of its value; `messages` is empty."""
+    messages: list[bytes]
 
-    def text(self) -> str:
+    def body(self) -> bytes:
         parts = (
-            f"{_compact(key)}:[{','.join(self.messages)}]"
+            b'"messages":[%s]' % b",".join(self.messages)
             if key == "messages"
-            else f"{_compact(key)}:{value}"
+            else _compact(key) + b":" + value
             for key, value in self.keys.items()
         )
-        return "{" + ",".join(parts) + "}"
+        return b"{%s}" % b",".join(parts)
 
 
 class Fixture:
@@ -125,7 +130,7 @@ class Fixture:
             return base64.b64decode(shape["base64"])
         if "body" not in shape and "like" not in shape:
             return b""
-        return self._built(number).text().encode("utf-8", "surrogatepass")
+        return self._built(number).body()
 
     def _built(self, number: int) -> _Pieces:
         chain: list[int] = []
@@ -148,6 +153,8 @@ class Fixture:
             return _take_apart(shape["body"])
         base = self._pieces[shape["like"]]
         kept = base.messages[: len(base.messages) - shape.get("drop", 0)]
+        for back in shape.get("unmark", []):
+            kept[-back] = _unmarked(kept[-back])
         added = [_compact(message) for message in shape.get("add", [])]
         changed = {key: _compact(value) for key, value in shape.get("set", {}).items()}
         return _Pieces({**base.keys, **changed}, kept + added)
@@ -252,7 +259,7 @@ def _ask(value: dict[str, Any], answer: Answer, before: list[Ask]) -> Ask:
         after=frozenset(value["after"]) if "after" in value else None,
         shape={
             k: value[k]
-            for k in ("body", "text", "base64", "like", "drop", "add", "set")
+            for k in ("body", "text", "base64", "like", "drop", "unmark", "add", "set")
             if k in value
         },
         answer=answer,
@@ -265,7 +272,7 @@ def _answer(value: dict[str, Any], lines: list[dict[str, Any]]) -> Answer:
         if "event" in line:
             data = line["event"].encode("utf-8", "surrogatepass")
         elif "body" in line:
-            data = _compact(line["body"]).encode("utf-8", "surrogatepass")
+            data = _compact(line["body"])
         elif "base64" in line:
             data = base64.b64decode(line["base64"])
         else:
@@ -411,30 +418,46 @@ class _Shaper:
         for number, (before, old) in reversed(self._recent.items()):
             if before.place.lane != exchange.place.lane or list(old.keys) != list(pieces.keys):
                 continue
-            shared = _shared(old.messages, pieces.messages)
-            if shared > most:
-                best, most = (number, (before, old)), shared
+            if len(old.messages) <= most:
+                continue
+            kept, _ = _kept(old.messages, pieces.messages)
+            if kept > most:
+                best, most = (number, (before, old)), kept
         return best
 
 
 def _change(old: _Pieces, new: _Pieces) -> dict[str, Any]:
-    shared = _shared(old.messages, new.messages)
-    drop = len(old.messages) - shared
+    kept, unmarked = _kept(old.messages, new.messages)
+    drop = len(old.messages) - kept
     changed = {key: json.loads(text) for key, text in new.keys.items() if old.keys[key] != text}
     return {
         **({"drop": drop} if drop else {}),
-        "add": [json.loads(message) for message in new.messages[shared:]],
+        **({"unmark": [kept - place for place in unmarked]} if unmarked else {}),
+        "add": [json.loads(message) for message in new.messages[kept:]],
         **({"set": changed} if changed else {}),
     }
 
 
-def _shared(old: list[str], new: list[str]) -> int:
-    count = 0
+def _kept(old: list[bytes], new: list[bytes]) -> tuple[int, list[int]]:
+    """Return how many messages of `old` begin `new`, and the places of those that lost their marks."""
+    count, unmarked = 0, []
     for a, b in zip(old, new, strict=False):
         if a != b:
-            break
+            if _unmarked(a) != b:
+                break
+            unmarked.append(count)
         count += 1
-    return count
+    return count, unmarked
+
+
+def _unmarked(message: bytes) -> bytes:
+    """Return a message without the marks of the cache on its blocks."""
+    if b'"cache_control"' not in message:
+        return message
+    value = json.loads(message)
+    for block in blocks(value):
+        block.pop("cache_control", None)
+    return _compact(value)
 
 
 def _asked(exchange: ModelExchange) -> dict[str, Any]:
@@ -450,7 +473,7 @@ def _pieces_of(body: bytes) -> _Pieces | None:
     """Take a JSON body apart, or return None where writing it again would not give the same bytes."""
     try:
         pieces = _take_apart(json.loads(body))
-        return pieces if pieces.text().encode("utf-8", "surrogatepass") == body else None
+        return pieces if pieces.body() == body else None
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -459,11 +482,15 @@ def _take_apart(value: Any) -> _Pieces:
     messages = value.get("messages")
     if not isinstance(messages, list):
         return _Pieces({key: _compact(inner) for key, inner in value.items()}, [])
-    keys = {key: "" if key == "messages" else _compact(inner) for key, inner in value.items()}
+    keys = {key: b"" if key == "messages" else _compact(inner) for key, inner in value.items()}
     return _Pieces(keys, [_compact(message) for message in messages])
 
 
-_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def _compact(value: Any) -> bytes:
+    return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def _after(number: int, exchange: ModelExchange, models: list[ModelExchange]) -> dict[str, Any]:
@@ -501,7 +528,7 @@ def _body_lines(answer: Answer) -> Iterator[dict[str, Any]]:
         return
     try:
         value = json.loads(body)
-        exact = _compact(value).encode("utf-8", "surrogatepass") == body
+        exact = _compact(value) == body
     except (ValueError, RecursionError):
         exact = False
     yield {"body": value} if exact else _raw(body)

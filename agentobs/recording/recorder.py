@@ -182,6 +182,8 @@ class Recorder:
 
     def _write_attempt(self, segment: Segment, exchange: ModelExchange) -> None:
         session_id = exchange.place.session_id
+        if exchange.lost_bytes:
+            self._lost[session_id] = self._lost.get(session_id, 0) + 1
         bodies = self._bodies.setdefault(session_id, Bodies())
         head = canonical(request_head(exchange)).encode("utf-8", "surrogatepass")
         body = bodies.add(exchange.question.body, exchange.secrets, head)

@@ -34,6 +34,9 @@ Answerer = Callable[[Question, Place], Answer]
 """Answers in the provider's place; may raise what the agent should see."""
 PlaceOf = Callable[[], Place]
 
+KEPT_BYTES = 32 * 1024 * 1024
+"""How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
+
 _answerer: Answerer | None = None
 
 
@@ -115,7 +118,8 @@ class _Tape:
 
     warned = False
     __slots__ = (
-        "arrived", "attempt_id", "client", "encoding", "headers_ns", "pieces", "place", "question",
+        "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers_ns", "lost", "pieces",
+        "place", "question",
         "request", "response", "started", "started_ns", "taken",
     )  # fmt: skip
 
@@ -125,11 +129,20 @@ class _Tape:
         self.started_ns, self.started = world.now(), world.monotonic()
         self.arrived: list[tuple[bytes, int]] = []
         self.pieces: list[bytes] = []
+        self.asked_bytes = self.lost = 0
         self.question: Question | None = None
         self.headers_ns: int | None = None
         self.response: httpx2.Response | None = None
         self.taken = False
         self.encoding = ""
+
+    def asked(self, data: bytes) -> None:
+        """Note a piece of a streamed request body, such as a file that is uploaded."""
+        self.asked_bytes += len(data)
+        if self.asked_bytes <= KEPT_BYTES:
+            self.pieces.append(data)
+        else:
+            self.lost += len(data)
 
     @_guarded
     def head(self, response: httpx2.Response) -> None:
@@ -165,6 +178,7 @@ class _Tape:
                 answer=answer,
                 client=self.client,
                 secrets=_credentials(self.request.headers),
+                lost_bytes=self.lost,
             )
         )
 
@@ -301,9 +315,14 @@ class _TeeStream(httpx2.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         keep, now, started = self._tape.arrived.append, world.monotonic, self._tape.started
+        room = KEPT_BYTES
         try:
             for data in self._inner:
-                keep((data, now() - started))
+                room -= len(data)
+                if room >= 0:
+                    keep((data, now() - started))
+                else:
+                    self._tape.lost += len(data)
                 yield data
         except BaseException as error:
             self._tape.finish(*_ending(error))
@@ -323,9 +342,14 @@ class _AsyncTeeStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         keep, now, started = self._tape.arrived.append, world.monotonic, self._tape.started
+        room = KEPT_BYTES
         try:
             async for data in self._inner:
-                keep((data, now() - started))
+                room -= len(data)
+                if room >= 0:
+                    keep((data, now() - started))
+                else:
+                    self._tape.lost += len(data)
                 yield data
         except BaseException as error:
             self._tape.finish(*_ending(error))
@@ -345,7 +369,7 @@ class _TeeRequest(httpx2.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         for data in self._inner:
-            self._tape.pieces.append(data)
+            self._tape.asked(data)
             yield data
 
     def close(self) -> None:
@@ -358,7 +382,7 @@ class _AsyncTeeRequest(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
-            self._tape.pieces.append(data)
+            self._tape.asked(data)
             yield data
 
     async def aclose(self) -> None:

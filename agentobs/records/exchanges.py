@@ -138,6 +138,8 @@ class ModelExchange:
     """A number that tells the clients of one process apart."""
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
     """The credentials that this request carried: looked for in every body, never written."""
+    lost_bytes: int = 0
+    """Bytes of the two bodies that were too many to be kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from anthropic import Anthropic, AsyncAnthropic
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.recording import session as sessions
+from agentobs.recording import wire
 from agentobs.recording.home import Home, existing_home
 from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.serve import Fault, ServedProvider, ServeOptions
@@ -288,6 +289,25 @@ def _packed(data: bytes, encoding: str) -> bytes:
     }
     packed: bytes = pack[encoding](data)
     return packed
+
+
+def test_an_endless_stream_costs_bounded_memory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a bound the bytes pass through to the agent and are counted; the session is incomplete."""
+    monkeypatch.setattr(wire, "KEPT_BYTES", 1000)
+    pieces = [b": padding %03d\n\n" % number for number in range(500)]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        headers = {"content-type": "text/event-stream"}
+        return httpx2.Response(200, headers=headers, content=iter(pieces))
+
+    http = agentobs.record(httpx2.Client(transport=httpx2.MockTransport(answer)))
+    with agentobs.session("endless"):
+        assert http.get("http://provider.test/").content == b"".join(pieces)
+    [session] = recorded(home)
+    assert len(exchanges(session)[0].answer.body) == 990
+    assert session.dropped == 1
 
 
 def test_what_is_no_client_is_refused(home: Path) -> None:
