@@ -13,6 +13,10 @@ the SDK raises it once and as it is, and this module imports nothing.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import warnings
+
 
 class AgentobsError(Exception):
     """An error of ours, with its facts as fields.
@@ -51,3 +55,25 @@ class ForeignError(AgentobsError):
 
 class RecordingError(AgentobsError):
     """A recording that lacks what the request needs."""
+
+
+_said: set[str] = set()
+
+
+def say_once(text: str, *, about: str = "") -> None:
+    """Tell people about a failure of ours that must not reach the agent: a RuntimeWarning, once.
+
+    Never raises: where warnings are errors the text goes to standard error instead.
+
+    Args:
+        text: what happened, and what follows.
+        about: what counts as the same failure; default the text itself.
+    """
+    if (about or text) in _said:
+        return
+    _said.add(about or text)
+    try:
+        warnings.warn(f"agentobs: {text}", RuntimeWarning, stacklevel=3)
+    except Exception:
+        with contextlib.suppress(Exception):
+            print(f"agentobs: {text}", file=sys.stderr)
