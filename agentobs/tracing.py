@@ -1,12 +1,13 @@
 """Where we are: the current place of a run, and the spans opened there.
 
-The place travels by context variable, so that tasks and `asyncio.to_thread` inherit it. A thread that
-was started without a context is in the process's only open session, where there is exactly one.
+The place travels by context variable, so that tasks and `asyncio.to_thread` inherit it. A thread has
+no context of its own: one that was started while exactly one session is open belongs to that session.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -18,20 +19,22 @@ from agentobs.records.labels import Label
 from agentobs.sink import sink
 
 _place: ContextVar[Place | None] = ContextVar("agentobs_place", default=None)
-_open: dict[str, Place] = {}
+_open: dict[str, tuple[Place, frozenset[int | None]]] = {}
+"""The open sessions, each with the threads that ran already when it was opened."""
 
 
 def place() -> Place | None:
     """Return where the caller is, or None outside every session."""
     here = _place.get()
     if here is None and len(_open) == 1:
-        return next(iter(_open.copy().values()), None)
+        for only, before in list(_open.values()):
+            return None if threading.get_ident() in before else only
     return here
 
 
 def session_opened(here: Place) -> None:
-    """Let code without a context be here, as long as no other session is open."""
-    _open[here.session_id] = here
+    """Let threads that are started from now on be here, as long as no other session is open."""
+    _open[here.session_id] = here, frozenset(thread.ident for thread in threading.enumerate())
 
 
 def session_closed(session_id: str) -> None:

@@ -63,6 +63,23 @@ def environ(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+@contextlib.contextmanager
+def lent_environ(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable where it is unset, for as long as the context is open."""
+    if environ(name) is not None:
+        yield
+        return
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
 def process_id() -> int:
     """Return the id of this process."""
     return os.getpid()

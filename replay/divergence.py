@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from agentobs.redaction import redact
 from replay.diff import Difference, aligned, looks_like
 
 Kind = Literal["content", "missing", "extra", "order", "tool", "outcome", "network"]
+ToolUses = Callable[[str], dict[str, Any] | None]
+"""Finds a tool call by its id."""
 SHOWN = 6
 """How many differences a report shows; of the rest it tells the number."""
 
@@ -119,17 +122,20 @@ class ReplayStopped(AnthropicError):
     """Raised instead of an answer where `until` ends the recorded path; not an error of anybody."""
 
 
-def explain(difference: Difference | None, body: Any, live: frozenset[str]) -> str:
+def explain(
+    difference: Difference | None, body: Any, live: frozenset[str], tool_use: ToolUses
+) -> str:
     """Follow a difference in a request body back to what put it there.
 
     Args:
         difference: the first difference, or None.
         body: the request that came, parsed.
         live: the tool_use ids that ran live in this replay.
+        tool_use: finds a call in the recorded answers, for a body that does not repeat its history.
     """
     match difference.keys if difference else ():
         case ("messages", int(at), "content", int(block), *_):
-            return _explain_block(body, at, block, live)
+            return _explain_block(body, at, block, live, tool_use)
         case ("messages", int(at), *_):
             return f"message {at} was written by the agent ({_role(body, at)})"
         case ("system", *_):
@@ -146,14 +152,16 @@ def explain(difference: Difference | None, body: Any, live: frozenset[str]) -> s
             return ""
 
 
-def _explain_block(body: Any, at: int, block_at: int, live: frozenset[str]) -> str:
+def _explain_block(
+    body: Any, at: int, block_at: int, live: frozenset[str], tool_use: ToolUses
+) -> str:
     block = _get(body, "messages", at, "content", block_at)
     if not isinstance(block, dict):
         return f"message {at} was written by the agent ({_role(body, at)})"
     if block.get("type") != "tool_result":
         return f"a {block.get('type', 'text')} block of message {at} was written by the agent ({_role(body, at)})"
     tool_use_id = str(block.get("tool_use_id"))
-    call = _call(body, at, tool_use_id)
+    call = _call(body, at, tool_use_id) or tool_use(tool_use_id)
     name = f"{call.get('name')}({_arguments(call.get('input'))})" if call else tool_use_id
     ran = "ran live and" if tool_use_id in live else "was answered by the agent's own code, which"
     return f"tool_result of {name}: it {ran} returned something else than recorded"

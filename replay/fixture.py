@@ -17,6 +17,7 @@ Request bodies are rebuilt byte for byte. What was redacted stays redacted.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.errors import DamagedError, ForeignError, RecordingError, UsageError
-from agentobs.records.canonical import digest
+from agentobs.records.canonical import canonical, digest
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -38,7 +39,14 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolQuestion,
 )
-from agentobs.records.messages import assemble, blocks, is_stream, split_events, tool_uses
+from agentobs.records.messages import (
+    assemble,
+    blocks,
+    is_stream,
+    split_events,
+    tool_results,
+    tool_uses,
+)
 from agentobs.redaction import find
 
 FORMAT = 1
@@ -59,7 +67,7 @@ class Ask:
     path: str
     headers: dict[str, str]
     after: frozenset[int] | None
-    """The asks of its lane that were answered before it was asked; None: all earlier ones."""
+    """The asks of its lane that it must come after; None: all earlier ones."""
     shape: dict[str, Any] = field(repr=False)
     """How its body is written: `body`, `text` or `base64`, or `like` an earlier one with changes.
 
@@ -113,6 +121,14 @@ class Fixture:
     def name(self) -> str:
         """The recorded session's name."""
         return str(self.header["name"])
+
+    def tool_use(self, tool_use_id: str) -> dict[str, Any] | None:
+        """Return the tool call of that id in the recorded answers, or None."""
+        for ask in self.asks:
+            for call in tool_uses(assemble(ask.answer.headers, ask.answer.body)):
+                if call.get("id") == tool_use_id:
+                    return call
+        return None
 
     @property
     def lanes(self) -> list[str]:
@@ -189,17 +205,22 @@ def load(path: str | Path) -> Fixture:
     try:
         end = json.loads(data[last:])
         whole = isinstance(end, dict) and "end" in end
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = False
     if not whole:
         raise DamagedError(
             "the fixture is cut off: its last line is missing", where=str(file), todo=_AGAIN
         )
-    if end["digest"] != digest(data[:last]):
+    if end.get("digest") != digest(data[:last]):
         raise DamagedError(
             "the fixture was changed: its digest does not match", where=str(file), todo=_AGAIN
         )
-    asks, tools = _parse(data[:last])
+    try:
+        asks, tools = _parse(data[:last])
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise DamagedError(
+            f"the fixture does not read: {error!r}", where=str(file), todo=_AGAIN
+        ) from error
     return Fixture(file, header, asks, tools)
 
 
@@ -363,8 +384,10 @@ def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterat
         if isinstance(e, ToolExchange)
     }
     shaper = _Shaper()
+    afters = _afters(models)
     for number, exchange in enumerate(models, 1):
-        yield {"ask": number, **shaper.shape(number, exchange), **_after(number, exchange, models)}
+        after = {"after": afters[number]} if number in afters else {}
+        yield {"ask": number, **shaper.shape(number, exchange), **after}
         yield _answer_line(number, exchange)
         yield from _body_lines(exchange.answer)
         message = assemble(exchange.answer.headers, exchange.answer.body)
@@ -491,15 +514,55 @@ def _compact(value: Any) -> bytes:
     return _encode(value).encode("utf-8", "surrogatepass")
 
 
-def _after(number: int, exchange: ModelExchange, models: list[ModelExchange]) -> dict[str, Any]:
-    """Say which requests of the lane were answered before, where not simply all earlier ones were."""
-    lane = [
-        (n, e)
-        for n, e in enumerate(models, 1)
-        if e.place.lane == exchange.place.lane and n < number
-    ]
-    before = [n for n, e in lane if e.started_ns + e.ended_ns <= exchange.started_ns]
-    return {} if len(before) == len(lane) else {"after": before}
+def _afters(models: list[ModelExchange]) -> dict[int, list[int]]:
+    """Return, for lanes whose requests overlapped, the asks that each ask must come after.
+
+    When nothing overlapped, every request of a lane comes after all earlier ones, and nothing is said.
+    Where some were in flight together, their order was chance: an ask then comes only after those whose
+    answers its body goes on from.
+    """
+    lanes: dict[str, list[tuple[int, ModelExchange]]] = {}
+    for number, exchange in enumerate(models, 1):
+        lanes.setdefault(exchange.place.lane, []).append((number, exchange))
+    found: dict[int, list[int]] = {}
+    for lane in lanes.values():
+        if any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane)):
+            found |= _continued(lane)
+    return found
+
+
+def _overlap(earlier: ModelExchange, later: ModelExchange) -> bool:
+    return later.started_ns < earlier.started_ns + earlier.ended_ns
+
+
+def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
+    issued: dict[str, int] = {}
+    asked: dict[str, int] = {}
+    found: dict[int, list[int]] = {}
+    for number, exchange in lane:
+        body = value_of(exchange.question.body)
+        listed = body.get("messages") if isinstance(body, dict) else None
+        messages = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+        found[number] = sorted({*_answers_heard(messages, issued), *_histories(messages, asked)})
+        message = assemble(exchange.answer.headers, exchange.answer.body)
+        issued |= {str(call.get("id")): number for call in tool_uses(message)}
+        asked[canonical(messages)] = number
+    return found
+
+
+def _answers_heard(messages: list[dict[str, Any]], issued: dict[str, int]) -> Iterator[int]:
+    """Yield the asks whose tool calls a body answers."""
+    for message in messages:
+        for result in tool_results(message):
+            if number := issued.get(str(result.get("tool_use_id"))):
+                yield number
+
+
+def _histories(messages: list[dict[str, Any]], asked: dict[str, int]) -> Iterator[int]:
+    """Yield the asks whose messages a body repeats before an answer of the model."""
+    for at, message in enumerate(messages):
+        if message.get("role") == "assistant" and (number := asked.get(canonical(messages[:at]))):
+            yield number
 
 
 def _answer_line(number: int, exchange: ModelExchange) -> dict[str, Any]:
@@ -544,6 +607,14 @@ def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
         **({"is_error": True} if answer.is_error else {}),
         **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
     }
+
+
+def value_of(body: bytes) -> Any:
+    """Return the parsed JSON of a body, or None where it is none."""
+    try:
+        return json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _raw(data: bytes) -> dict[str, str]:

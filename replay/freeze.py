@@ -72,26 +72,34 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _test(recording: Recording) -> str:
-    how = "" if recording.entry and recording.arguments is not None else _HOW
-    started = f"`{recording.entry}`" if recording.entry else "an agent"
+    """Return the test; of the recording only labels enter it, so that no name in a file becomes code."""
+    known = recording.entry and recording.arguments is not None
+    first, alone = ("", "") if known else (f"{_HOW}, ", _HOW)
     parts = [
-        f'"""What {started} did in the recorded session {recording.name!r}, replayed offline."""\n\nimport pytest\n',
-        _SAME_PATH.format(how=how),
+        f'"""The recorded session {_word(recording.name)}, replayed offline."""\n\nimport pytest\n',
+        _SAME_PATH.format(how=alone),
     ]
     if recording.outcome != "completed":
+        reason = _word(recording.reason or recording.outcome)
+        turn = failing_turn(recording)
         parts.append(
-            _MENDED.format(
-                how_first=_HOW_FIRST if how else "",
-                turn=failing_turn(recording),
-                reason=recording.reason or "crash",
-            )
+            _MENDED.format(how=first, turn=turn, reason=reason, tools=_tools(recording, turn))
         )
     return "\n\n".join(parts)
 
 
+def _word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._:/@-]+", "-", name)[:80].strip("-") or "session"
+
+
+def _tools(recording: Recording, turn: int) -> str:
+    """Return how the tools of the turn are to run: those of our own loop for real, said openly."""
+    ran = any(isinstance(e, ToolExchange) and e.place.turn == turn for e in recording.exchanges)
+    return ', tools="live"' if ran else ""
+
+
 _HOW = "..., 'its', 'arguments'"
-_HOW_FIRST = "..., 'its', 'arguments', "
-"""Stand in the test where the recording does not know: replace the dots by the function that starts the agent."""
+"""Stands in the test where the recording does not know: replace the dots by the function that starts the agent."""
 
 _SAME_PATH = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):
@@ -101,11 +109,11 @@ def test_same_path(replay):
 
 _MENDED = '''@pytest.mark.replay("recording.jsonl")
 def test_mended(replay):
-    """After turn {turn}, where the session failed ({reason}), the agent does something else.
+    """In turn {turn}, where the session failed ({reason}), the agent does something else.
 
-    Fails until the agent is mended. Say then what it must do, for instance:
-    assert not step.tool("name").is_error
+    Fails until the agent is mended. The tools of that turn run for real: stand in for those that must not.
+    Say then what the agent must do, for instance: assert not step.tool("name").is_error
     """
-    step = replay.until({how_first}turn={turn})
+    step = replay.until({how}turn={turn}{tools})
     assert step.differs, step.describe()
 '''

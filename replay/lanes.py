@@ -1,19 +1,18 @@
 """Lanes: in which order recorded requests may be asked, and which of them a question is.
 
-A request may be asked once all those are answered that were answered before it when it was recorded.
-In a sequential agent that leaves exactly one; requests that were in flight together may come in any
-order. Questions are compared byte for byte first; only where that fails is the canonical form built.
+Where requests of a lane never overlapped, they come in the recorded order. Where some were in flight
+together, their order was chance: a request may then come as soon as those are asked whose answers it
+goes on from. Questions are compared byte for byte first; only where that fails is the canonical form built.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical, parse
+from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
 from agentobs.redaction import redact
-from replay.fixture import Ask, Fixture
+from replay.fixture import Ask, Fixture, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +79,22 @@ class Lane:
     def _same_meaning(self, ask: Ask, question: Question) -> bool:
         if not same_head(ask, question):
             return False
-        recorded, came = self._fixture.body(ask.number), redact(question.body)
-        if recorded == came:
+        recorded, came = self._fixture.body(ask.number), asked_body(question)
+        if without_boundary(recorded, ask.headers) == without_boundary(came, question.headers):
             return True
         old, new = value_of(recorded), value_of(came)
         return old is not None and new is not None and canonical(old) == canonical(new)
+
+
+def asked_body(question: Question) -> bytes:
+    """Return a body as it would have been recorded: without secrets, its own credentials first."""
+    return redact(question.body, question.secrets)
+
+
+def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
+    """Return an uploaded form with one name for its boundary, which is drawn anew for each request."""
+    _, is_form, boundary = headers.get("content-type", "").partition("boundary=")
+    return body.replace(boundary.strip('"').encode(), b"boundary") if is_form else body
 
 
 def same_head(ask: Ask, question: Question) -> bool:
@@ -93,14 +103,6 @@ def same_head(ask: Ask, question: Question) -> bool:
     if ask.method != question.method or any(old.get(n) != new.get(n) for n in MEANINGFUL_HEADERS):
         return False
     return ask.path == question.path or ask.path == redact(question.path.encode()).decode()
-
-
-def value_of(body: bytes) -> Any:
-    """Return the parsed JSON of a body, or None where it is none."""
-    try:
-        return parse(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _made_turn(ask: Ask) -> bool:

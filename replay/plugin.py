@@ -56,8 +56,13 @@ _REPLAY = pytest.StashKey[Any]()
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
     """Judge the replay when the test's function has returned, so that the test itself fails."""
-    result = yield
     replayed = pyfuncitem.stash.get(_REPLAY, None)
+    try:
+        result = yield
+    except Exception as error:
+        if replayed is not None:
+            replayed.raise_divergence(error)
+        raise
     if replayed is not None:
         replayed.check()
     return result

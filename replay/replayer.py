@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib
+import functools
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
@@ -46,14 +45,21 @@ from replay.divergence import (
     ReplayStopped,
     explain,
 )
-from replay.fixture import Ask, Fixture, RecordedTool
+from replay.entry import entry_of
+from replay.fixture import Ask, Fixture, RecordedTool, value_of
 from replay.guard import no_network
-from replay.lanes import Lane, Mismatch, value_of
-from replay.step import Next, step_of
+from replay.lanes import Lane, Mismatch, asked_body, without_boundary
+from replay.step import Next, Step, step_of
 from replay.trajectory import trajectory
 
 ToolPolicy = Literal["recorded", "live"] | Collection[str]
 """Which tools of the agent loop run: none, all, or those of these names."""
+Entry = Callable[..., Any] | EllipsisType | None
+"""What starts the agent: a function, the dots of a frozen test that nobody has filled in, or what was recorded."""
+KEYS = ("ANTHROPIC_API_KEY",)
+"""What the SDK wants to have before it asks anything; a replay lends a made-up one."""
+MESSAGES = "/v1/messages"
+"""The path of the questions that make turns."""
 
 
 class Replay:
@@ -73,8 +79,7 @@ class Replay:
         self._tools_asked = 0
         self._live: set[str] = set()
         self._until: int | None = None
-        self._captured: dict[str, Any] | None = None
-        self._stopped = False
+        self._captured: tuple[str, Any] | None = None
         self._divergence: Divergence | None = None
         self._stack: ExitStack | None = None
         self._lock = threading.RLock()
@@ -85,6 +90,8 @@ class Replay:
             stack.enter_context(wire.answering(self._answer))
             stack.enter_context(sink.redirect(self._collect))
             stack.enter_context(world.transformed(self._world))
+            for key in KEYS:
+                stack.enter_context(world.lent_environ(key, "a-made-up-key"))
             if not self._network:
                 stack.enter_context(no_network(self._refuse))
             self._stack = stack.pop_all()
@@ -109,13 +116,7 @@ class Replay:
             self._stack.close()
             self._stack = None
 
-    def run(
-        self,
-        function: Callable[..., Any] | EllipsisType | None = None,
-        /,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
         """Run the agent as it was run when it was recorded, and return what it returns.
 
         Without a function this imports the recorded entry and calls it with the recorded arguments. An
@@ -125,39 +126,59 @@ class Replay:
             DivergenceError: the path parts from the recorded one, or ends elsewhere.
             UsageError: the recording does not say how the agent is started.
         """
-        call = self._entry(function, args, kwargs)
-        try:
-            result = call()
-        except (DivergenceError, ReplayStopped):
-            result = None
-        except Exception as error:
-            if (
-                self._divergence is None
-                and self.fixture.header.get("reason") != type(error).__name__
-            ):
-                raise
-            result = None
-        self.check()
-        self._check_outcome()
-        return result
+        result, error = self._ran(self._call(function, args, kwargs))
+        return self._judged(result, error)
+
+    async def arun(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
+        """Do as `run`, from inside an event loop."""
+        result, error = await self._aran(self._call(function, args, kwargs))
+        return self._judged(result, error)
 
     def until(
         self,
-        function: Callable[..., Any] | EllipsisType | None = None,
+        function: Entry = None,
         /,
         *args: Any,
         turn: int,
+        tools: ToolPolicy = "recorded",
         **kwargs: Any,
     ) -> Next:
         """Replay up to the answer of a turn, let the agent go on, and return what it does next.
 
-        The recorded answers lead up to and include that of turn `turn` of the main lane. The tools that it
-        calls run live. The agent's next request is kept, not answered.
+        The recorded answers lead up to and include that of turn `turn` of the main lane. The agent's next
+        question to the model is kept, not answered.
+
+        Args:
+            function: what starts the agent, with its arguments; default the recorded entry.
+            args: its arguments.
+            turn: the turn, from 1.
+            tools: which tools of the agent loop run for real in that turn; those of earlier turns never
+                do. Tools of other agents are their own code, and always run.
+            kwargs: its arguments by name.
 
         Raises:
-            DivergenceError: the path parts before that turn ends.
+            DivergenceError: the path parts before that turn ends, or the agent never gets there.
             UsageError: the recording has no such turn.
         """
+        self._set_until(turn, tools)
+        _, error = self._ran(self._call(function, args, kwargs))
+        return self._stepped(turn, error)
+
+    async def auntil(
+        self,
+        function: Entry = None,
+        /,
+        *args: Any,
+        turn: int,
+        tools: ToolPolicy = "recorded",
+        **kwargs: Any,
+    ) -> Next:
+        """Do as `until`, from inside an event loop."""
+        self._set_until(turn, tools)
+        _, error = await self._aran(self._call(function, args, kwargs))
+        return self._stepped(turn, error)
+
+    def _set_until(self, turn: int, tools: ToolPolicy) -> None:
         turns = [ask.turn for ask in self.fixture.asks if ask.lane == "main" and ask.turn]
         if turn not in turns:
             raise UsageError(
@@ -165,26 +186,67 @@ class Replay:
                 where=str(self.fixture.path),
                 todo=f"It has turns 1 to {max(turns, default=0)}",
             )
-        self._until = turn
-        call = self._entry(function, args, kwargs)
-        error_name = None
+        self._until, self._policy = turn, tools
+
+    def _stepped(self, turn: int, error: BaseException | None) -> Next:
+        self.raise_divergence(error)
+        if self._lane("main").turns < turn:
+            summary = f"the agent ended before turn {turn} was answered"
+            raised = f"it raised {type(error).__name__}: {error}" if error else self._end_reason()
+            short = self._report("missing", self._lane("main"), summary, why=raised)
+            raise DivergenceError(self._latch(short)) from error
+        return Next(self._now(error), self._recorded(turn))
+
+    def _judged(self, result: Any, error: BaseException | None) -> Any:
+        """Return a run's result, or raise what it differs in; an exception may be the recorded one."""
+        self.raise_divergence(error)
+        if error is not None and self.fixture.header.get("reason") != type(error).__name__:
+            raise error
+        self.check()
+        self._check_outcome()
+        return result
+
+    def _ran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """Call the agent; return its result, or the exception that it ended with."""
         try:
-            call()
+            result = call()
+            if inspect.isawaitable(result):
+                if _in_event_loop():
+                    _drop(result)
+                    raise UsageError(
+                        "the agent is async, and an event loop runs", todo="Use arun or auntil"
+                    )
+                result = asyncio.run(_await(result))
         except (DivergenceError, ReplayStopped):
-            pass
-        except Exception as error:
-            error_name = type(error).__name__
-        self._raise_latched()
-        return Next(self._now(error_name), self._recorded(turn))
+            return None, None
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            return None, error
+        return result, None
+
+    async def _aran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        try:
+            result = call()
+            return (await result if inspect.isawaitable(result) else result), None
+        except (DivergenceError, ReplayStopped):
+            return None, None
+        except (Exception, SystemExit) as error:
+            return None, error
 
     def check(self) -> None:
         """Raise the first divergence, or the requests that were recorded and never asked."""
-        self._raise_latched()
-        if self._stopped or self._until is not None:
+        self.raise_divergence()
+        if self._until is not None:
             return
         for lane in self._lanes.values():
             if lane.left:
                 raise DivergenceError(self._latch(self._missing(lane)))
+
+    def raise_divergence(self, cause: BaseException | None = None) -> None:
+        """Raise the first divergence again, if there was one; `cause` is what it led to."""
+        if self._divergence is not None:
+            raise DivergenceError(self._divergence) from cause
 
     @property
     def trajectory(self) -> str:
@@ -208,24 +270,32 @@ class Replay:
 
     def _answer(self, question: Question, place: Place) -> Answer:
         with self._lock:
-            self._raise_latched()
+            self.raise_divergence()
             lane = self._lane(place.lane)
-            if self._until is not None and lane.name == "main" and lane.turns >= self._until:
-                self._stopped = True
-                self._captured = self._captured or value_of(redact(question.body))
+            taken = lane.take(question) if not self._is_next(lane, question) else None
+            if self._is_past(lane) and not isinstance(taken, Ask):
+                self._captured = self._captured or (question.path, value_of(asked_body(question)))
                 raise ReplayStopped(f"replayed until turn {self._until}")
-            taken = lane.take(question)
-            if isinstance(taken, Mismatch):
+            if not isinstance(taken, Ask):
+                assert taken is not None
                 raise DivergenceError(self._latch(self._mismatch(lane, question, taken)))
             self._numbers[id(question.body)] = taken.number
             return _without_wait(taken.answer)
+
+    def _is_past(self, lane: Lane) -> bool:
+        """Return whether the recorded path of `until` has ended."""
+        return self._until is not None and lane.name == "main" and lane.turns >= self._until
+
+    def _is_next(self, lane: Lane, question: Question) -> bool:
+        """Return whether this is the question that `until` waits for: the next one for a message."""
+        return self._is_past(lane) and question.path.partition("?")[0] == MESSAGES
 
     def _world(self, live: World) -> World:
         return dataclasses.replace(live, run_tool=self._tool_runner(live), sleep=_no_wait)
 
     def _tool_runner(self, live: World) -> Any:
         async def run_tool(question: ToolQuestion) -> ToolAnswer:
-            self._raise_latched()
+            self.raise_divergence()
             here = tracing.place()
             lane = here.lane if here else "main"
             recorded = self._tools.get((lane, question.tool_use_id))
@@ -241,8 +311,8 @@ class Replay:
         return run_tool
 
     def _runs_live(self, question: ToolQuestion, recorded: RecordedTool | None) -> bool:
-        if self._until is not None:
-            return recorded is None or (recorded.turn or 0) >= self._until
+        if self._until is not None and recorded and (recorded.turn or 0) < self._until:
+            return False
         if isinstance(self._policy, str):
             return self._policy == "live"
         return question.name in self._policy
@@ -255,12 +325,11 @@ class Replay:
             record = record if number is None else _with_body(record, b"")
         self._records.append((record, number))
 
-    def _entry(
-        self,
-        function: Callable[..., Any] | EllipsisType | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    def _call(
+        self, function: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Any]:
+        if self._stack is None:
+            raise UsageError("the replay is not open", todo="Write `with replayed:` around it")
         if isinstance(function, EllipsisType):
             raise UsageError(
                 "the test does not say how the agent is started",
@@ -269,19 +338,15 @@ class Replay:
             )
         if function is None:
             function, kwargs = (
-                _import_entry(self.fixture),
+                entry_of(self.fixture),
                 {**(self.fixture.header["arguments"] or {}), **kwargs},
             )
-        return lambda: _completed(function(*args, **kwargs))
+        return functools.partial(function, *args, **kwargs)
 
     def _lane(self, name: str) -> Lane:
         if name not in self._lanes:
             self._lanes[name] = Lane(self.fixture, name)
         return self._lanes[name]
-
-    def _raise_latched(self) -> None:
-        if self._divergence is not None:
-            raise DivergenceError(self._divergence)
 
     def _latch(self, divergence: Divergence) -> Divergence:
         if self._divergence is None:
@@ -306,9 +371,16 @@ class Replay:
             summary = f"this is request {place} of the recording, asked out of order"
             return self._report("order", lane, summary)
         old = value_of(self.fixture.body(missed.expected.number))
-        new = value_of(redact(question.body))
+        new = value_of(asked_body(question))
+        if old is None or new is None:
+            body = self.fixture.body(missed.expected.number)
+            old = without_boundary(body, missed.expected.headers).decode("utf-8", "replace")
+            new = without_boundary(asked_body(question), question.headers).decode(
+                "utf-8", "replace"
+            )
         found = differences(_asked(missed.expected, old), _asked(question, new))
-        why = explain(found[0] if found else None, new, frozenset(self._live))
+        first = found[0] if found else None
+        why = explain(first, new, frozenset(self._live), self.fixture.tool_use)
         return self._report("content", lane, "the bodies differ", found, why)
 
     def _missing(self, lane: Lane) -> Divergence:
@@ -387,15 +459,19 @@ class Replay:
         last = [record for record, _ in self._records if isinstance(record, InteractionEnd)]
         return settled(ends[-1], last[-1] if last else None) if ends else None
 
-    def _now(self, error_name: str | None) -> Any:
-        end = self._session_end()
+    def _now(self, error: BaseException | None) -> Step:
         if self._captured is not None:
-            return step_of(self._captured)
-        outcome = end.outcome if end else "failed" if error_name else "completed"
-        return step_of(None, outcome, end.reason if end else error_name)
+            return step_of(self._captured[1])
+        end, name = self._session_end(), type(error).__name__ if error else None
+        outcome = end.outcome if end else "failed" if error else "completed"
+        return step_of(None, outcome, end.reason if end else name)
 
-    def _recorded(self, turn: int) -> Any:
-        later = [ask for ask in self.fixture.asks if ask.lane == "main" and (ask.turn or 0) > turn]
+    def _recorded(self, turn: int) -> Step:
+        """Return what was recorded after a turn: the next question of the kind that was asked now."""
+        lane = self._lane("main").asks
+        last = max(at for at, ask in enumerate(lane) if ask.turn == turn)
+        path = self._captured[0] if self._captured else MESSAGES
+        later = [ask for ask in lane[last + 1 :] if ask.path == path]
         if later:
             return step_of(value_of(self.fixture.body(later[0].number)))
         return step_of(None, self.fixture.header.get("outcome"), self.fixture.header.get("reason"))
@@ -447,38 +523,22 @@ async def _no_wait(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-def _completed(result: Any) -> Any:
-    return asyncio.run(_await(result)) if inspect.isawaitable(result) else result
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _drop(awaitable: Any) -> None:
+    """Let go of a coroutine that will not be awaited, without a warning about it."""
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
 
 
 async def _await(awaitable: Any) -> Any:
     return await awaitable
-
-
-def _import_entry(fixture: Fixture) -> Callable[..., Any]:
-    entry = fixture.header.get("entry")
-    if not entry or fixture.header.get("arguments") is None:
-        raise UsageError(
-            "the recording does not say how the agent is started"
-            if not entry
-            else f"the arguments of {entry} were no JSON values and are not recorded",
-            where=str(fixture.path),
-            todo="Pass the function that starts it, such as replay.run(my_agent, 'prompt')",
-        )
-    module, _, qualified = str(entry).partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-        for part in qualified.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"the recorded entry {entry} cannot be imported: {error}",
-            where=str(fixture.path),
-            todo="Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
-        ) from error
-    return found  # type: ignore[no-any-return]  # whatever the recording names
 
 
 def _short_path(path: Path) -> str:

@@ -41,6 +41,22 @@ def test_the_ten_lines_record_a_session(tmp_path: Path, monkeypatch: pytest.Monk
     assert session.arguments == {"prompt": "Say hello."}
 
 
+def test_any_client_opens_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The README's way to open the published file with DuckDB alone works, while others record."""
+    [snippet] = [block for block in blocks("README.md", "python") if "duckdb.connect" in block]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENTOBS_HOME", raising=False)
+    with agentobs.session("opened"):
+        pass
+    agentobs.connect().close()
+    with agentobs.session("still recording"):
+        exec(compile(snippet, "README.md", "exec"), {})
+    assert agentobs.stop_recorder()
+    assert "opened" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_python_in_documents_compiles(document: str) -> None:
     """Every block of Python is Python."""

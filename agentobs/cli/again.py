@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
+from agentobs.cli.tables import printable
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
+    from replay.fixture import Fixture
 
 
 @click.command(help="Make a recorded session a fixture and a test.")
@@ -57,8 +59,8 @@ def replay(fixture: Path, tools: str, as_json: bool, trajectory: bool) -> None:
     """Replay FIXTURE, a folder or its recording.jsonl. Exits with 1 where the path parts."""
     from replay import DivergenceError, Replay, load
 
-    policy: Any = tools if tools in ("recorded", "live") else frozenset(tools.split(","))
-    replayed = Replay(load(fixture), tools=policy)
+    loaded = load(fixture)
+    replayed = Replay(loaded, tools=_policy(tools, loaded))
     try:
         with replayed:
             replayed.run()
@@ -69,7 +71,7 @@ def replay(fixture: Path, tools: str, as_json: bool, trajectory: bool) -> None:
     if trajectory:
         click.echo(replayed.trajectory, nl=False)
     click.echo(
-        f"MATCHED  {replayed.fixture.name}  {done.requests_matched} of {done.requests} requests, "
+        f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
         f"{done.tools_matched} of {done.tools} tool calls"
     )
 
@@ -119,9 +121,27 @@ def serve(
     options = ServeOptions(match, chunk, pace, tuple(parse_fault(fault) for fault in faults))
     provider = ServedProvider(_servable(home_option(context), recording), options, port)
     click.echo(f"serving {len(provider.script.exchanges)} exchanges; stop with Ctrl-C")
-    click.echo(f"export ANTHROPIC_BASE_URL={provider.url}")
+    click.echo(f"export ANTHROPIC_BASE_URL={provider.url} NO_PROXY=127.0.0.1")
     sys.stdout.flush()
     provider.serve_forever()
+
+
+def _policy(tools: str, fixture: Fixture) -> Any:
+    """Return which tools run, as a replay wants to know it.
+
+    Raises:
+        UsageError: a named tool is not in the fixture.
+    """
+    if tools in ("recorded", "live"):
+        return tools
+    named, known = set(tools.split(",")), {tool.question.name for tool in fixture.tools}
+    if unknown := sorted(named - known):
+        raise UsageError(
+            f"no tool {', '.join(unknown)} in the recording",
+            where="--tools",
+            todo=f"It has {', '.join(sorted(known)) or 'none'}; or say recorded or live",
+        )
+    return frozenset(named)
 
 
 def recorded(home: str | None, session: str | None) -> Recording:

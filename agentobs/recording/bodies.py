@@ -16,7 +16,7 @@ from typing import Any
 
 from agentobs.records.canonical import digest
 from agentobs.records.messages import blocks
-from agentobs.redaction import CONTEXT, Finding, apply, disjoint, find
+from agentobs.redaction import CONTEXT, LEAD, Finding, apply, disjoint, find
 
 KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
@@ -217,13 +217,15 @@ def _scan(
     if base is None:
         return find(raw, known=known)
     start, end = max(prefix - CONTEXT, 0), min(len(raw) - suffix + CONTEXT, len(raw))
-    start = min([start, *(f.start for f in base.findings if f.start < start < f.end)])
+    for finding in reversed(base.findings):
+        if finding.start - LEAD < start < finding.end:
+            start = max(finding.start - LEAD, 0)
     moved = len(raw) - len(base.raw)
     early = [f for f in base.findings if f.end <= start]
     late = [
         Finding(f.start + moved, f.end + moved, f.kind)
         for f in base.findings
-        if f.start >= len(base.raw) - suffix
+        if f.start >= len(base.raw) - suffix + CONTEXT
     ]
     return disjoint(early + find(raw, start=start, end=end, known=known) + late)
 

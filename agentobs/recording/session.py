@@ -5,33 +5,31 @@
         ...
 
 A session ends `failed` when an exception leaves it, when its last interaction ended in an error, or
-when the agent says so with `session.fail(reason)`. Exchanges outside every session belong to a session
-of the process.
+when the agent says so with `agentobs.fail(reason)`; Ctrl-C or cancellation leave it `interrupted`.
+Exchanges outside every session belong to a session of the process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import inspect
-import json
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from agentobs import tracing, world
-from agentobs.errors import HomeError
+from agentobs.errors import HomeError, UsageError, say_once
 from agentobs.recording import wire
-from agentobs.recording.home import open_home
+from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
+from agentobs.recording.home import locate, open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place, SessionCall
-from agentobs.records.facts import SessionEnd, SessionStart
+from agentobs.records.facts import Outcome, SessionEnd, SessionStart
 from agentobs.records.labels import Label
 from agentobs.sink import sink
 
@@ -40,10 +38,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FLUSH_SECONDS = 0.25
-"""How long the end of a session waits at most for its records to be in the journal."""
+"""How long the end of a session waits at most for its records to be in the journal; never in an event loop."""
 
 _lock = threading.Lock()
-_current: ContextVar[Session | None] = ContextVar("agentobs_session", default=None)
+_open: dict[str, Session] = {}
 _recorder: Recorder | None = None
 _process_session: Session | None = None
 
@@ -80,10 +78,12 @@ def start_recorder(home: str | None = None) -> Recorder | None:
             try:
                 _recorder = Recorder(open_home(home))
             except (HomeError, OSError) as error:
-                warnings.warn(f"agentobs: not recording: {error}", RuntimeWarning, stacklevel=3)
+                say_once(f"not recording: {error}")
                 return None
             sink.attach(_recorder)
             atexit.register(stop_recorder)
+        elif home is not None and locate(home) != _recorder.home.path:
+            say_once(f"this process records into {_recorder.home.path}; {home} is not used")
         return _recorder
 
 
@@ -124,20 +124,37 @@ class Session:
         self.session_id = ""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
-        self._entry, self._arguments = _entry_of(caller) if caller else (None, None)
+        self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
         self._token: object = None
-        self._outer: Session | None = None
 
-    def fail(self, reason: str) -> None:
-        """Say that this session failed, and why, in a word or a label; the first reason stands."""
+    def fail(self, reason: str | BaseException) -> None:
+        """Say that this session failed, and why: a word or a label, or an exception, of which the class
+        is kept. The first reason stands.
+        """
+        told = reason if isinstance(reason, str) else type(reason).__name__
         if self._failure is None:
-            self._failure = (reason, f"declared:{reason}")
+            self._failure = (told, f"declared:{told}")
 
     def open(self) -> None:
-        """Start the session without making it the current place."""
+        """Start the session without making it the current place; never raises."""
+        try:
+            self._open()
+        except Exception as error:
+            say_once(f"a session is not recorded: {error!r}", about="session start")
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the session, failed where an exception left it; never raises."""
+        try:
+            self._close(error)
+        except Exception as own:
+            say_once(f"the end of a session is not recorded: {own!r}", about="session end")
+
+    def _open(self) -> None:
         start_recorder(self._home)
         self.session_id = world.new_id()
+        self._failure = None
+        _open[self.session_id] = self
         start = SessionStart(
             session_id=self.session_id,
             name=Label(self.name),
@@ -151,33 +168,40 @@ class Session:
             arguments_content=None,
         )
         sink.emit(SessionCall(start, self._arguments))
-        tracing.session_opened(Place(self.session_id))
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the session; with an error it failed."""
-        if error is not None and self._failure is None:
-            self._failure = (type(error).__name__, f"exception:{_origin(error)}")
-        tracing.session_closed(self.session_id)
-        reason, signature = self._failure or (None, None)
+    def _close(self, error: BaseException | None) -> None:
+        if _open.pop(self.session_id, None) is None:
+            return
+        outcome, reason, signature = self._end(error)
         sink.emit(
             SessionEnd(
                 session_id=self.session_id,
                 ended_ns=world.now(),
-                outcome="failed" if self._failure else "completed",
+                outcome=outcome,
                 reason=Label(reason) if reason else None,
                 signature=signature,
                 dropped=0,
             )
         )
-        if _recorder is not None:
+        if _recorder is not None and not _in_event_loop():
             _recorder.flush(FLUSH_SECONDS)
+
+    def _end(self, error: BaseException | None) -> tuple[Outcome, str | None, str | None]:
+        """Return outcome, reason and signature; what the agent said itself goes first."""
+        if self._failure is not None:
+            return "failed", *self._failure
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return "completed", None, None
+        stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
+        outcome: Outcome = "interrupted" if stopped else "failed"
+        return outcome, type(error).__name__, f"exception:{origin(error)}"
 
     def __enter__(self) -> Session:
         """Start the session and be in it."""
         self.open()
-        self._token = tracing.enter(Place(self.session_id))
-        self._outer = _current.get()
-        _current.set(self)
+        if self.session_id:
+            self._token = tracing.enter(Place(self.session_id))
+            tracing.session_opened(Place(self.session_id))
         return self
 
     def __exit__(
@@ -187,8 +211,9 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         """End the session, failed where an exception leaves it."""
-        tracing.leave(self._token)
-        _current.set(self._outer)
+        if self._token is not None:
+            tracing.leave(self._token)
+        tracing.session_closed(self.session_id)
         self.close(error)
 
     async def __aenter__(self) -> Session:
@@ -208,15 +233,20 @@ class Session:
         """Decorate a function, sync or async: each call of it is a session of its own.
 
         The function's name and its arguments are recorded, so that a replay can call it again.
+
+        Raises:
+            UsageError: it is a generator, which ends long after its call has returned.
         """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(
+                "a generator cannot be decorated with a session: its calls come after it has returned",
+                where=function.__qualname__,
+                todo="Put `with agentobs.session(...):` inside it",
+            )
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
             opened = Session(self.name, self._tags, self._home)
-            opened._entry = _name_of(
-                function.__module__, function.__qualname__, function.__globals__
-            )
-            bound = inspect.signature(function).bind(*args, **kwargs)
-            opened._arguments = _json_arguments(bound.arguments)
+            opened._entry, opened._arguments = _called(function, args, kwargs)
             return opened
 
         if inspect.iscoroutinefunction(function):
@@ -236,9 +266,10 @@ class Session:
         return run
 
 
-def fail(reason: str) -> None:
+def fail(reason: str | BaseException) -> None:
     """Say that the session which the caller is in failed, and why; outside every session this does nothing."""
-    opened = _current.get()
+    here = tracing.place()
+    opened = _open.get(here.session_id) if here else None
     if opened is not None:
         opened.fail(reason)
 
@@ -246,6 +277,8 @@ def fail(reason: str) -> None:
 def _process_place() -> Place:
     """Return the place of exchanges outside every session, opening the process's own at the first."""
     global _process_session
+    if wire.is_answered():
+        return Place("replay")
     with _lock:
         if _process_session is None:
             _process_session = Session("process", {}, None)
@@ -257,44 +290,28 @@ def _process_place() -> Place:
     return Place(_process_session.session_id)
 
 
-def _entry_of(frame: FrameType) -> tuple[str | None, dict[str, Any] | None]:
-    """Return the function that a frame runs, as `module:name`, and its arguments where they are JSON."""
-    code = frame.f_code
-    name = _name_of(str(frame.f_globals.get("__name__")), code.co_qualname, frame.f_globals)
-    if name is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        return name, None
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    values = {key: frame.f_locals[key] for key in names if key in frame.f_locals}
-    return name, _json_arguments(values)
-
-
-def _name_of(module: str, qualified: str, variables: Mapping[str, Any]) -> str | None:
-    if "<" in qualified:
-        return None
-    if module == "__main__":
-        spec, file = variables.get("__spec__"), variables.get("__file__")
-        module = spec.name if spec else Path(file).stem if file else ""
-    return f"{module}:{qualified}" if module else None
-
-
-def _json_arguments(values: Mapping[str, Any]) -> dict[str, Any] | None:
+def _called(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return the name and the arguments of a call; what cannot be told is None, and nothing raises."""
+    inner = inspect.unwrap(function)
+    name = name_of(
+        str(getattr(inner, "__module__", "")),
+        str(getattr(inner, "__qualname__", "<unknown>")),
+        getattr(inner, "__globals__", {}),
+    )
     try:
-        parsed: dict[str, Any] = json.loads(json.dumps(dict(values)))
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return parsed if parsed == dict(values) else None
+        return name, json_arguments(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return name, None
 
 
-def _origin(error: BaseException) -> str:
-    """Return where an exception came from: its class, and the innermost function that is not a library's."""
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if "site-packages" not in code.co_filename and "/agentobs/" not in code.co_filename:
-            place = f"@{trace.tb_frame.f_globals.get('__name__')}:{code.co_name}"
-        trace = trace.tb_next
-    return type(error).__name__ + place
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.cache

@@ -10,12 +10,13 @@ import base64
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from agentobs.errors import DamagedError, RecordingError
 from agentobs.recording.bodies import rebuild
 from agentobs.recording.home import Home
-from agentobs.recording.journal import Line, content_path, facts_path, read
+from agentobs.recording.journal import Damage, Line, content_path, facts_path, read
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -162,12 +163,31 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
 
 
 def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the facts of a session; damage between its first and its last one may have been one of them."""
     mark = session_id.encode()
-    for line in read(facts_path(home, segment_id)):
-        if isinstance(line, Line) and mark in line.payload:
-            fact = line.value()
-            if fact.get("session_id") == session_id:
+    path = facts_path(home, segment_id)
+    lost: Damage | None = None
+    inside = False
+    for line in read(path):
+        if isinstance(line, Damage):
+            lost = lost or line
+        elif mark in line.payload and (fact := line.value()).get("session_id") == session_id:
+            lost = None if line.kind == "session_starts" else lost
+            if lost is None:
                 yield line.kind, fact
+            inside = line.kind != "session_ends"
+            if not inside:
+                return
+        if inside and lost is not None:
+            raise _damaged(path, lost)
+
+
+def _damaged(path: Path, damage: Damage) -> RecordingError:
+    return RecordingError(
+        f"the session is damaged at byte {damage.start}: {damage.reason}",
+        where=str(path),
+        todo="agentobs verify tells what is lost; a session that is not whole cannot take the same path",
+    )
 
 
 def _attempt(vault: Vault, fact: dict[str, Any]) -> ModelExchange:

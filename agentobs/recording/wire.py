@@ -194,6 +194,7 @@ def question_of(request: httpx2.Request, pieces: list[bytes] | None = None) -> Q
         path=request.url.raw_path.decode("ascii", "replace"),
         headers=kept_request_headers(request.headers),
         body=body,
+        secrets=_credentials(request.headers),
     )
 
 

@@ -57,6 +57,8 @@ class Question:
     """The kept request headers."""
     body: bytes = field(repr=False)
     """The exact body; empty where there is none."""
+    secrets: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
+    """The credentials that the request carried: looked for in every body, never written."""
 
 
 class Chunk(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from agentobs.records.labels import Label
 
-Outcome = Literal["completed", "failed"]
+Outcome = Literal["completed", "failed", "interrupted"]
 AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
 
 
@@ -233,7 +233,7 @@ TABLES: dict[type, str] = {
 
 def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
     """Return a session's end, failed where nobody said so but its last interaction ended in an error."""
-    if end.outcome == "failed" or last is None or not last.is_error:
+    if end.outcome != "completed" or last is None or not last.is_error:
         return end
     return dataclasses.replace(
         end, outcome="failed", reason=last.result, signature=f"result:{last.result}"

@@ -406,7 +406,7 @@ FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
 COMMENT ON COLUMN sessions.session_id IS 'The session.';
 COMMENT ON COLUMN sessions.name IS 'What its author called it; a keyed digest where that is no label.';
-COMMENT ON COLUMN sessions.status IS '`completed` or `failed`; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
+COMMENT ON COLUMN sessions.status IS '`completed`; `failed`; `interrupted`: by Ctrl-C or cancellation; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
 COMMENT ON COLUMN sessions.reason IS 'Why it failed, or NULL.';
 COMMENT ON COLUMN sessions.signature IS 'What tells one failure from another, or NULL.';
 COMMENT ON COLUMN sessions.started_ns IS 'When it started. [ns since 1970 UTC]';

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.cli import main
 from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.records.exchanges import Recording
+from replay.freeze import freeze
 from tests.provider_script import script
 from tests.replay.agents import KEY, MODEL, Agent, answers, last_session, recorded
 
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1"}
 
 
@@ -145,7 +150,7 @@ def test_sql_answers_one_select(shell: Shell) -> None:
     assert not list(Path.cwd().iterdir())
 
 
-def test_freeze_and_replay(shell: Shell) -> None:
+def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last failed session becomes a fixture and a test; its replay matches."""
     frozen = shell("freeze", "--last-failed")
     assert frozen.code == 0
@@ -158,11 +163,13 @@ def test_freeze_and_replay(shell: Shell) -> None:
     again = shell("freeze", "unlucky")
     assert "kept   fixtures/unlucky/test_unlucky.py" in again.out
     assert fixture.read_bytes() == before
+    fixtures = Path.cwd() / "fixtures" / "unlucky"
+    monkeypatch.chdir(ROOT)
     assert (
-        shell("replay", "fixtures/unlucky").out
+        shell("replay", str(fixtures)).out
         == "MATCHED  unlucky  1 of 1 requests, 0 of 0 tool calls\n"
     )
-    steps = shell("replay", "fixtures/unlucky", "--trajectory").out
+    steps = shell("replay", str(fixtures), "--trajectory").out
     assert "end failed LookupError" in steps
 
 
@@ -274,7 +281,7 @@ def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     assert process.stdout is not None
     first = process.stdout.readline()
     assert first == "serving 3 exchanges; stop with Ctrl-C\n"
-    yield process, process.stdout.readline().strip().removeprefix("export ANTHROPIC_BASE_URL=")
+    yield process, process.stdout.readline().split()[1].partition("=")[2]
     process.kill()
     process.communicate()
 
@@ -305,8 +312,6 @@ def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
     slow = script(*answers())
     first = slow.exchanges[0].answer
     pieces = [(c.data, 3_600_000_000_000 * (n == 2)) for n, c in enumerate(first.chunks)]  # type: ignore[union-attr]
-    from dataclasses import replace
-
     from agentobs.records.exchanges import Chunk, ModelExchange
 
     exchange = slow.exchanges[0]
@@ -332,8 +337,37 @@ def test_an_interrupted_agent_loses_nothing(home: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     made = last_session(tmp_path / "home")
-    assert (made.outcome, made.reason) == ("failed", "KeyboardInterrupt")
+    assert (made.outcome, made.reason) == ("interrupted", "KeyboardInterrupt")
     [kept] = made.exchanges
     assert isinstance(kept, ModelExchange)
     assert kept.answer.ending == "cancelled"
     assert kept.answer.body == b"".join(data for data, _ in pieces[:2])
+
+
+def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Path) -> None:
+    """A record that is lost between the first and the last of a session: one line, and nothing is written."""
+    broken = tmp_path / "broken"
+    shutil.copytree(home, broken)
+    [file] = [p for p in (broken / "segments").glob("*.facts") if b"LookupError" in p.read_bytes()]
+    data = file.read_bytes()
+    at = data.index(b" attempts ") + 40
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    ended = shell("freeze", "unlucky", home=broken)
+    assert ended.code == 1
+    assert "the session is damaged at byte" in ended.err
+    assert not Path("fixtures").exists()
+    assert shell("freeze", "weather-agent", home=broken).code == 0
+
+
+def test_no_name_becomes_code(tmp_path: Path) -> None:
+    """A session's name is data: it cannot break out of the test that is written for it."""
+    name = 'x""" ; raise SystemExit("stolen") ; """'
+    recording = replace(last_named(tmp_path), name=name, reason=name)
+    frozen = freeze(recording, tmp_path / "frozen", {})
+    written = frozen.test.read_text()
+    kinds = [type(node).__name__ for node in ast.parse(written).body]
+    assert kinds == ["Expr", "Import", "FunctionDef", "FunctionDef"]
+
+
+def last_named(tmp_path: Path) -> Recording:
+    return recorded(tmp_path, unlucky, answers())

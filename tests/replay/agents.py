@@ -43,6 +43,8 @@ class Agent:
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.changes = {"weather": WEATHER, "system": "Be brief.", "tools": TOOLS, **changes}
         self.options: dict[str, Any] = {"api_key": changes.get("key", KEY), "base_url": url}
+        if self.options["api_key"] is None:
+            del self.options["api_key"]
 
     def ask(self) -> dict[str, Any]:
         extra = self.changes.get("extra", {})

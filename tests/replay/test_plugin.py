@@ -73,6 +73,21 @@ def test_a_swallowed_divergence_fails_the_test(project: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
 
 
+def test_a_divergence_behind_an_assertion_is_the_report(project: pytest.Pytester) -> None:
+    """Where the agent swallowed it, the assertion that failed because of it does not hide it."""
+    test = """
+    def test_it(replay):
+        try:
+            told = Agent().answer("Eh?")
+        except Exception:
+            told = None
+        assert told == "Oslo is wet."
+    """
+    result = run(project, MARK + "\n".join(line[4:] for line in test.splitlines()[1:]))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["DIVERGED *request 1 of 3*"])
+
+
 def test_a_test_that_asks_nothing_fails(project: pytest.Pytester) -> None:
     """What was recorded and never asked for is not a pass."""
     result = run(project, MARK + "def test_it(replay): pass\n")

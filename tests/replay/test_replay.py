@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 import anthropic
 import httpx2
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, AsyncAnthropic, beta_tool
 from syrupy.assertion import SnapshotAssertion
 
 import agentobs
@@ -285,6 +286,164 @@ def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
     assert swapped == [live[0][2], live[0][0], live[0][1]]
 
 
+def test_parallel_chains_replay_whatever_their_timing(tmp_path: Path) -> None:
+    """Two chains of three requests each, recorded with waits between, replay when answers are instant."""
+
+    async def chains(url: str | None) -> list[str]:
+        client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
+
+        async def chain(name: str) -> str:
+            messages: list[Any] = [{"role": "user", "content": name}]
+            for step in range(3):
+                async with client.messages.stream(
+                    model=MODEL, max_tokens=9, messages=messages
+                ) as stream:
+                    told = await stream.get_final_text()
+                messages.append({"role": "assistant", "content": told})
+                messages.append({"role": "user", "content": f"{name} {step}"})
+            return told
+
+        with agentobs.session("chains"):
+            return list(await asyncio.gather(chain("a"), chain("b")))
+
+    given = []
+    for number in range(6):
+        answer = streamed(text(f"answer {number}"), number=number)
+        waits = [n * 5_000_000 * (1 + number % 3) for n, _ in enumerate(answer.chunks)]
+        chunks = tuple(Chunk(c.data, w) for c, w in zip(answer.chunks, waits, strict=True))
+        given.append(replace(answer, chunks=chunks))
+    live: list[Any] = []
+    run = recorded(tmp_path, lambda url: live.append(asyncio.run(chains(url))), given, pace=1.0)
+    made = frozen(tmp_path, run)
+    for _ in range(5):
+        with Replay(made) as replayed:
+            assert replayed.run(chains, None) == live[0]
+
+
+def test_a_replay_needs_no_key(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no key is set the SDK gets a made-up one, for as long as the replay is open."""
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with Replay(fixture) as replayed:
+        replayed.run(Agent(key=None).answer, "How is it?")
+    assert "ANTHROPIC_API_KEY" not in os.environ
+
+
+def test_the_clients_own_key_in_a_prompt_replays(tmp_path: Path) -> None:
+    """What was redacted because it was the key of the request is redacted in the live question, too."""
+    key = "proxy-key-0123456789abcdef"
+
+    def run(url: str | None, key: str) -> None:
+        agent = Agent(url, key=key)
+        agent.answer(f"my key is {key}")
+
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, key), answers()))
+    assert key not in made.path.read_text()
+    with Replay(made) as replayed:
+        replayed.run(run, None, "another-key-9876543210fedcba")
+    report = diverges(made, Agent(key=key), f"my keys are {key}")
+    assert key not in report
+
+
+def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
+    """`arun` and `auntil` are for tests that are async themselves; `run` says so."""
+
+    async def ask(url: str | None) -> str:
+        client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
+        with agentobs.session("async"):
+            question: Any = [{"role": "user", "content": "x"}]
+            async with client.messages.stream(
+                model=MODEL, max_tokens=9, messages=question
+            ) as stream:
+                return await stream.get_final_text()
+
+    run = recorded(tmp_path, lambda url: asyncio.run(ask(url)), [streamed(text("hi"))])
+    made = frozen(tmp_path, run)
+
+    async def test() -> None:
+        with Replay(made) as replayed:
+            assert await replayed.arun(ask, None) == "hi"
+        with Replay(made) as replayed:
+            step = await replayed.auntil(ask, None, turn=1)
+            assert (step.now.outcome, step.differs) == ("completed", False)
+        with pytest.raises(UsageError, match="Use arun or auntil"), Replay(made) as replayed:
+            replayed.run(ask, None)
+
+    asyncio.run(test())
+
+
+def test_a_replay_that_is_not_open_asks_nobody(fixture: Fixture) -> None:
+    """Running the agent without `with` is refused, not sent to the provider."""
+    with pytest.raises(UsageError, match="the replay is not open"):
+        Replay(fixture).run(Agent().answer, "How is it?")
+
+
+@pytest.mark.parametrize("entry", ["os:system", "subprocess:getoutput", "shutil:rmtree", "none:x"])
+def test_an_entry_that_is_not_ours_is_not_called(
+    fixture: Fixture, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fixture cannot make a replay run whatever it names."""
+    header = {**fixture.header, "entry": entry, "arguments": {"command": "touch stolen"}}
+    foreign = Fixture(fixture.path, header, fixture.asks, fixture.tools)
+    with pytest.raises(UsageError, match=f"the recorded entry {entry} is not in a file under"):
+        with Replay(foreign) as replayed:
+            replayed.run()
+
+
+def test_an_upload_replays(tmp_path: Path) -> None:
+    """The boundary of a form, which is drawn anew each time, makes no difference; its content does."""
+
+    def upload(url: str | None, content: bytes) -> str:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        with agentobs.session("upload"):
+            return str(client.beta.files.upload(file=("a.txt", content, "text/plain")).id)
+
+    answer = Answer(
+        200, {"content-type": "application/json"}, (Chunk(b'{"id":"file_1"}', 0),), "complete"
+    )
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: upload(url, b"hello"), [answer]))
+    with Replay(made) as replayed:
+        assert replayed.run(upload, None, b"hello") == "file_1"
+    with pytest.raises(DivergenceError) as raised, Replay(made) as replayed:
+        replayed.run(upload, None, b"hallo")
+    assert "hallo" in str(raised.value)
+
+
+def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
+    """An agent that nobody here wrote: recorded and replayed without a change to its code."""
+
+    def run(url: str | None, rome: str) -> str:
+        @beta_tool
+        def weather(city: str) -> str:
+            """Look at the sky."""
+            return {"Oslo": "rain", "Rome": rome}[city]
+
+        @beta_tool
+        def clock(zone: str) -> str:
+            """Look at the clock."""
+            return f"12:00 {zone}"
+
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        with agentobs.session("runner"):
+            runner = client.beta.messages.tool_runner(
+                model=MODEL,
+                max_tokens=64,
+                tools=[weather, clock],
+                messages=[{"role": "user", "content": "How is it?"}],
+                stream=True,
+            )
+            last: Any = None
+            for stream in runner:
+                last = stream.get_final_message()
+        return str(last.content[0].text)
+
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, "sun"), answers()))
+    with Replay(made) as replayed:
+        assert replayed.run(run, None, "sun") == "Oslo is wet."
+    with pytest.raises(DivergenceError, match=r'tool_result of weather\(city="Rome"\)'):
+        with Replay(made) as replayed:
+            replayed.run(run, None, "fog")
+
+
 def test_nothing_leaves_a_replay(fixture: Fixture) -> None:
     """A client that is not recorded, or any socket, fails the replay and is named."""
     with pytest.raises(DivergenceError, match=r"a connection to 203\.0\.113\.7:443 was attempted"):
@@ -318,6 +477,49 @@ def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
     """Up to the turn the path must be the recorded one."""
     with pytest.raises(DivergenceError), Replay(fixture) as replayed:
         replayed.until(Agent(weather={"Oslo": "snow"}).answer, "How is it?", turn=2)
+
+
+@pytest.mark.parametrize("broken", [RuntimeError("early"), None])
+def test_until_fails_when_the_agent_never_gets_there(
+    fixture: Fixture, broken: Exception | None
+) -> None:
+    """An agent that ends before the turn has not been mended, however it ends."""
+
+    def early(prompt: str) -> None:
+        if broken is not None:
+            raise broken
+
+    with pytest.raises(
+        DivergenceError, match="the agent ended before turn 2 was answered"
+    ) as raised:
+        with Replay(fixture) as replayed:
+            replayed.until(early, "How is it?", turn=2)
+    assert raised.value.__cause__ is broken
+
+
+def test_until_waits_for_the_next_message(tmp_path: Path) -> None:
+    """Other questions between two turns, such as a count of tokens, are answered from the recording."""
+
+    def counting(url: str | None, second: str) -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        ask: Any = client.messages.create
+        with agentobs.session("counting"):
+            messages: list[Any] = [{"role": "user", "content": "one"}]
+            for prompt in (second, None):
+                client.messages.count_tokens(model=MODEL, messages=messages)
+                list(ask(model=MODEL, max_tokens=9, messages=messages, stream=True))
+                messages = [*messages, {"role": "assistant", "content": "1"}]
+                messages.append({"role": "user", "content": str(prompt)})
+
+    count = Answer(
+        200, {"content-type": "application/json"}, (Chunk(b'{"input_tokens":3}', 0),), "complete"
+    )
+    given = [count, streamed(text("1"), number=1), count, streamed(text("2"), number=2)]
+    made = frozen(tmp_path, recorded(tmp_path, lambda url: counting(url, "two"), given))
+    with Replay(made) as replayed:
+        assert not replayed.until(counting, None, "two", turn=1).differs
+    with Replay(made) as replayed:
+        assert replayed.until(counting, None, "three", turn=1).differs
 
 
 def test_until_refuses_a_turn_that_is_not_there(fixture: Fixture) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import os
-import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -26,11 +26,9 @@ PROMPT = "My parcel for order A-17 never came. Please refund me."
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("agentobs-demo"),
-    show_default=True,
-    help="The folder to work in.",
+    help="The folder to work in, empty or new. Default: agentobs-demo, or the next free name.",
 )
-def demo(output: Path) -> None:
+def demo(output: Path | None) -> None:
     """Run the whole story in a folder of its own; what it leaves there is yours to play with."""
     folder = _prepare(output)
     home = folder / ".agentobs"
@@ -62,28 +60,31 @@ def demo(output: Path) -> None:
     _agentobs(folder, ["replay", "fixtures/refund-loop", "--tools", "live"], expect=1)
     _change(folder / f"{AGENT}.py", '"total": "41.90"', '"total": "41,90"')
     _told(
-        f"\nAll of it is in {output}: the agent, the fixture with its test, and the store .agentobs/agentobs.duckdb."
+        f"\nAll of it is in {os.path.relpath(folder)}: the agent, the fixture with its test, and its store."
     )
 
 
-def _prepare(output: Path) -> Path:
-    folder = output.absolute()
-    if folder.exists() and not (folder / f"{AGENT}.py").exists() and any(folder.iterdir()):
-        raise UsageError(
-            "the folder is not empty and no demo of ours",
-            where=str(output),
-            todo="Name another with -o",
-        )
+def _prepare(output: Path | None) -> Path:
+    """Return a new folder with the agent in it; nothing that is there already is ever touched."""
+    folder = (output or _free(Path("agentobs-demo"))).absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError("the folder is not empty", where=str(folder), todo="Name another with -o")
     try:
-        shutil.rmtree(folder, ignore_errors=False) if folder.exists() else None
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         agent = files("agentobs.cli.demo").joinpath(f"{AGENT}.py").read_text(encoding="utf-8")
         (folder / f"{AGENT}.py").write_text(agent, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"cannot write here: {error.strerror}", where=str(output), todo="Name another with -o"
+            f"cannot write here: {error.strerror}", where=str(folder), todo="Name another with -o"
         ) from error
     return folder
+
+
+def _free(path: Path) -> Path:
+    names = itertools.chain(
+        [path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2))
+    )
+    return next(name for name in names if not name.exists())
 
 
 def _run_agent(folder: Path, home: Path) -> None:
@@ -97,6 +98,8 @@ def _run_agent(folder: Path, home: Path) -> None:
             ANTHROPIC_BASE_URL=provider.url,
             ANTHROPIC_API_KEY="a-made-up-key",
             AGENTOBS_HOME=str(home),
+            NO_PROXY="127.0.0.1",
+            no_proxy="127.0.0.1",
         )
         sys.path.insert(0, str(folder))
         start_recorder(str(home))
@@ -129,8 +132,11 @@ def _pytest(folder: Path, *, expect_failure: bool) -> None:
 
 def _child(folder: Path, command: list[str], expect: int) -> None:
     sys.stdout.flush()
+    without = {
+        name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")
+    }
     environment = {
-        **os.environ,
+        **without,
         "AGENTOBS_HOME": str(folder / ".agentobs"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

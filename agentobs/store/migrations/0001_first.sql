@@ -119,7 +119,7 @@ COMMENT ON COLUMN session_ends.segment_id IS 'The segment that holds the record.
 COMMENT ON COLUMN session_ends.sequence IS 'Its number within the segment.';
 COMMENT ON COLUMN session_ends.session_id IS 'The session.';
 COMMENT ON COLUMN session_ends.ended_ns IS 'When it ended. [ns since 1970 UTC]';
-COMMENT ON COLUMN session_ends.outcome IS '`completed` or `failed`.';
+COMMENT ON COLUMN session_ends.outcome IS '`completed`, `failed`, or `interrupted` (Ctrl-C or cancellation).';
 COMMENT ON COLUMN session_ends.reason IS 'Why it failed: the class of an exception, the result of its last interaction, or a word of its author.';
 COMMENT ON COLUMN session_ends.signature IS 'What tells one failure from another: its kind and where it came from. Equal failures have equal signatures.';
 COMMENT ON COLUMN session_ends.dropped IS 'Records of the session that were not written. [records]';

@@ -1,0 +1,215 @@
+"""Sessions: where exchanges belong, how a session ends, and that none of it can hurt the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic, AsyncAnthropic
+
+import agentobs
+from agentobs import sink as sink_module
+from agentobs import tracing, world
+from agentobs.errors import UsageError
+from agentobs.recording.home import existing_home
+from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from replay import Replay
+from tests.provider_script import script, streamed, text
+from tests.replay.agents import Agent, weather
+
+KEY = "sk-ant-api03-another-key-for-the-tests-0123"
+ASK: dict[str, Any] = {
+    "model": "claude-sonnet-5",
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "x"}],
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    yield tmp_path / "home"
+    agentobs.stop_recorder()
+
+
+@pytest.fixture
+def provider() -> Iterator[ServedProvider]:
+    answers = script(*[streamed(text("ok"))] * 9)
+    with ServedProvider(answers, ServeOptions(match="order")) as served:
+        yield served
+
+
+def facts(path: Path, kind: str) -> list[dict[str, Any]]:
+    assert agentobs.stop_recorder()
+    home = existing_home(path)
+    lines = [line for each in segment_ids(home) for line in read(facts_path(home, each))]
+    return [line.value() for line in lines if isinstance(line, Line) and line.kind == kind]
+
+
+def calls_by_session(path: Path) -> dict[str, int]:
+    names = {fact["session_id"]: fact["name"] for fact in facts(path, "session_starts")}
+    counts = dict.fromkeys(names.values(), 0)
+    for attempt in facts(path, "attempts"):
+        counts[names[attempt["session_id"]]] += 1
+    return counts
+
+
+def end_of(path: Path) -> tuple[str, str | None, str | None]:
+    [end] = facts(path, "session_ends")
+    return end["outcome"], end["reason"], end["signature"]
+
+
+def test_a_pool_thread_belongs_to_its_session(home: Path, provider: ServedProvider) -> None:
+    """Also when a call was made outside every session before, which opened one of the process."""
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+
+    def ask() -> None:
+        list(client.messages.create(**ASK, stream=True))
+
+    ask()
+    with agentobs.session("pool"), ThreadPoolExecutor(1) as pool:
+        pool.submit(ask).result()
+    assert calls_by_session(home) == {"process": 1, "pool": 1}
+
+
+def test_strangers_do_not_enter_a_session(home: Path, provider: ServedProvider) -> None:
+    """A task, or a thread that ran before, outside every session is not put into somebody's open one."""
+    go, gone = threading.Event(), threading.Event()
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+
+    def stranger() -> None:
+        assert go.wait(20)
+        list(client.messages.create(**ASK, stream=True))
+        gone.set()
+
+    async def other_task(inside: asyncio.Event) -> None:
+        await inside.wait()
+        asked = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=provider.url))
+        async with asked.messages.stream(**ASK) as stream:
+            await stream.get_final_text()
+
+    async def main() -> None:
+        inside = asyncio.Event()
+        task = asyncio.create_task(other_task(inside))
+        with agentobs.session("mine"):
+            inside.set()
+            await task
+            go.set()
+            await asyncio.to_thread(gone.wait, 20)
+
+    threading.Thread(target=stranger, daemon=True).start()
+    asyncio.run(main())
+    assert calls_by_session(home) == {"mine": 0, "process": 2}
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [
+        (None, ("completed", None, None)),
+        (SystemExit(0), ("completed", None, None)),
+        (SystemExit(3), ("failed", "SystemExit", "exception:SystemExit")),
+        (KeyboardInterrupt(), ("interrupted", "KeyboardInterrupt", "exception:KeyboardInterrupt")),
+        (ValueError("x"), ("failed", "ValueError", "exception:ValueError")),
+    ],
+)
+def test_how_a_session_ends(
+    home: Path, error: BaseException | None, ended: tuple[str, str | None, str | None]
+) -> None:
+    """An exception fails a session; leaving with 0 does not; Ctrl-C interrupts it."""
+    try:
+        with agentobs.session("ends"):
+            if error is not None:
+                raise error
+    except BaseException as raised:
+        assert raised is error
+    outcome, reason, signature = end_of(home)
+    assert (outcome, reason, signature and signature.partition("@")[0]) == ended
+
+
+def test_an_agent_says_that_it_failed(home: Path) -> None:
+    """By a word, by an exception's class, from a thread; the first word stands, and a new session starts clean."""
+    session = agentobs.session("says")
+    with session, ThreadPoolExecutor(1) as pool:
+        pool.submit(agentobs.fail, LookupError("content stays here")).result()
+        session.fail("later")
+    with session:
+        pass
+    ends = facts(home, "session_ends")
+    assert [(end["outcome"], end["signature"]) for end in ends] == [
+        ("failed", "declared:LookupError"),
+        ("completed", None),
+    ]
+
+
+def test_generators_are_refused(home: Path) -> None:
+    """A session cannot be put around a generator's calls from outside; one line says what to do."""
+
+    def plain() -> Iterator[int]:
+        yield 1
+
+    async def other() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (plain, other):
+        with pytest.raises(UsageError, match="a generator cannot be decorated with a session"):
+            agentobs.session("generator")(function)
+
+
+def test_any_callable_can_be_decorated(home: Path) -> None:
+    """What has no name, no globals or an odd signature is called as before."""
+
+    @functools.cache
+    def cached(x: int) -> int:
+        return x + 1
+
+    assert agentobs.session("cached")(cached)(1) == 2
+    assert agentobs.session("partial")(functools.partial(cached, 2))() == 3
+    assert len(facts(home, "session_starts")) == 2
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        lambda patch: patch.setattr(world, "new_id", _boom),
+        lambda patch: patch.setattr(world, "now", _boom),
+        lambda patch: patch.setattr(sink_module.sink, "emit", _boom),
+    ],
+)
+def test_a_bug_of_ours_never_reaches_the_agent(
+    home: Path, breaks: Callable[[pytest.MonkeyPatch], None], provider: ServedProvider
+) -> None:
+    """Whatever raises inside a session's start, its end or an exchange: the agent's call goes through."""
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url, max_retries=0))
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        breaks(patch)
+        with agentobs.session("bug"), client.messages.stream(**ASK) as stream:
+            assert stream.get_final_text() == "ok"
+
+
+def _boom(*args: Any) -> Any:
+    raise ZeroDivisionError("a bug of ours")
+
+
+def test_a_replay_leaves_nothing_behind(
+    home: Path, provider: ServedProvider, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """After a replay in which something was asked outside every session, live calls are recorded whole."""
+    made = weather(tmp_path_factory.mktemp("left"))
+    with Replay(made) as replayed:
+        Agent().answer("How is it?")
+        replayed.stop()
+    assert tracing.place() is None
+    agentobs.stop_recorder()
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url), home=str(home))
+    list(client.messages.create(**ASK, stream=True))
+    assert calls_by_session(home) == {"process": 1}
