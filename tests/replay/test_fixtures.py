@@ -1,0 +1,35 @@
+"""The committed fixtures replay with the code as it is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from agentobs.cli.demo import refund_agent
+from replay import Replay, load
+from replay.fixture import FORMAT
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def test_the_demos_session_takes_the_same_path(snapshot: SnapshotAssertion) -> None:
+    """Our loop asks what it asked when this was frozen, tools and retries included."""
+    fixture = load(FIXTURES / "refund-loop")
+    assert fixture.header["agentobs_fixture"] == FORMAT
+    with Replay(fixture) as replayed:
+        replayed.run(refund_agent.answer, **fixture.header["arguments"])
+    assert replayed.progress.tools_matched == 3
+    assert replayed.trajectory == snapshot
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_until_any_turn_nothing_differs(turn: int) -> None:
+    """The agent is the one that was recorded: after each turn it does what it did."""
+    fixture = load(FIXTURES / "refund-loop")
+    with Replay(fixture) as replayed:
+        step = replayed.until(
+            refund_agent.answer, **fixture.header["arguments"], turn=turn, tools="live"
+        )
+    assert not step.differs, step.describe()
