@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 CONTEXT = 4096
 """No secret that we look for is longer: a scan that starts so many bytes earlier misses nothing."""
@@ -134,6 +135,29 @@ def apply(text: bytes, findings: list[Finding]) -> bytes:
 def redact(text: bytes, known: Iterable[bytes] = ()) -> bytes:
     """Return `text` without the secrets that `find` sees in it."""
     return apply(text, find(text, known=known))
+
+
+_NAMES = re.compile(r"password|passwd|secret|apikey|authorization|credential|token\Z")
+
+
+def redact_named(value: Any) -> Any:
+    """Return a JSON value in which whatever stands under a name of a secret is `[redacted:argument]`.
+
+    Null, true and false stay: they hold no secret.
+    """
+    if isinstance(value, list):
+        return [redact_named(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: "[redacted:argument]" if _is_named(key, inner) else redact_named(inner)
+        for key, inner in value.items()
+    }
+
+
+def _is_named(key: object, value: Any) -> bool:
+    name = str(key).lower().replace("_", "").replace("-", "")
+    return value is not None and not isinstance(value, bool) and bool(_NAMES.search(name))
 
 
 def placeholder(kind: str) -> bytes:

@@ -80,26 +80,43 @@ def locate(given: str | os.PathLike[str] | None = None) -> Path:
 def open_home(given: str | os.PathLike[str] | None = None) -> Home:
     """Return the home, made with mode 0700 where it does not exist.
 
+    A directory that was there before is taken only where it is a home already, or empty.
+
     Raises:
-        HomeError: it is no directory, belongs to another user, or cannot be written.
+        HomeError: it is no directory, belongs to another user, holds other things, or cannot be written.
     """
     home = Home(locate(given))
     try:
         home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check(home.path)
+        if not _is_home(home) and any(home.path.iterdir()):
+            raise _unusable(home.path, "the directory holds other things and no recordings")
         home.segments.mkdir(mode=0o700, exist_ok=True)
+        _check(home.segments)
+        for path in (home.path, home.segments):
+            if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+                path.chmod(0o700)
     except OSError as error:
         raise _unusable(home.path, error.strerror or str(error)) from error
-    for path in (home.path, home.segments):
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode):
-            raise _unusable(path, "it is not a directory (a link is not followed)")
-        if found.st_uid != os.getuid():
-            raise _unusable(path, "it belongs to another user")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            path.chmod(0o700)
     if not os.access(home.segments, os.W_OK | os.X_OK):
         raise _unusable(home.segments, "it is not writable")
     return home
+
+
+def _check(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unusable(path, "it is not a directory (a link is not followed)")
+    if found.st_uid != os.getuid():
+        raise _unusable(path, "it belongs to another user")
+
+
+def _is_home(home: Home) -> bool:
+    """Return whether a directory is a home: it has segments, and they are ours."""
+    if not home.segments.is_dir():
+        return False
+    ours = (".facts", ".content")
+    return (home.path / "key").is_file() or all(p.suffix in ours for p in home.segments.iterdir())
 
 
 def existing_home(given: str | os.PathLike[str] | None = None) -> Home:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import dataclasses
 import json
 import os
 import queue
 import threading
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentobs import world
+from agentobs.errors import say_once
+from agentobs.recording import wire
 from agentobs.recording.bodies import Bodies, Body
 from agentobs.recording.derive import SessionView
+from agentobs.recording.encodings import decoded
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Segment
+from agentobs.recording.streams import find_in_stream
 from agentobs.records.canonical import canonical, digest
-from agentobs.records.exchanges import Answer, ModelExchange, SessionCall, ToolExchange
+from agentobs.records.exchanges import Answer, ModelExchange, SessionCall, ToolExchange, weight
 from agentobs.records.facts import (
     TABLES,
     Fact,
@@ -35,7 +39,7 @@ from agentobs.records.facts import (
     settled,
 )
 from agentobs.records.labels import Label, label
-from agentobs.redaction import Finding, apply, find, placeholder, redact
+from agentobs.redaction import Finding, apply, disjoint, find, redact, redact_named
 from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
@@ -78,7 +82,8 @@ class Recorder:
     def _begin(self) -> None:
         """Start with nothing written: a new process, or the child of one."""
         self._queue: queue.SimpleQueue[tuple[Record | _Stop, int]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end an exchange, and so hand it in, while one is handed in.
+        self._lock = threading.RLock()
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
         self._segment: Segment | None = None
@@ -89,23 +94,29 @@ class Recorder:
         self._results: dict[str, InteractionEnd] = {}
         self._waiting_bytes = self._given = self._handled = 0
         self._written = self._dropped = 0
-        self._closed = self._warned = False
+        self._closed = False
 
     def __call__(self, record: Record) -> None:
-        """Take one record; never waits, never raises."""
-        weight = _weight(record)
-        if self._waiting_bytes + weight > QUEUE_BYTES or self._closed:
+        """Take one record; never waits, never raises.
+
+        With the end of a session come its exchanges that have not ended: nothing of it follows its end.
+        """
+        if isinstance(record, SessionEnd):
+            for exchange in wire.take_open(record.session_id):
+                self(exchange)
+        size = weight(record)
+        if self._waiting_bytes + size > QUEUE_BYTES or self._closed:
             self._drop(_session_of(record))
             return
         with self._lock:
-            self._waiting_bytes += weight
+            self._waiting_bytes += size
             self._given += 1
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="agentobs-recorder", daemon=True
                 )
                 self._thread.start()
-        self._queue.put((record, weight))
+        self._queue.put((record, size))
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Wait until everything given so far is written, at most so long; returns whether it is."""
@@ -114,9 +125,14 @@ class Recorder:
             return self._progress.wait_for(lambda: self._handled >= target, timeout=seconds)
 
     def close(self, seconds: float = 5.0) -> bool:
-        """Write what waits and seal the segment; returns whether everything was written in time."""
+        """Write what waits and seal the segment; returns whether everything was written in time.
+
+        Exchanges that have not ended are written as they stand, cancelled.
+        """
         if self._closed:
             return True
+        for exchange in wire.take_open():
+            self(exchange)
         done = self.flush(seconds)
         self._closed = True
         if self._thread is not None:
@@ -131,6 +147,7 @@ class Recorder:
     def _forked(self) -> None:
         """In a child process: leave the parent's segment alone and start with an own one."""
         segment = self._segment
+        wire.forget_open()
         self._begin()
         if segment is not None:
             segment.abandon()
@@ -139,7 +156,7 @@ class Recorder:
         dirty = False
         while True:
             try:
-                record, weight = self._queue.get(timeout=SYNC_SECONDS if dirty else None)
+                record, size = self._queue.get(timeout=SYNC_SECONDS if dirty else None)
             except queue.Empty:
                 dirty = self._sync()
                 continue
@@ -149,15 +166,16 @@ class Recorder:
             self._handle(record)
             dirty = True
             with self._progress:
-                self._waiting_bytes -= weight
+                self._waiting_bytes -= size
                 self._handled += 1
                 self._progress.notify_all()
 
     def _handle(self, record: Record) -> None:
+        """Write a record or count it as dropped; nothing that is raised here may end the worker."""
         try:
             self._write(record)
             self._written += 1
-        except Exception as error:
+        except BaseException as error:
             self._drop(_session_of(record), error)
 
     def _write(self, record: Record) -> None:
@@ -181,6 +199,7 @@ class Recorder:
             self._append(segment, record)
 
     def _write_attempt(self, segment: Segment, exchange: ModelExchange) -> None:
+        exchange = decoded(exchange)
         session_id = exchange.place.session_id
         if exchange.lost_bytes:
             self._lost[session_id] = self._lost.get(session_id, 0) + 1
@@ -252,33 +271,30 @@ class Recorder:
         if segment is not None:
             try:
                 segment.close()
-            except OSError as error:
+            except Exception as error:
                 self._warn(error)
 
     def _sync(self) -> bool:
         try:
             if self._segment is not None:
                 self._segment.sync()
-        except OSError as error:
+        except Exception as error:
             self._warn(error)
         return False
 
-    def _drop(self, session_id: str, error: Exception | None = None) -> None:
+    def _drop(self, session_id: str, error: BaseException | None = None) -> None:
         self._dropped += 1
         self._lost[session_id] = self._lost.get(session_id, 0) + 1
         self._warn(error)
 
-    def _warn(self, error: Exception | None) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        why = repr(error) if error else "more was recorded than the disk could take"
-        warnings.warn(
-            f"agentobs: a record was not written to {self.home.path}: {why}. The agent goes on; the session "
-            "is marked incomplete and cannot be frozen.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    def _warn(self, error: BaseException | None) -> None:
+        with contextlib.suppress(Exception):  # even the text of an error may fail
+            why = repr(error) if error else "more was recorded than the disk could take"
+            say_once(
+                f"a record was not written to {self.home.path}: {why}. The agent goes on; the session "
+                "is marked incomplete and cannot be frozen.",
+                about=f"not written to {self.home.path}",
+            )
 
 
 def request_head(exchange: ModelExchange) -> dict[str, Any]:
@@ -308,7 +324,9 @@ def response_content(exchange: ModelExchange) -> dict[str, Any]:
     """Return the content line of a response: its bytes, redacted, and how they arrived."""
     answer = exchange.answer
     raw = answer.body
-    findings = find(raw, known=exchange.secrets)
+    # What is found in pieces goes first: of two findings in one place it knows better what to write.
+    pieces = find_in_stream(raw, exchange.secrets)
+    findings = disjoint(pieces + find(raw, known=exchange.secrets))
     written = apply(raw, findings)
     failure = answer.failure
     return {
@@ -333,7 +351,7 @@ def start_content(call: SessionCall) -> dict[str, Any]:
         "name": start.name,
         "entry": start.entry,
         "tags": dict(start.tags),
-        "arguments": call.arguments,
+        "arguments": redact_named(call.arguments),
     }
     text = json.dumps(given, ensure_ascii=False).encode("utf-8", "surrogatepass")
     findings = find(text)
@@ -370,30 +388,23 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
 
 
 def _chunks(answer: Answer, findings: Sequence[Finding]) -> list[list[int]]:
-    """Return [bytes, nanoseconds after the request] of each chunk, as they stand after redaction."""
-    if not findings:
-        return [[len(chunk.data), chunk.after_ns] for chunk in answer.chunks]
+    """Return [bytes, nanoseconds after the request] of each chunk, as they stand after redaction.
+
+    What takes the place of a secret belongs to the chunk in which the secret begins.
+    """
     sizes: list[list[int]] = []
-    raw = written = 0
+    waiting = list(reversed(findings))
+    at = gone = 0
     for chunk in answer.chunks:
-        raw += len(chunk.data)
-        end = _after_redaction(raw, findings)
-        sizes.append([end - written, chunk.after_ns])
-        written = end
+        end = at + len(chunk.data)
+        size = end - max(at, min(gone, end))
+        while waiting and waiting[-1].start < end:
+            finding = waiting.pop()
+            gone = finding.end
+            size += len(finding.written) - (min(gone, end) - finding.start)
+        sizes.append([size, chunk.after_ns])
+        at = end
     return sizes
-
-
-def _after_redaction(offset: int, findings: Sequence[Finding]) -> int:
-    """Return where an offset of the exact body stands in the redacted one; inside a secret, after it."""
-    moved = 0
-    for finding in findings:
-        if finding.start >= offset:
-            break
-        size = len(placeholder(finding.kind))
-        if finding.end >= offset:
-            return finding.start + moved + size
-        moved += size - (finding.end - finding.start)
-    return offset + moved
 
 
 def _notes(findings: Sequence[Finding]) -> list[list[Any]]:
@@ -405,14 +416,6 @@ def _text(data: bytes) -> dict[str, str]:
         return {"text": data.decode("utf-8")}
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(data).decode()}
-
-
-def _weight(record: Record) -> int:
-    if isinstance(record, ModelExchange):
-        return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
-    if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
-        return 1024 + len(record.answer.content)
-    return 1024
 
 
 def _session_of(record: Record) -> str:

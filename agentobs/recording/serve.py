@@ -122,15 +122,16 @@ class ServedProvider:
         """Bind to 127.0.0.1 at `port`, 0 for a free one.
 
         Raises:
-            UsageError: the port is taken.
+            UsageError: the port is taken, or there is no such port.
         """
         self.options = options or ServeOptions()
         self.script = Script(recording, self.options.match)
         try:
             self._server = _Server(("127.0.0.1", port), _Handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
             raise UsageError(
-                f"port {port} cannot be used: {error.strerror}",
+                f"port {port} cannot be used: {why}",
                 todo="Choose another with --port, or 0",
             ) from error
         self._server.provider = self
@@ -185,6 +186,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def _answer(self) -> None:
+        if not self._is_local():
+            self.close_connection = True
+            self._send(_foreign(), None)
+            return
         provider = self.server.provider
         question = self._question()
         number = provider.script.count()
@@ -200,6 +205,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answer, fault.cut_after if fault else None)
 
     do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # names that http.server asks for
+
+    def _is_local(self) -> bool:
+        """Return whether the client named this machine itself.
+
+        A page of the web may get its own name resolved to 127.0.0.1; then it still says that name.
+        """
+        port = self.server.server_address[1]
+        names = {f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")}
+        hosts = [host.lower() for host in self.headers.get_all("host", [])]
+        origins = [origin.lower() for origin in self.headers.get_all("origin", [])]
+        said = hosts + [origin.removeprefix("http://") for origin in origins]
+        return len(hosts) == 1 and names.issuperset(said)
 
     def _question(self) -> Question:
         body = self._read_body()
@@ -276,6 +293,12 @@ def _made_error(status: int) -> Answer:
         status, "api_error"
     )
     return _json_answer(status, kind, "made by agentobs serve on demand", {"retry-after-ms": "1"})
+
+
+def _foreign() -> Answer:
+    text = "only 127.0.0.1, localhost and [::1] are answered, with the port of this server"
+    headers = {"x-should-retry": "false", "connection": "close"}
+    return _json_answer(403, "permission_error", text, headers)
 
 
 def _not_recorded(question: Question, script: Script) -> Answer:

@@ -8,7 +8,7 @@ it arrives; nothing is buffered for it, and nothing that we do can raise into it
 from __future__ import annotations
 
 import contextlib
-import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import starmap
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from agentobs import tracing, world
-from agentobs.errors import UsageError
+from agentobs.errors import UsageError, say_once
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -101,26 +101,25 @@ def _guarded(method: F) -> F:
         try:
             return method(self, *args)
         except Exception as error:
-            if not _Tape.warned:
-                _Tape.warned = True
-                warnings.warn(
-                    f"agentobs: an exchange was not recorded: {error!r}. The agent goes on.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            _say(error)
             return None
 
     return guard  # type: ignore[return-value]  # the same signature, never raising
 
 
+def _say(error: Exception) -> None:
+    with contextlib.suppress(Exception):  # even the text of an error may fail
+        text = f"an exchange was not recorded: {error!r}. The agent goes on."
+        say_once(text, about=f"tape {type(error).__name__}")
+
+
 class _Tape:
     """What is collected of one exchange while it happens."""
 
-    warned = False
     __slots__ = (
-        "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers_ns", "lost", "pieces",
-        "place", "question",
-        "request", "response", "started", "started_ns", "taken",
+        "__weakref__", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
+        "headers_ns", "lost", "pieces", "place", "question", "request", "started", "started_ns",
+        "status", "taken",
     )  # fmt: skip
 
     def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
@@ -132,7 +131,9 @@ class _Tape:
         self.asked_bytes = self.lost = 0
         self.question: Question | None = None
         self.headers_ns: int | None = None
-        self.response: httpx2.Response | None = None
+        # Not the response: it holds the stream, whose end is noticed when nobody holds it any more.
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
         self.taken = False
         self.encoding = ""
 
@@ -147,40 +148,75 @@ class _Tape:
     @_guarded
     def head(self, response: httpx2.Response) -> None:
         """Note that the head of the response came."""
-        self.response = response
+        self.status, self.headers = response.status_code, kept_response_headers(response.headers)
         self.headers_ns = world.monotonic() - self.started
         self.encoding = response.headers.get("content-encoding", "")
 
     @_guarded
+    def whole(self, response: httpx2.Response) -> None:
+        """Note the body of a response that came with it, decoded; nothing where none was read."""
+        self.encoding = ""
+        with contextlib.suppress(httpx2.ResponseNotRead):
+            self.arrived.append((response.content, world.monotonic() - self.started))
+
+    @_guarded
     def finish(self, ending: Ending, error: BaseException | None = None) -> None:
         """Hand the exchange to the sink; only the first call counts."""
+        if (exchange := self.take(ending, error)) is not None:
+            sink.emit(exchange)
+
+    @_guarded
+    def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
+        """Return the exchange as it stands, at the first call; from then on nothing more is noted."""
         if self.taken:
-            return
+            return None
         self.taken = True
-        response = self.response
+        _open.discard(self)
         answer = Answer(
-            status=response.status_code if response else None,
-            headers=kept_response_headers(response.headers) if response else {},
+            status=self.status,
+            headers=self.headers,
             chunks=tuple(starmap(Chunk, self.arrived)),
             ending=ending,
             failure=Failure(type(error).__name__, str(error)) if error else None,
+            encoding=self.encoding,
         )
-        if self.encoding not in ("", "identity"):
-            answer = _decoded(answer, self.encoding)
-        sink.emit(
-            ModelExchange(
-                place=self.place,
-                attempt_id=self.attempt_id,
-                started_ns=self.started_ns,
-                headers_ns=self.headers_ns,
-                ended_ns=world.monotonic() - self.started,
-                question=self.question or question_of(self.request, self.pieces),
-                answer=answer,
-                client=self.client,
-                secrets=_credentials(self.request.headers),
-                lost_bytes=self.lost,
-            )
+        return ModelExchange(
+            place=self.place,
+            attempt_id=self.attempt_id,
+            started_ns=self.started_ns,
+            headers_ns=self.headers_ns,
+            ended_ns=world.monotonic() - self.started,
+            question=self.question or question_of(self.request, self.pieces),
+            answer=answer,
+            client=self.client,
+            secrets=_credentials(self.request.headers),
+            lost_bytes=self.lost,
         )
+
+
+_open: weakref.WeakSet[_Tape] = weakref.WeakSet()
+"""The tapes of exchanges that have not ended."""
+
+
+def take_open(session_id: str | None = None) -> list[ModelExchange]:
+    """Take the exchanges that have not ended, of one session or all, as they stand: their recording ends now."""
+    tapes = [t for t in _open_tapes() if session_id is None or t.place.session_id == session_id]
+    taken = [tape.take("cancelled") for tape in tapes]
+    return [exchange for exchange in taken if exchange is not None]
+
+
+def forget_open() -> None:
+    """Take no note of the exchanges that have not ended: in a child process, they are its parent's."""
+    for tape in _open_tapes():
+        tape.taken = True
+    _open.clear()
+
+
+def _open_tapes() -> list[_Tape]:
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
+            return list(_open)
+    return []
 
 
 def question_of(request: httpx2.Request, pieces: list[bytes] | None = None) -> Question:
@@ -200,16 +236,22 @@ def question_of(request: httpx2.Request, pieces: list[bytes] | None = None) -> Q
 
 def _credentials(headers: httpx2.Headers) -> tuple[bytes, ...]:
     found = [headers.get("x-api-key", ""), headers.get("authorization", "").removeprefix("Bearer ")]
-    return tuple(value.encode() for value in found if len(value) >= 8)
+    return tuple(value.encode() for value in found if _is_secret(value))
+
+
+def _is_secret(value: str) -> bool:
+    """Return whether a credential may be taken out wherever it stands: a stand-in such as `anything` may not."""
+    return len(value) >= 16 or (len(value) >= 8 and any(c.isdigit() for c in value))
 
 
 def _start(request: httpx2.Request, place_of: PlaceOf, client: int) -> _Tape | None:
     try:
-        return _Tape(request, tracing.place() or place_of(), client)
+        tape = _Tape(request, tracing.place() or place_of(), client)
+        if _answerer is None:
+            _open.add(tape)
+        return tape
     except Exception as error:
-        warnings.warn(
-            f"agentobs: an exchange is not recorded: {error!r}", RuntimeWarning, stacklevel=3
-        )
+        _say(error)
         return None
 
 
@@ -249,6 +291,10 @@ class RecordingTransport(httpx2.BaseTransport):
         self._inner.__enter__()
         return self
 
+    def __exit__(self, *error: Any) -> None:
+        """Leave the inner transport."""
+        self._inner.__exit__(*error)
+
     def close(self) -> None:
         """Close the inner transport."""
         self._inner.close()
@@ -283,6 +329,10 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
         await self._inner.__aenter__()
         return self
 
+    async def __aexit__(self, *error: Any) -> None:
+        """Leave the inner transport."""
+        await self._inner.__aexit__(*error)
+
     async def aclose(self) -> None:
         """Close the inner transport."""
         await self._inner.aclose()
@@ -300,11 +350,12 @@ def _tee(response: httpx2.Response, tape: _Tape | None, stream: Any) -> httpx2.R
         return response
     tape.head(response)
     if response.is_closed:
-        tape.encoding = ""
-        tape.arrived.append((response.content, world.monotonic() - tape.started))
+        tape.whole(response)
         tape.finish("complete")
     else:
         response.stream = stream(response.stream, tape)
+        # A stream that nobody reads to its end or closes ends when it is collected.
+        weakref.finalize(response.stream, tape.finish, "cancelled").atexit = False
     return response
 
 
@@ -444,27 +495,3 @@ def transport_error(
     if isinstance(found, type) and issubclass(found, httpx2.TransportError):
         return found(message, request=request)
     return httpx2.ReadError(message, request=request)
-
-
-def _decoded(answer: Answer, encoding: str) -> Answer:
-    """Undo gzip, deflate, br or zstd chunk by chunk, with the decoders that httpx2 has for the client.
-
-    Bytes that cannot be decoded (a stream cut inside a block) end the body where they begin.
-    """
-    now_ns = 0
-
-    def raw() -> Iterator[bytes]:
-        nonlocal now_ns
-        for chunk in answer.chunks:
-            now_ns = chunk.after_ns
-            yield chunk.data
-
-    class _Raw(httpx2.SyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            return raw()
-
-    decoded: list[Chunk] = []
-    with contextlib.suppress(httpx2.DecodingError):
-        encoded = httpx2.Response(200, headers={"content-encoding": encoding}, stream=_Raw())
-        decoded.extend(Chunk(data, now_ns) for data in encoded.iter_bytes() if data)
-    return Answer(answer.status, answer.headers, tuple(decoded), answer.ending, answer.failure)

@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
     """A piece of a response body as it arrived; a tuple, because one is made for each delta."""
 
     data: bytes
-    """The bytes, content encoding undone."""
+    """The bytes, in the content encoding of their answer."""
     after_ns: int
     """When it arrived, in nanoseconds after the request was sent."""
 
@@ -98,6 +98,8 @@ class Answer:
     """How it ended."""
     failure: Failure | None = None
     """The transport error, where `ending` is `cut` or `error`."""
+    encoding: str = ""
+    """The content encoding of the chunks, as the wire named it; empty where it is undone, as in all that is kept."""
 
     @property
     def body(self) -> bytes:
@@ -207,3 +209,12 @@ class Recording:
     """Records of the session that are not in the journal; above 0 it cannot be frozen."""
     exchanges: tuple[ModelExchange | ToolExchange, ...] = field(repr=False)
     """In the order in which they started."""
+
+
+def weight(record: object) -> int:
+    """Return about how many bytes a record takes while it waits in a queue."""
+    if isinstance(record, ModelExchange):
+        return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
+    if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
+        return 1024 + len(record.answer.content)
+    return 1024

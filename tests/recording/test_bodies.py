@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from agentobs.recording.bodies import Bodies, Body, rebuild
 from agentobs.redaction import redact
 
-SECRETS = ("sk-ant-api03-" + "Ab1_" * 8, "ghp_" + "x9Y8" * 10, "the-key-of-this-client")
+SECRETS = (
+    "sk-ant-api03-" + "Ab1_" * 8,
+    "ghp_" + "x9Y8" * 10,
+    "the-key-of-this-client",
+    '"api_key": "correct-horse-battery"',
+)
 KNOWN = (b"the-key-of-this-client",)
 
 words = st.one_of(
@@ -135,3 +140,17 @@ def test_cache_control_that_moves_costs_one_message() -> None:
         body = bodies.add(json.dumps({"messages": marked, "model": "claude"}).encode())
     assert body.shared_messages == 18
     assert len(body.insert) < 2 * 500
+
+
+def test_a_secret_is_found_again_whatever_changes_around_it() -> None:
+    """What gives a secret away may stand before the bytes that are scanned anew, or change after them."""
+    secret = '\n"api_key": "correct-horse-battery"\n'
+    for gap in range(4000, 4200):
+        said = [{"role": "user", "content": secret + "x" * gap + end} for end in ("a", "bc")]
+        check([json.dumps({"messages": [message], "model": "m"}).encode() for message in said])
+    for name in ("api_key", "api-kee"):
+        said = [
+            {"role": "user", "content": "x" * 70 + f'"{key}": "correct-horse-battery"' + "y" * 5000}
+            for key in ("api_key", name)
+        ]
+        check([json.dumps({"messages": [message], "model": "m"}).encode() for message in said])

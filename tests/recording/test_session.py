@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 import warnings
@@ -125,12 +126,10 @@ def test_how_a_session_ends(
     home: Path, error: BaseException | None, ended: tuple[str, str | None, str | None]
 ) -> None:
     """An exception fails a session; leaving with 0 does not; Ctrl-C interrupts it."""
-    try:
-        with agentobs.session("ends"):
-            if error is not None:
-                raise error
-    except BaseException as raised:
-        assert raised is error
+    leaves = pytest.raises(type(error)) if error is not None else contextlib.nullcontext()
+    with leaves, agentobs.session("ends"):
+        if error is not None:
+            raise error
     outcome, reason, signature = end_of(home)
     assert (outcome, reason, signature and signature.partition("@")[0]) == ended
 

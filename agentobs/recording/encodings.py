@@ -1,0 +1,62 @@
+"""Content encodings: undone where nobody waits for it, and within bounds.
+
+The agent's thread hands an answer over as it came; a few kilobytes of gzip may hold gigabytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx2
+
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange
+
+DECODED_BYTES = 32 * 1024 * 1024
+"""How much of one body is decoded; what follows is lost, and leaves the session incomplete."""
+
+
+def decoded(exchange: ModelExchange) -> ModelExchange:
+    """Return an exchange with the content encoding of its answer undone; the same where it has none."""
+    answer = exchange.answer
+    if answer.encoding in ("", "identity"):
+        return exchange
+    chunks, lost = _decoded(answer)
+    return replace(
+        exchange,
+        answer=replace(answer, chunks=chunks, encoding=""),
+        lost_bytes=exchange.lost_bytes + lost,
+    )
+
+
+def _decoded(answer: Answer) -> tuple[tuple[Chunk, ...], int]:
+    """Undo gzip, deflate, br or zstd chunk by chunk, with the decoders that httpx2 has for the client.
+
+    Bytes that cannot be decoded (a stream cut inside a block) end the body where they begin. Returns the
+    chunks, and how many bytes of the first one that was too many are not in them.
+    """
+    stream = _Chunks(answer.chunks)
+    whole = httpx2.Response(200, headers={"content-encoding": answer.encoding}, stream=stream)
+    pieces: list[Chunk] = []
+    room = DECODED_BYTES
+    with contextlib.suppress(httpx2.DecodingError):
+        for data in whole.iter_bytes():
+            room -= len(data)
+            if room < 0:
+                return tuple(pieces), len(data)
+            if data:
+                pieces.append(Chunk(data, stream.now_ns))
+    return tuple(pieces), 0
+
+
+class _Chunks(httpx2.SyncByteStream):
+    """The bytes of chunks as a stream that knows when the current one arrived."""
+
+    def __init__(self, chunks: tuple[Chunk, ...]) -> None:
+        self._chunks, self.now_ns = chunks, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.now_ns = chunk.after_ns
+            yield chunk.data

@@ -1,0 +1,24 @@
+"""What may stand in a fact."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentobs.recording.derive import endpoint
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v1/messages?beta=true", "/v1/messages"),
+        ("/v1/messages/batches/msgbatch_01Ab/results", "/v1/messages/batches/:id/results"),
+        ("/v1/files/my-tax-return.pdf", "/v1/files/:id"),
+        ("/v1/my%20whole%20prompt", "/v1/:id"),
+        ("/v1/models/claude-sonnet-5", "/v1/models/:id"),
+        ("/model/anthropic.claude/invoke", "/model/:id/invoke"),
+        ("/", "/"),
+    ],
+)
+def test_an_endpoint_holds_the_providers_words_alone(path: str, told: str) -> None:
+    """Whatever a user may have chosen becomes `:id`."""
+    assert endpoint(path) == told

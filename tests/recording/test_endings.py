@@ -1,0 +1,267 @@
+"""Exchanges that nobody ends, and failures of ours: the recording says so, the agent never hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import AsyncAnthropic
+
+import agentobs
+from agentobs.recording import session as sessions
+from agentobs.recording import wire
+from agentobs.recording.home import existing_home
+from agentobs.recording.recorder import Recorder
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.records.exchanges import ModelExchange, Place
+from agentobs.sink import sink
+from tests.provider_script import message_events, script, streamed, text
+from tests.recording.test_wire import ASK, KEY, client, exchanges, facts, home, recorded
+
+__all__ = ["home"]
+STREAM = {"content-type": "text/event-stream"}
+
+
+def replied(*answers: httpx2.Response) -> httpx2.MockTransport:
+    left = iter(answers)
+    return httpx2.MockTransport(lambda request: next(left))
+
+
+def test_a_stream_that_is_dropped_unread_is_recorded(home: Path) -> None:
+    """Its exchange ends cancelled when the stream is collected."""
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        asked = client(provider)
+        with agentobs.session("dropped"):
+            asked.messages.create(**ASK, stream=True)
+            gc.collect()
+            assert not wire.take_open()
+    [session] = recorded(home)
+    [exchange] = exchanges(session)
+    assert (exchange.answer.status, exchange.answer.ending) == (200, "cancelled")
+
+
+def test_a_stream_whose_event_loop_is_gone_is_recorded(home: Path) -> None:
+    """Nobody can close it any more; what was read is kept."""
+    events = message_events(text("hello"))
+
+    async def body() -> Any:
+        for event in events:
+            yield event
+
+    async def main() -> Any:
+        http = httpx2.AsyncClient(
+            transport=replied(httpx2.Response(200, headers=STREAM, content=body()))
+        )
+        asked = agentobs.record(AsyncAnthropic(api_key=KEY, http_client=http))
+        stream = await asked.messages.create(**ASK, stream=True)
+        await stream.__anext__()
+        return stream
+
+    with agentobs.session("loop"):
+        stream = asyncio.run(main())
+        del stream
+        gc.collect()
+        assert not wire.take_open()
+    [session] = recorded(home)
+    [exchange] = exchanges(session)
+    assert (exchange.answer.body, exchange.answer.ending) == (events[0], "cancelled")
+
+
+def test_a_stream_that_is_still_held_ends_with_its_session(home: Path) -> None:
+    """It is recorded as it stands when its session ends; what is read later reaches the agent alone."""
+    with ServedProvider(
+        script(*[streamed(text("ok"))] * 2), ServeOptions(match="order")
+    ) as provider:
+        asked = client(provider)
+        with agentobs.session("held"):
+            stream = asked.messages.create(**ASK, stream=True)
+        outside = asked.messages.create(**ASK, stream=True)
+        [session, process] = recorded(home)
+        for each in (session, process):
+            assert [exchange.answer.ending for exchange in exchanges(each)] == ["cancelled"]
+        assert [fact["turn"] for fact in facts(existing_home(home), "attempts")] == [1, 1]
+        assert len(list(outside)) == len(message_events(text("ok")))
+        assert len(list(stream)) == len(message_events(text("ok")))
+
+
+def test_the_end_of_the_process_ends_its_exchanges(home: Path) -> None:
+    """A script that ends with an unread stream in its hands leaves a whole recording, and says nothing."""
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        told = (
+            "import agentobs, anthropic\n"
+            f"client = agentobs.record(anthropic.Anthropic(api_key={KEY!r}, base_url={provider.url!r}))\n"
+            "with agentobs.session('script'):\n"
+            f"    kept = client.messages.create(**{ASK!r}, stream=True)\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", told], capture_output=True, text=True, check=True
+        )
+    assert run.stderr == ""
+    [session] = recorded(home)
+    assert len(exchanges(session)) == 1
+
+
+def test_a_child_process_leaves_its_parents_exchanges_alone(home: Path) -> None:
+    """A fork while a stream is read records it once, from the parent."""
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        with agentobs.session("parent"):
+            stream = client(provider).messages.create(**ASK, stream=True)
+            child = os.fork()
+            if child == 0:
+                agentobs.stop_recorder()
+                os._exit(0)
+            os.waitpid(child, 0)
+            list(stream)
+    assert agentobs.stop_recorder()
+    assert [fact["outcome"] for fact in facts(existing_home(home), "attempts")] == ["ok"]
+
+
+def test_warnings_as_errors_change_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `-W error` a full disk and a broken tape stay ours: calls go through, the worker lives."""
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a bug of ours")
+
+    with ServedProvider(
+        script(*[streamed(text("ok"))] * 3), ServeOptions(match="order")
+    ) as provider:
+        asked = client(provider)
+        recorder = sessions.start_recorder()
+        assert recorder is not None
+        with warnings.catch_warnings(), agentobs.session("errors"):
+            warnings.simplefilter("error")
+            for target, name in ((os, "write"), (wire._Tape, "__init__"), (wire, "question_of")):
+                with monkeypatch.context() as patched:
+                    patched.setattr(target, name, broken)
+                    stream = asked.messages.create(**ASK, stream=True)
+                    assert len(list(stream)) == len(message_events(text("ok")))
+                    assert recorder.flush()
+        assert recorder._thread is not None
+        assert recorder._thread.is_alive()
+    assert recorder.statistics().dropped > 0
+
+
+def test_nothing_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is raised while a record is written costs that record alone, and is counted."""
+    taken: list[str] = []
+
+    def leaving(self: Recorder, *_: Any) -> None:
+        taken.append(threading.current_thread().name)
+        raise SystemExit(1)
+
+    with ServedProvider(script(streamed(text("ok"))), ServeOptions(match="order")) as provider:
+        asked = client(provider)
+        with pytest.warns(RuntimeWarning, match="SystemExit"), agentobs.session("leaving"):
+            with monkeypatch.context() as patched:
+                patched.setattr(Recorder, "_write_attempt", leaving)
+                list(asked.messages.create(**ASK, stream=True))
+                recorder = sessions.start_recorder()
+                assert recorder is not None
+                assert recorder.flush()
+    [session] = recorded(home)
+    assert (taken, session.dropped) == (["agentobs-recorder"], 1)
+
+
+def test_encodings_are_undone_by_the_recorder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's thread hands over the bytes as they came."""
+    given: list[ModelExchange] = []
+    monkeypatch.setattr(sink, "emit", given.append)
+    packed = gzip.compress(b"".join(message_events(text("hello"))))
+    answer = httpx2.Response(
+        200, headers={**STREAM, "content-encoding": "gzip"}, content=iter([packed])
+    )
+    http = httpx2.Client(transport=replied(answer))
+    wire.instrument(http, lambda: Place("s"))
+    with http.stream("POST", "http://provider.test/v1/messages") as response:
+        assert b"".join(response.iter_raw()) == packed
+    assert (given[0].answer.body, given[0].answer.encoding) == (packed, "gzip")
+
+
+def test_a_transport_is_left_as_it_is_entered(home: Path) -> None:
+    """The inner transport's own entering and leaving run, sync and async."""
+    seen: list[str] = []
+
+    class Inner(httpx2.MockTransport):
+        def __enter__(self) -> Any:
+            seen.append("enter")
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            seen.append("exit")
+
+        async def __aenter__(self) -> Any:
+            seen.append("aenter")
+            return self
+
+        async def __aexit__(self, *_: Any) -> None:
+            seen.append("aexit")
+
+    def inner() -> Inner:
+        return Inner(lambda request: httpx2.Response(200))
+
+    async def main() -> None:
+        async with agentobs.record(httpx2.AsyncClient(transport=inner())):
+            pass
+
+    with agentobs.record(httpx2.Client(transport=inner())):
+        pass
+    asyncio.run(main())
+    assert seen == ["enter", "exit", "aenter", "aexit"]
+
+
+def test_a_response_that_was_closed_unread_passes(home: Path) -> None:
+    """A transport may hand over a closed response; the agent gets it as without us."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        response = httpx2.Response(204, stream=httpx2.ByteStream(b"never read"))
+        response.close()
+        return response
+
+    http = agentobs.record(httpx2.Client(transport=httpx2.MockTransport(answer)))
+    with agentobs.session("closed"):
+        with http.stream("GET", "http://provider.test/v1/files") as response:
+            assert response.status_code == 204
+    [session] = recorded(home)
+    assert [each.answer.status for each in exchanges(session)] == [204]
+
+
+@pytest.mark.parametrize(
+    ("value", "known"),
+    [
+        ("anything", False),
+        ("not-a-key", False),
+        ("key-of-test-1", True),
+        ("x" * 16, True),
+        ("a1", False),
+    ],
+)
+def test_a_stand_in_is_no_secret(value: str, known: bool) -> None:
+    """A word in place of a key is left where it stands in the text."""
+    assert bool(wire._credentials(httpx2.Headers({"x-api-key": value}))) is known
+
+
+def test_arguments_with_the_name_of_a_secret_are_not_written(home: Path) -> None:
+    """Whatever their values look like."""
+
+    @agentobs.session("named")
+    def agent(question: str, password: str, options: dict[str, str]) -> None:
+        return None
+
+    agent("hello", "my dog's name", {"Api-Key": "letmein", "unit": "km"})
+    [session] = recorded(home)
+    hidden = "[redacted:argument]"
+    assert session.arguments == {
+        "question": "hello",
+        "password": hidden,
+        "options": {"Api-Key": hidden, "unit": "km"},
+    }

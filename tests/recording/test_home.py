@@ -1,0 +1,54 @@
+"""Which directories become a home, and what happens to those that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentobs.errors import HomeError
+from agentobs.recording.home import open_home
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_new_home_is_private(tmp_path: Path) -> None:
+    """It and its segments are for their owner alone; the directories above are as ever."""
+    home = open_home(tmp_path / "above" / "home")
+    assert (mode(home.path), mode(home.segments)) == (0o700, 0o700)
+    assert mode(tmp_path / "above") != 0o700
+
+
+@pytest.mark.parametrize("inside", ["main.py", "segments/intro.mp3"])
+def test_a_directory_of_other_things_is_left_alone(tmp_path: Path, inside: str) -> None:
+    """A project is refused, and nothing in it is changed."""
+    project = tmp_path / "project"
+    project.mkdir(mode=0o755)
+    (project / inside).parent.mkdir(exist_ok=True)
+    (project / inside).write_text("x")
+    project.chmod(0o755)
+    before = sorted(project.rglob("*"))
+    with pytest.raises(HomeError, match="holds other things") as refused:
+        open_home(project)
+    assert (refused.value.where, bool(refused.value.todo)) == (str(project), True)
+    assert (mode(project), sorted(project.rglob("*"))) == (0o755, before)
+
+
+def test_a_home_of_ours_is_tightened(tmp_path: Path) -> None:
+    """One that others can read is closed to them when it is opened again; so is an empty directory."""
+    home = open_home(tmp_path / "home")
+    home.key()
+    home.path.chmod(0o755)
+    assert mode(open_home(home.path).path) == 0o700
+    (tmp_path / "empty").mkdir(mode=0o755)
+    assert mode(open_home(tmp_path / "empty").path) == 0o700
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Neither for the home nor for its segments."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(HomeError, match="not a directory"):
+        open_home(tmp_path / "link")

@@ -1,0 +1,140 @@
+"""Secrets that are told in pieces."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.recording.recorder import response_content
+from agentobs.recording.streams import find_in_stream
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
+from agentobs.records.messages import assemble
+from agentobs.redaction import apply, redact
+
+KEY = "sk-ant-api03-" + "a1B2_" * 6
+FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+STREAM = {"content-type": "text/event-stream"}
+
+
+def line(event: dict[str, Any], **options: Any) -> bytes:
+    text = json.dumps(event, **options)
+    return f"event: {event['type']}\ndata: {text}\n\n".encode("utf-8", "surrogatepass")
+
+
+def stream(kind: str, pieces: list[str], **options: Any) -> list[bytes]:
+    """Return the events of an answer that tells one block in pieces, then another word."""
+    block = {"type": kind.removesuffix("_delta"), FIELDS[kind]: ""}
+    start = {"type": "content_block_start", "index": 0, "content_block": block}
+    deltas = [
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": kind, FIELDS[kind]: piece},
+        }
+        for piece in pieces
+    ]
+    head: dict[str, Any] = {
+        "type": "message_start",
+        "message": {"role": "assistant", "content": []},
+    }
+    return [line(each, **options) for each in (head, start, *deltas, {"type": "message_stop"})]
+
+
+def told(body: bytes, kind: str) -> str:
+    block = assemble(STREAM, body)["content"][0]
+    return str(block[FIELDS[kind]])
+
+
+def cut(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize("size", [1, 5, 7, 1000])
+@pytest.mark.parametrize("options", [{}, {"separators": (",", ":")}, {"sort_keys": True}], ids=str)
+def test_a_key_in_pieces_is_found(kind: str, size: int, options: dict[str, Any]) -> None:
+    """However small the pieces and however the JSON is written, only the placeholder is left."""
+    text = f'{{"q": "a\\"é\n{KEY} and {KEY}"}}'
+    body = b"".join(stream(kind, cut(text, size), **options))
+    findings = find_in_stream(body)
+    written = apply(body, findings)
+    assert told(body, kind) == text
+    assert told(written, kind) == text.replace(KEY, "[redacted:anthropic_key]")
+    assert find_in_stream(written) == []
+
+
+def test_a_credential_and_an_escaped_key_are_found() -> None:
+    """The key of the request is found in pieces, and one whose characters are escaped without need."""
+    body = b"".join(stream("text_delta", ["my-own", "-secret-1", "23!"]))
+    assert told(apply(body, find_in_stream(body, [b"my-own-secret-123"])), "text_delta") == (
+        "[redacted:credential]!"
+    )
+    hidden = b"".join(stream("text_delta", [KEY])).replace(b"sk-ant", b"\\u0073k\\u002dant")
+    written = apply(hidden, find_in_stream(hidden))
+    assert told(written, "text_delta") == "[redacted:anthropic_key]"
+
+
+def test_chunks_add_up_after_redaction() -> None:
+    """Each chunk is as long as its event is after redaction; the secret is in no byte of the content line."""
+    events = stream("text_delta", [*cut("say " + KEY, 5), " ok"])
+    chunks = tuple(Chunk(event, at) for at, event in enumerate(events))
+    content = response_content(exchange(Answer(200, STREAM, chunks, "complete")))
+    body, at = content["text"].encode(), 0
+    for size, after_ns in content["chunks"]:
+        piece = body[at : at + size]
+        assert piece.startswith(b"event:"), after_ns
+        assert json.loads(piece.split(b"data: ")[1])
+        at += size
+    assert at == len(body)
+    assert told(body, "text_delta") == "say [redacted:anthropic_key] ok"
+
+
+def exchange(answer: Answer, *secrets: bytes) -> ModelExchange:
+    question = Question("POST", "/v1/messages", {}, b"{}")
+    return ModelExchange(Place("s"), "a" * 32, 1, 2, 3, question, answer, secrets=secrets)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(sorted(FIELDS)),
+    st.lists(st.text(max_size=12) | st.just(KEY), max_size=5).map("".join),
+    st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_any_cut_reads_like_the_whole(
+    kind: str, text: str, sizes: list[int], ascii_only: bool
+) -> None:
+    """Redacting the stream and putting it together is the same as putting it together and redacting."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(text[at : at + size])
+        at += size
+    body = b"".join(stream(kind, pieces, ensure_ascii=ascii_only))
+    whole = redact(text.encode()).decode()
+    findings = find_in_stream(body)
+    assert told(apply(body, findings), kind) == whole
+    chunks = tuple(Chunk(body[at : at + 11], at) for at in range(0, len(body), 11))
+    content = response_content(exchange(Answer(200, STREAM, chunks, "complete")))
+    assert sum(size for size, _ in content["chunks"]) == len(content["text"].encode())
+
+
+def test_long_lines_cost_little() -> None:
+    """A stream with a key and megabytes of other lines is looked through in one go."""
+    long = [line({"type": "other", "text": "_delta " * 150_000}), b"x" * 1_000_000 + b"\r"]
+    deltas = stream("text_delta", [*cut(KEY, 2), "y" * 1_000_000])
+    before = time.thread_time_ns()
+    assert find_in_stream(b"".join([*long, *deltas, *long]))
+    assert time.thread_time_ns() - before < 1_000_000_000
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_looked_through(body: bytes) -> None:
+    """What is no stream has nothing in pieces, and nothing is raised."""
+    assert find_in_stream(body) == []
