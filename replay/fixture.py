@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.errors import DamagedError, ForeignError, RecordingError, UsageError
+from agentobs.recording.streams import find_in_stream
 from agentobs.records.canonical import canonical, digest
 from agentobs.records.exchanges import (
     Answer,
@@ -368,7 +369,8 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
     }
     lines = [header, *_exchange_lines(recording, models)]
     data = b"".join(_line(line) for line in lines)
-    if left := find(data):
+    left = [*find(data), *(f for e in models for f in find_in_stream(e.answer.body))]
+    if left:
         raise RecordingError(
             f"something that looks like a secret is left ({', '.join(sorted({f.kind for f in left}))})",
             todo="Nothing was written; take it out of the agent's input and record again",

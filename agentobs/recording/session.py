@@ -78,6 +78,7 @@ def start_recorder(home: str | None = None) -> Recorder | None:
             try:
                 _recorder = Recorder(open_home(home))
             except (HomeError, OSError) as error:
+                sink.give_up()
                 say_once(f"not recording: {error}")
                 return None
             sink.attach(_recorder)
