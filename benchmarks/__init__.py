@@ -1,0 +1,1 @@
+"""Benchmarks: what recording, replaying and starting cost, each against its floor in the same run."""
