@@ -12,12 +12,13 @@ import os
 import random as _random
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
 
-from agentobs.records.exchanges import ToolAnswer, ToolQuestion
+from agentobs.records.exchanges import ToolAnswer, ToolQuestion, WorldQuestion
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -95,6 +96,77 @@ def python_version() -> str:
     return sys.version.split()[0]
 
 
+class Abort:
+    """A way to stop a run from outside; thread-safe.
+
+    The loop looks at it at each event of a stream and after each batch of tools, and an answer that it
+    waits for is interrupted. Every look names its point, so that a replay can stop at the recorded one.
+    """
+
+    def __init__(self) -> None:
+        """Make one that has not stopped anything yet."""
+        self._is_set = False
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """Stop every run that has this abort, from any thread; a second call changes nothing."""
+        with self._lock:
+            self._is_set = True
+            waiting, self._waiting = self._waiting, set()
+        for loop, future in waiting:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop was closed: nobody waits there any more
+                loop.call_soon_threadsafe(_wake, future)
+
+    def reached(self, point: str, count: int) -> bool:
+        """Return whether the run is to stop here.
+
+        Args:
+            point: `turn:streaming`, `turn:dispatch` or `turn:tools`, the turn being a number.
+            count: events of the stream that were seen, or batches of tools that have ended.
+        """
+        return self._is_set
+
+    async def wait(self) -> None:
+        """Return when the run is to stop where it waits."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            if self._is_set:
+                return
+            self._waiting.add((loop, future))
+        try:
+            await future
+        finally:
+            with self._lock:
+                self._waiting.discard((loop, future))
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def nobody(question: WorldQuestion) -> Any:
+    """Answer for a world in which there is nobody: no consent, no word, no path inside any root."""
+    match question.kind:
+        case "consent":
+            return {"behaviour": "deny", "by": "nobody"}
+        case "path":
+            return [{"path": path, "inside": False} for path in question.asked]
+        case "steering" | "follow_up":
+            return []
+        case "check" | "tool_set" | "abort":
+            return None
+    assert_never(question.kind)
+
+
+def _not_stopped(tool_use_id: str) -> None:
+    """Leave a tool call alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What an agent may ask of the outside, as one frozen bundle of plain callables."""
@@ -103,6 +175,12 @@ class World:
     """The provider's client; its transport is where questions to the model are recorded."""
     run_tool: Callable[[ToolQuestion], Awaitable[ToolAnswer]]
     """Run one tool call and return its answer; never raises for a failing tool."""
+    stop_tool: Callable[[str], None] = _not_stopped
+    """Stop a tool call by its id, begun or not: its answer then comes soon, `aborted` unless it was done."""
+    ask: Callable[[WorldQuestion], Awaitable[Any]] = nobody
+    """Answer a question that is neither the model's nor a tool's to answer, with a JSON value."""
+    abort: Abort = field(default_factory=Abort)
+    """Says whether the run is to stop."""
     now: Callable[[], int] = now
     """Wall clock, nanoseconds since 1970."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -107,6 +107,10 @@ class Answer:
         return b"".join(chunk.data for chunk in self.chunks)
 
 
+QuerySource = Literal["main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary"]
+"""Who asks: the agent itself, an agent that it started, or one of the calls made for its upkeep."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where in a run something happened; every record carries it."""
@@ -121,6 +125,8 @@ class Place:
     """The turn within the lane, from 1, or None where nobody said."""
     span_id: str | None = None
     """The span that was open, 16 hex digits."""
+    query_source: QuerySource = "main"
+    """Who asks the model, or for whom a tool runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +162,24 @@ class ToolQuestion:
     """The parsed JSON input."""
 
 
-ToolOutcome = Literal["executed", "failed", "invalid", "unknown", "timeout"]
-"""What became of a tool call: it ran; it raised; its input did not fit; no such tool; too slow."""
+ToolOutcome = Literal[
+    "executed",
+    "failed",
+    "invalid",
+    "unknown",
+    "timeout",
+    "denied",
+    "skipped",
+    "aborted",
+    "duplicate",
+]
+"""What became of a tool call: it ran; it raised; its input did not fit; no such tool; too slow; it was
+not permitted; something else was said first; it was stopped or never begun; its id was used before."""
+
+MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
+    ("invalid", "unknown", "denied", "skipped", "duplicate")
+)
+"""Outcomes of calls that the loop answers itself: the world was not asked to run them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +190,8 @@ class ToolAnswer:
     """A string, or a list of content blocks."""
     is_error: bool = False
     outcome: ToolOutcome = "executed"
+    tries: int = 1
+    """How often the tool was begun; above 1 only for tools that allow retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +204,46 @@ class ToolExchange:
     duration_ns: int
     question: ToolQuestion
     answer: ToolAnswer
+
+
+AskKind = Literal["consent", "check", "path", "tool_set", "steering", "follow_up", "abort"]
+"""What the loop may ask the world beside model and tools:
+
+- `consent`: may this call run? A person answers, or nobody;
+- `check`: does the tool itself accept this input?
+- `path`: where do these paths lead, links resolved?
+- `tool_set`: which of the tools that may be missing are there in this turn?
+- `steering`, `follow_up`: what was said to the agent while it ran, or when it would have stopped?
+- `abort`: where was the run stopped? Told by the loop, not asked.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldQuestion:
+    """Something that the loop asks of the world, neither the model nor a tool."""
+
+    kind: AskKind
+    key: str
+    """What tells it from others of its kind in its lane, such as a tool_use id: the same in each replay."""
+    asked: Any = field(default=None, repr=False)
+    """The question itself, a JSON value; content."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldExchange:
+    """One question of that sort and the world's answer, a JSON value."""
+
+    place: Place
+    started_ns: int
+    """When it was asked, nanoseconds since 1970."""
+    duration_ns: int
+    question: WorldQuestion
+    answer: Any = field(repr=False)
+    """A JSON value; content."""
+
+
+Exchange = ModelExchange | ToolExchange | WorldExchange
+"""One question to the world and its recorded answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +271,7 @@ class Recording:
     signature: str | None
     dropped: int
     """Records of the session that are not in the journal; above 0 it cannot be frozen."""
-    exchanges: tuple[ModelExchange | ToolExchange, ...] = field(repr=False)
+    exchanges: tuple[Exchange, ...] = field(repr=False)
     """In the order in which they started."""
 
 

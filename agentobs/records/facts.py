@@ -201,6 +201,42 @@ class SpanEnd:
     error_type: Label | None
 
 
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """It was decided whether a tool call may run."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    tool_use_id: Label
+    tool: Label
+    at_ns: int
+    behaviour: Literal["allow", "deny"]
+    reason_type: Label
+    source: Label | None
+    resolver: Label
+    rule: Label | None
+    asked: bool
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorldAnswer:
+    """The world answered something that was neither the model's nor a tool's to answer."""
+
+    session_id: str
+    interaction_id: str | None
+    lane: Label
+    turn: int | None
+    kind: Label
+    key: Label
+    started_ns: int
+    duration_ns: int
+    answer_bytes: int
+    content: str | None
+
+
 Fact = (
     SessionStart
     | SessionEnd
@@ -210,6 +246,8 @@ Fact = (
     | UsageRow
     | ToolUse
     | ToolResult
+    | Permission
+    | WorldAnswer
     | Event
     | SpanStart
     | SpanEnd
@@ -224,6 +262,8 @@ TABLES: dict[type, str] = {
     UsageRow: "usage",
     ToolUse: "tool_uses",
     ToolResult: "tool_results",
+    Permission: "permissions",
+    WorldAnswer: "world_answers",
     Event: "events",
     SpanStart: "span_starts",
     SpanEnd: "span_ends",
