@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from anthropic import AsyncAnthropic
 
 from agentobs.agent import recovery, telling
-from agentobs.agent.dispatch import dispatch, live_tools
+from agentobs.agent.dispatch import dispatch
 from agentobs.agent.events import (
     Event,
     Message,
@@ -23,6 +23,7 @@ from agentobs.agent.events import (
     ToolDone,
     billed,
 )
+from agentobs.agent.execution import live_tools
 from agentobs.agent.model import attempt
 from agentobs.agent.state import (
     Conversation,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from anthropic import AsyncAnthropic
 
 from agentobs import tracing
-from agentobs.agent.dispatch import live_tools
 from agentobs.agent.events import Event
+from agentobs.agent.execution import live_tools
 from agentobs.agent.loop import run
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools import Tool

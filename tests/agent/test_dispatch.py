@@ -13,8 +13,9 @@ import httpx2
 import pytest
 
 from agentobs import tracing
-from agentobs.agent.dispatch import TOGETHER, batches, dispatch, live_tools
+from agentobs.agent.dispatch import TOGETHER, batches, dispatch
 from agentobs.agent.events import ToolDispatch, ToolDone
+from agentobs.agent.execution import live_tools
 from agentobs.agent.tools import Tool, tool
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 

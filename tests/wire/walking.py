@@ -9,8 +9,8 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from agentobs.agent.dispatch import live_tools
 from agentobs.agent.events import Message, Result
+from agentobs.agent.execution import live_tools
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools import declared
