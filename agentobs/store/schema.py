@@ -1,7 +1,9 @@
 """The layout of the store: migrations, each applied once, and views, made anew when their text changes.
 
-The SQL stands in `migrations/` and `views.sql`. A migration that was released is never edited; the next
-one is added.
+The SQL stands in `migrations/` and `views/`, both in the order of the files' names. A migration that was
+released is never edited; the next one is added. The views name no schema, so that the same text makes them
+inside the published file and in a live connection, where the fact tables are views too; they are made anew
+with each generation, so a change of theirs needs no migration.
 """
 
 from __future__ import annotations
@@ -94,7 +96,9 @@ def _without_comments(sql: str) -> str:
 
 @cache
 def _views() -> str:
-    return (_HERE / "views.sql").read_text("utf-8")
+    """Return the text of all views; a file may use the views of those before it."""
+    paths = sorted((_HERE / "views").glob("*.sql"))
+    return "\n".join(path.read_text("utf-8") for path in paths)
 
 
 def _applied(connection: duckdb.DuckDBPyConnection) -> int:

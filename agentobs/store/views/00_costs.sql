@@ -1,0 +1,103 @@
+-- Money, one row a call: usage times price. What people ask about it stands in 20_money.sql.
+
+CREATE OR REPLACE VIEW costs AS
+WITH each_price AS (
+    -- A price per million with six digits is a price per token with twelve: nothing is rounded.
+    SELECT
+        * EXCLUDE (certainty, note),
+        certainty AS price_certainty,
+        input_usd_per_million * 0.000001::DECIMAL(7, 6) AS input_usd_each,
+        output_usd_per_million * 0.000001::DECIMAL(7, 6) AS output_usd_each,
+        cache_read_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_read_usd_each,
+        cache_write_5m_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_write_5m_usd_each,
+        cache_write_1h_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_write_1h_usd_each,
+        web_search_usd_per_thousand * 0.001000::DECIMAL(7, 6) AS web_search_usd_each
+    FROM prices
+), priced AS (
+    SELECT
+        u.*,
+        p.price_certainty,
+        p.price_version,
+        (u.input_tokens * p.input_usd_each)::DECIMAL(38, 12) AS input_usd,
+        (u.output_tokens * p.output_usd_each)::DECIMAL(38, 12) AS output_usd,
+        (u.cache_read_tokens * p.cache_read_usd_each)::DECIMAL(38, 12) AS cache_read_usd,
+        (u.cache_write_5m_tokens * p.cache_write_5m_usd_each)::DECIMAL(38, 12) AS cache_write_5m_usd,
+        (u.cache_write_1h_tokens * p.cache_write_1h_usd_each)::DECIMAL(38, 12) AS cache_write_1h_usd,
+        (u.web_search_requests * p.web_search_usd_each)::DECIMAL(38, 12) AS server_tools_usd
+    FROM (
+        SELECT
+            *,
+            -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
+            input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens
+        FROM usage
+        WHERE billed
+    ) AS u
+    LEFT JOIN each_price AS p
+        ON u.model = p.model
+        AND u.service_tier IS NOT DISTINCT FROM p.service_tier
+        AND u.inference_geo IS NOT DISTINCT FROM p.inference_geo
+        AND u.speed IS NOT DISTINCT FROM p.speed
+        AND u.at_ns >= p.valid_from_ns
+        AND u.at_ns < p.valid_to_ns
+        AND u.prompt_tokens >= p.prompt_tokens_from
+        AND u.prompt_tokens < p.prompt_tokens_to
+)
+SELECT
+    session_id,
+    attempt_id,
+    iteration,
+    at_ns,
+    make_timestamp_ns(at_ns) AS sent_at,
+    kind,
+    model,
+    service_tier,
+    inference_geo,
+    speed,
+    input_tokens,
+    output_tokens,
+    cache_read_tokens,
+    cache_write_5m_tokens::HUGEINT + cache_write_1h_tokens AS cache_write_tokens,
+    cache_write_5m_tokens,
+    cache_write_1h_tokens,
+    web_search_requests,
+    input_usd,
+    output_usd,
+    cache_read_usd,
+    cache_write_5m_usd,
+    cache_write_1h_usd,
+    server_tools_usd,
+    input_usd + output_usd + cache_read_usd + cache_write_5m_usd + cache_write_1h_usd + server_tools_usd AS cost_usd,
+    CASE
+        WHEN price_certainty IS NULL THEN 'unpriced'
+        WHEN price_certainty = 'exact' THEN certainty
+        ELSE price_certainty
+    END AS cost_status,
+    price_version
+FROM priced;
+COMMENT ON VIEW costs IS 'What each billed call cost: usage times price, in six parts that add up. A response with iterations has one row for each.';
+COMMENT ON COLUMN costs.session_id IS 'The session.';
+COMMENT ON COLUMN costs.attempt_id IS 'The attempt.';
+COMMENT ON COLUMN costs.iteration IS '0 where the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN costs.sent_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN costs.kind IS 'What was sampled: `message`, `compaction` and others.';
+COMMENT ON COLUMN costs.model IS 'The model that is billed.';
+COMMENT ON COLUMN costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
+COMMENT ON COLUMN costs.inference_geo IS 'Where inference ran, or NULL.';
+COMMENT ON COLUMN costs.speed IS '`standard` or `fast`, or NULL.';
+COMMENT ON COLUMN costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN costs.output_tokens IS 'Output, reasoning included. [tokens]';
+COMMENT ON COLUMN costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
+COMMENT ON COLUMN costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
+COMMENT ON COLUMN costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
+COMMENT ON COLUMN costs.output_usd IS 'Part of cost_usd: output. [USD]';
+COMMENT ON COLUMN costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
+COMMENT ON COLUMN costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
+COMMENT ON COLUMN costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
+COMMENT ON COLUMN costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
+COMMENT ON COLUMN costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
+COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts; `estimated`: see prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN costs.price_version IS 'The version of genai-prices that was asked.';
