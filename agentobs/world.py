@@ -158,7 +158,7 @@ async def nobody(question: WorldQuestion) -> Any:
             return [{"path": path, "inside": False} for path in question.asked]
         case "steering" | "follow_up":
             return []
-        case "check" | "tool_set" | "abort":
+        case "check" | "tool_set" | "spent_today" | "abort":
             return None
     assert_never(question.kind)
 

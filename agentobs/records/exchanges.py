@@ -206,13 +206,16 @@ class ToolExchange:
     answer: ToolAnswer
 
 
-AskKind = Literal["consent", "check", "path", "tool_set", "steering", "follow_up", "abort"]
+AskKind = Literal[
+    "consent", "check", "path", "tool_set", "spent_today", "steering", "follow_up", "abort"
+]
 """What the loop may ask the world beside model and tools:
 
 - `consent`: may this call run? A person answers, or nobody;
 - `check`: does the tool itself accept this input?
 - `path`: where do these paths lead, links resolved?
 - `tool_set`: which of the tools that may be missing are there in this turn?
+- `spent_today`: how much was spent today, in USD as decimal text?
 - `steering`, `follow_up`: what was said to the agent while it ran, or when it would have stopped?
 - `abort`: where was the run stopped? Told by the loop, not asked.
 """
@@ -281,4 +284,20 @@ def weight(record: object) -> int:
         return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
     if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
         return 1024 + len(record.answer.content)
+    if isinstance(record, WorldExchange):
+        return 1024 + _characters(record.question.asked) + _characters(record.answer)
     return 1024
+
+
+def _characters(value: Any) -> int:
+    """Return about how many characters the texts in a JSON value have; what is nested very deep counts little."""
+    total, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                total += len(text)
+            case dict() as inner:
+                waiting += inner.values()
+            case list() as inner:
+                waiting += inner
+    return total
