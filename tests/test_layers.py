@@ -34,7 +34,7 @@ NEVER = {
 }
 """What a room must not know, though it lies lower or beside."""
 
-DEFERRED = ("agentobs/cli/", "agentobs/__init__.py", "agentobs/ledger.py", "replay/plugin.py")
+DEFERRED = ("agentobs/cli/", "agentobs/__init__.py", "agentobs/ledger/", "replay/plugin.py")
 """Where an import inside a function is allowed: start-up is paid there."""
 
 AMBIENT = re.compile(

@@ -3,15 +3,25 @@
 Anthropic's `input_tokens` leaves cached tokens out, so the buckets add up without overlap. A response
 may list `iterations` (server-side compaction, advisor, fallback): those are what is billed, each at its
 own model, and the top-level counts are kept beside them for comparison, not billed.
+
+Nothing that the provider counted is dropped: kinds of server requests and counts that we do not know are
+kept by their names. A count that is none (negative, null, fractional, beyond `MOST`) is zero, and the row
+says so: it is an estimate, and its note names the count.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Certainty = Literal["exact", "lower_bound"]
-"""Whether the counts are the final ones, or those of a stream that never told its last."""
+from agentobs.records.labels import is_label
+
+Certainty = Literal["exact", "lower_bound", "estimated"]
+"""Whether the counts are the final ones, those of a stream that never told its last, or partly unreadable."""
+
+MOST = 10**12
+"""A count beyond this is none: no context window holds a millionth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +57,47 @@ class Usage:
     speed: str | None
     """`standard` or `fast`."""
     certainty: Certainty
+    web_fetch_requests: int = 0
+    """Pages that the provider fetched; they cost their tokens and nothing more."""
+    code_execution_requests: int = 0
+    """Runs of code by the provider; their time is billed beyond a free allowance, which no usage tells."""
+    server_requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests of other kinds that the provider ran, by its name for them: they have no price here."""
+    other_counts: Mapping[str, int] = field(default_factory=dict)
+    """Counts that this version does not know, by their names, those within an object after its name and a dot."""
+    note: str | None = None
+    """Why the counts are an estimate: `<count>:<what it was>`, several joined by `/`."""
+    batch_result_id: str | None = None
+    """`<batch id>/<custom_id>` of a result of the batch API: it counts once, however often it is fetched."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The size of the prompt, which decides the tier of prices."""
+        written = self.cache_write_5m_tokens + self.cache_write_1h_tokens
+        return self.input_tokens + self.cache_read_tokens + written
+
+    @property
+    def has_unpriced_requests(self) -> bool:
+        """Whether the provider ran something whose price does not follow from the counts."""
+        return self.code_execution_requests > 0 or bool(self.server_requests)
 
 
-def usage_rows(model: str, usage: dict[str, Any], certainty: Certainty) -> list[Usage]:
+def usage_rows(
+    model: str, usage: Mapping[str, Any], certainty: Certainty, batch_result_id: str | None = None
+) -> list[Usage]:
     """Return the usage of one response: the top level first, then its iterations.
 
-    `usage` is the provider's object; counts that are missing, null, negative or no integer count as zero.
+    Args:
+        model: the model of the response, which iterations have that name none.
+        usage: the provider's object.
+        certainty: what is known of the counts before they are read.
+        batch_result_id: see `Usage`.
     """
     listed = usage.get("iterations")
     entries = [e for e in listed if isinstance(e, dict)] if isinstance(listed, list) else []
-    top = _row(0, "message", not entries, model, usage, usage, certainty)
-    rows = [top]
+    rows = [_row(0, "message", not entries, model, usage, usage, certainty, batch_result_id)]
     for number, entry in enumerate(entries, 1):
-        kind = entry.get("type")
-        own = entry.get("model")
+        kind, own = entry.get("type"), entry.get("model")
         rows.append(
             _row(
                 number,
@@ -70,9 +107,63 @@ def usage_rows(model: str, usage: dict[str, Any], certainty: Certainty) -> list[
                 entry,
                 usage,
                 certainty,
+                batch_result_id,
             )
         )
     return rows
+
+
+_TOKENS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+_LIFETIMES = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
+_SERVER = ("web_search_requests", "web_fetch_requests", "code_execution_requests")
+_KNOWN = frozenset((*_TOKENS, "cache_creation", "output_tokens_details", "server_tool_use"))
+
+
+class _Counts:
+    """Reads counts, and remembers what was none."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def read(self, values: Mapping[str, Any], name: str, *, needed: bool = False) -> int:
+        """Return a count; one that may be missing is zero where it is missing or null."""
+        value = values.get(name)
+        if value is None and not needed:
+            return 0
+        wrong = _wrong(value, name in values)
+        if wrong is not None:
+            self.notes.append(f"{name}:{wrong}" if is_label(name) else f"unnamed:{wrong}")
+            return 0
+        assert isinstance(value, int)
+        return value
+
+    def note(self) -> str | None:
+        """Return what was none as one label."""
+        said = ""
+        for text in dict.fromkeys(self.notes):
+            longer = f"{said}/{text}" if said else text
+            if not is_label(longer):
+                break
+            said = longer
+        return said or ("counts:unreadable" if self.notes else None)
+
+
+def _wrong(value: object, is_there: bool) -> str | None:
+    """Say what a value is that is no count, or None where it is one."""
+    if value is None:
+        return "null" if is_there else "missing"
+    if isinstance(value, bool):
+        return "bool"
+    if not isinstance(value, int):
+        return "no_integer"
+    if value < 0:
+        return "negative"
+    return "huge" if value > MOST else None
 
 
 def _row(
@@ -80,50 +171,94 @@ def _row(
     kind: str,
     billed: bool,
     model: str,
-    counts: dict[str, Any],
-    whole: dict[str, Any],
+    counts: Mapping[str, Any],
+    whole: Mapping[str, Any],
     certainty: Certainty,
+    batch_result_id: str | None,
 ) -> Usage:
-    written_5m, written_1h = _cache_writes(counts)
-    details = _dict(counts.get("output_tokens_details"))
-    server = _dict(whole.get("server_tool_use")) if iteration in (0, 1) else {}
+    reader = _Counts()
+    input_tokens = reader.read(counts, "input_tokens", needed=True)
+    output_tokens = reader.read(counts, "output_tokens", needed=True)
+    cache_read = reader.read(counts, "cache_read_input_tokens")
+    written_5m, written_1h = _cache_writes(counts, reader)
+    details = _dict(counts, "output_tokens_details", reader)
+    reasoning = reader.read(details, "thinking_tokens") if "thinking_tokens" in details else None
+    # The provider counts the requests of its tools once for all iterations: they stand with the first.
+    server = _dict(whole, "server_tool_use", reader) if iteration in (0, 1) else {}
+    known = {name: reader.read(server, name) for name in _SERVER}
+    others = {name: reader.read(server, name) for name in server if name not in _SERVER}
+    if _is_redeemed(whole):
+        reader.notes.append("fallback_credit:redeemed")
+    note = reader.note()
     return Usage(
         iteration=iteration,
         kind=kind,
         billed=billed,
         model=model,
-        input_tokens=_count(counts.get("input_tokens")),
-        output_tokens=_count(counts.get("output_tokens")),
-        reasoning_tokens=_count(details["thinking_tokens"])
-        if "thinking_tokens" in details
-        else None,
-        cache_read_tokens=_count(counts.get("cache_read_input_tokens")),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        reasoning_tokens=reasoning,
+        cache_read_tokens=cache_read,
         cache_write_5m_tokens=written_5m,
         cache_write_1h_tokens=written_1h,
-        web_search_requests=_count(server.get("web_search_requests")),
+        web_search_requests=known["web_search_requests"],
         service_tier=_text(whole.get("service_tier")),
         inference_geo=_text(whole.get("inference_geo")),
         speed=_text(whole.get("speed")),
-        certainty=certainty,
+        certainty="estimated" if note else certainty,
+        web_fetch_requests=known["web_fetch_requests"],
+        code_execution_requests=known["code_execution_requests"],
+        server_requests={name: count for name, count in others.items() if count and is_label(name)},
+        other_counts=dict(_others(counts)),
+        note=note,
+        batch_result_id=batch_result_id,
     )
 
 
-def _cache_writes(counts: dict[str, Any]) -> tuple[int, int]:
-    """Return (5 m, 1 h): what the split does not name was written for 5 minutes, the default lifetime."""
-    split = _dict(counts.get("cache_creation"))
-    written_1h = _count(split.get("ephemeral_1h_input_tokens"))
-    written_5m = _count(split.get("ephemeral_5m_input_tokens"))
-    rest = _count(counts.get("cache_creation_input_tokens")) - written_5m - written_1h
+def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]:
+    """Return (5 m, 1 h): what the split does not name was written for 5 minutes, the default lifetime.
+
+    Where the split names a lifetime that we do not know, or more than the total, the row is an estimate.
+    """
+    split = _dict(counts, "cache_creation", reader)
+    written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)
+    total = reader.read(counts, "cache_creation_input_tokens")
+    strange = [name for name in split if name not in _LIFETIMES and split[name]]
+    reader.notes += [f"{name}:unknown" for name in strange if is_label(name)]
+    rest = total - written_5m - written_1h
+    if rest and split and not strange:
+        reader.notes.append(f"cache_creation:{'less' if rest > 0 else 'more'}_than_total")
     return written_5m + max(rest, 0), written_1h
 
 
-def _count(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
-        return value
-    return 0
+def _others(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the counts that have no column of their own."""
+    for name, value in counts.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        found = [(name, value), *((f"{name}.{key}", own) for key, own in inner)]
+        for full, count in found:
+            if not _is_known(full) and is_label(full) and _wrong(count, True) is None:
+                yield full, count
 
 
-def _dict(value: object) -> dict[str, Any]:
+def _is_known(name: str) -> bool:
+    outer, _, inner = name.partition(".")
+    if not inner:
+        return outer in _KNOWN
+    return outer == "server_tool_use" or inner in (*_LIFETIMES, "thinking_tokens")
+
+
+def _is_redeemed(usage: Mapping[str, Any]) -> bool:
+    """Return whether a credit changed the bill: it is then that of another split of the same tokens."""
+    credit = usage.get("fallback_credit")
+    status = credit.get("status") if isinstance(credit, dict) else None
+    return isinstance(status, dict) and status.get("type") == "redeemed"
+
+
+def _dict(counts: Mapping[str, Any], name: str, reader: _Counts) -> Mapping[str, Any]:
+    value = counts.get(name)
+    if value is not None and not isinstance(value, dict):
+        reader.notes.append(f"{name}:no_object")
     return value if isinstance(value, dict) else {}
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs import ledger
+from agentobs.ledger import book
 from agentobs.ledger import FOREVER, Context, UnitPrices, resolve
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
@@ -87,7 +88,7 @@ def test_the_sum_is_that_of_the_price_list(
     ).total_price
     price = lists_searches.get_prices(datetime.fromtimestamp(at_ns // SECOND, UTC), context)
     if price.web_searches_kcount is None:
-        expected += ledger.WEB_SEARCH_USD_PER_THOUSAND * searches / 1000
+        expected += book.WEB_SEARCH_USD_PER_THOUSAND * searches / 1000
     assert money(unit, counts, searches) == expected
 
 
@@ -299,7 +300,8 @@ def test_an_unknown_model_is_remembered(tmp_path: Path, monkeypatch: pytest.Monk
     with plain(home) as connection:
         sql = "SELECT cost_usd, cost_status, price_version FROM costs"
         assert connection.execute(sql).fetchall() == [(None, "unknown_model", "0.2.3")] * 2
-    monkeypatch.setattr(ledger, "price_version", lambda: "0.2.9")
+    for module in (ledger, book):
+        monkeypatch.setattr(module, "price_version", lambda: "0.2.9")
     write_facts(home, [usage_row(3)])
     ingest(home)
     assert sorted(asked) == ["claude-sonnet-5-5", "nobody", "nobody"]

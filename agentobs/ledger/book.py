@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
+
+from agentobs.ledger.money import price_of_one
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
@@ -119,6 +121,13 @@ class UnitPrices:
     """What was added to the price list or assumed, for people."""
     price_version: str
     """The version of genai-prices that was asked."""
+    picodollars_each: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
+    """What one unit of each of the six parts costs; None where the model is unknown."""
+
+    def __post_init__(self) -> None:
+        """Work out the prices of single units."""
+        each = prices_of_one(self.rates) if self.rates else None
+        object.__setattr__(self, "picodollars_each", each)
 
 
 @cache
@@ -142,6 +151,61 @@ def resolve(context: Context) -> list[UnitPrices]:
         listed = _listed(model, context, _instant(period[0]))
         found += [_unit_prices(context, period, sizes, listed) for sizes in _sizes(listed.price)]
     return found
+
+
+class PriceBook:
+    """The prices of every context that was asked for, each looked up once."""
+
+    def __init__(self) -> None:
+        """Know nothing yet; the first lookup loads the price list."""
+        self._found: dict[Context, list[UnitPrices]] = {}
+
+    @property
+    def version(self) -> str:
+        """The version of the prices."""
+        return price_version()
+
+    def resolve(self, context: Context) -> list[UnitPrices]:
+        """Return the unit prices of a context: one for each period and range of prompt sizes, without gaps."""
+        found = self._found.get(context)
+        if found is None:
+            found = resolve(context)
+            if len(self._found) < KNOWN_CONTEXTS:
+                self._found[context] = found
+        return found
+
+    def at(self, context: Context, at_ns: int, prompt_tokens: int) -> UnitPrices:
+        """Return the unit prices that hold at an instant for a prompt of this size."""
+        at_ns = min(max(at_ns, 0), FOREVER - 1)
+        return next(
+            unit
+            for unit in self.resolve(context)
+            if unit.valid_from_ns <= at_ns < unit.valid_to_ns
+            and unit.prompt_tokens_from <= prompt_tokens < unit.prompt_tokens_to
+        )
+
+
+KNOWN_CONTEXTS = 4096
+"""How many contexts a book remembers; a provider that names a new model each time fills no memory."""
+
+
+@cache
+def in_force() -> PriceBook:
+    """Return the prices of this process."""
+    return PriceBook()
+
+
+def prices_of_one(rates: Rates) -> tuple[int, ...]:
+    """Return what one unit of each part costs, in picodollars."""
+    million = (
+        rates.input,
+        rates.output,
+        rates.cache_read,
+        rates.cache_write_5m,
+        rates.cache_write_1h,
+    )
+    tokens = [price_of_one(price, 1_000_000) for price in million]
+    return (*tokens, price_of_one(rates.web_search, 1000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +298,7 @@ def _unit_prices(
 ) -> UnitPrices:
     rates, is_exact, notes = _rates(listed, sizes[0]), listed.is_exact, listed.notes
     if not _fits(rates):
+        rates = Rates(*(round(value, DIGITS) for value in dataclasses.astuple(rates)))
         is_exact, notes = False, (*notes, f"rounded to {DIGITS} digits")
     certainty: Certainty = "exact" if is_exact else "estimated"
     note = "; ".join(notes) or None

@@ -1,0 +1,49 @@
+"""The ledger: what a model's tokens cost, exactly, and how sure that is.
+
+`cost_of` prices one row of usage, a `Meter` adds up while an agent runs, and the store multiplies the
+same unit prices in SQL. Prices come from genai-prices, which is pinned, dated and works offline, and from
+an overlay of ours for what it lacks. Nothing here reads a clock: a price list is a set of periods.
+"""
+
+from __future__ import annotations
+
+from agentobs.ledger.book import (
+    FOREVER,
+    Context,
+    PriceBook,
+    Rates,
+    UnitPrices,
+    in_force,
+    price_version,
+    resolve,
+)
+from agentobs.ledger.cost import Cost, Part, cost_of
+from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
+from agentobs.ledger.models import canonical_model
+from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.ledger.runaway import Runaway, runaway
+
+__all__ = [
+    "FOREVER",
+    "PARTS",
+    "Context",
+    "Cost",
+    "CostStatus",
+    "Meter",
+    "Part",
+    "PartName",
+    "PriceBook",
+    "Rates",
+    "Runaway",
+    "Spent",
+    "UnitPrices",
+    "canonical_model",
+    "cost_of",
+    "in_force",
+    "price_version",
+    "resolve",
+    "runaway",
+    "say_unknown",
+    "to_usd",
+    "warm",
+]

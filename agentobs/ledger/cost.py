@@ -1,0 +1,124 @@
+"""Costs: what one row of usage comes to, in six parts that add up to the last digit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from agentobs.ledger.book import Context, PriceBook, UnitPrices, in_force
+from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.records.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the six parts of a cost."""
+
+    units: int
+    """Tokens, or web searches."""
+    picodollars_each: int | None
+    """The price of one unit; None where the model is unknown."""
+
+    @property
+    def picodollars(self) -> int | None:
+        """What the part costs; None where the model is unknown."""
+        return None if self.picodollars_each is None else self.units * self.picodollars_each
+
+    @property
+    def usd(self) -> Decimal | None:
+        """What the part costs, in dollars."""
+        return None if self.picodollars is None else to_usd(self.picodollars)
+
+    @property
+    def usd_each(self) -> Decimal | None:
+        """The price of one unit, in dollars."""
+        return None if self.picodollars_each is None else to_usd(self.picodollars_each)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one billed row of usage costs."""
+
+    context: Context
+    """What decided the price."""
+    input: Part
+    """Input neither read from nor written to the cache."""
+    output: Part
+    """Output, reasoning included."""
+    cache_read: Part
+    """Input read from the cache."""
+    cache_write_5m: Part
+    """Input written to the cache for 5 minutes."""
+    cache_write_1h: Part
+    """Input written to the cache for 1 hour."""
+    server_tools: Part
+    """Web searches."""
+    status: CostStatus
+    note: str | None
+    """What was added to the price list or assumed, or which count was unreadable, for people."""
+    price_version: str
+    """The version of the prices that were used."""
+
+    @property
+    def parts(self) -> dict[PartName, Part]:
+        """The six parts by name."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    @property
+    def picodollars(self) -> int | None:
+        """The sum of the parts; None, never 0, where the model is unknown."""
+        known = [p.picodollars for p in self.parts.values() if p.picodollars is not None]
+        return sum(known) if len(known) == len(PARTS) else None
+
+    @property
+    def usd(self) -> Decimal | None:
+        """The sum of the parts in dollars; None, never 0, where the model is unknown."""
+        return None if self.picodollars is None else to_usd(self.picodollars)
+
+
+def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
+    """Return what a row of usage costs, billed or not.
+
+    Args:
+        usage: one row, priced at its own model, context and size of prompt.
+        at_ns: when the call was sent, nanoseconds since 1970: the prices of that day hold.
+        book: the prices; default the ones in force. The first use loads them, which takes 0.4 s.
+    """
+    prices = book or in_force()
+    unit = prices.at(context_of(usage), at_ns, usage.prompt_tokens)
+    each = unit.picodollars_each or (None,) * len(PARTS)
+    notes = [text for text in (unit.note, usage.note) if text]
+    parts = map(Part, units_of(usage), each)
+    return Cost(
+        context=unit.context,
+        **dict(zip(PARTS, parts, strict=True)),
+        status=status_of(unit, usage),
+        note="; ".join(notes) or None,
+        price_version=unit.price_version,
+    )
+
+
+def units_of(usage: Usage) -> tuple[int, ...]:
+    """Return the units of each part."""
+    return (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_5m_tokens,
+        usage.cache_write_1h_tokens,
+        usage.web_search_requests,
+    )
+
+
+def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
+    """Return how sure a cost is: what the price leaves open goes before what the counts do."""
+    if unit.certainty != "exact":
+        return unit.certainty
+    if usage.certainty == "exact" and usage.has_unpriced_requests:
+        return "lower_bound"
+    return usage.certainty
+
+
+def context_of(usage: Usage) -> Context:
+    """Return what decides the price of a row of usage."""
+    return Context(usage.model, usage.service_tier, usage.inference_geo, usage.speed)

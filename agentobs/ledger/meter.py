@@ -1,0 +1,182 @@
+"""The meter: what has been spent so far, kept up while an agent runs.
+
+Adding a call costs an append; it is priced when somebody reads, or when many wait. Sums of integers do
+not depend on the order in which calls came, and a call that is added by several threads is never lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from agentobs.errors import say_once
+from agentobs.ledger.book import Context, PriceBook, in_force
+from agentobs.ledger.cost import cost_of
+from agentobs.ledger.models import canonical_model
+from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.records.labels import is_label
+from agentobs.records.usage import Certainty, Usage, usage_rows
+
+WAITING = 1024
+"""How many rows may wait to be priced before the one who adds prices them."""
+UNNAMED = "unnamed"
+"""Stands for the name of a model that is no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """A sum of costs, and how sure it is."""
+
+    calls: int = 0
+    """Billed rows of usage: a response with iterations has one for each."""
+    picodollars: Mapping[PartName, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    """What the priced ones cost, by part."""
+    tokens: Mapping[PartName, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
+    """Tokens (and web searches) of all of them, by part."""
+    uncertain: Mapping[CostStatus, int] = field(default_factory=dict)
+    """How many are not exact, by their status."""
+
+    @property
+    def unpriced_calls(self) -> int:
+        """Rows of models without a price; `usd` leaves them out."""
+        return self.uncertain.get("unknown_model", 0)
+
+    @property
+    def calls_not_exact(self) -> int:
+        """Rows whose cost is not exact, unpriced ones included."""
+        return sum(self.uncertain.values())
+
+    @property
+    def status(self) -> CostStatus:
+        """`unknown_model` where nothing has a price, else the least sure of: exact, lower_bound, estimated.
+
+        A sum that leaves out rows without a price is a lower bound.
+        """
+        if self.calls and self.calls == self.unpriced_calls:
+            return "unknown_model"
+        if self.uncertain.get("estimated"):
+            return "estimated"
+        return "lower_bound" if self.calls_not_exact else "exact"
+
+    @property
+    def usd(self) -> Decimal | None:
+        """What the priced rows cost, in dollars; None, never 0, where none of them has a price."""
+        if self.status == "unknown_model":
+            return None
+        return to_usd(sum(self.picodollars.values()))
+
+    @property
+    def usd_by_part(self) -> dict[PartName, Decimal]:
+        """The six parts of `usd`, in dollars."""
+        return {name: to_usd(self.picodollars[name]) for name in PARTS}
+
+    def __add__(self, other: Spent) -> Spent:
+        """Return both together."""
+        return Spent(
+            self.calls + other.calls,
+            {name: self.picodollars[name] + other.picodollars[name] for name in PARTS},
+            {name: self.tokens[name] + other.tokens[name] for name in PARTS},
+            {
+                status: self.uncertain.get(status, 0) + other.uncertain.get(status, 0)
+                for status in (*self.uncertain, *other.uncertain)
+            },
+        )
+
+
+class Meter:
+    """Adds up usage by model; any thread may add and read."""
+
+    def __init__(self, book: PriceBook | None = None) -> None:
+        """Start at nothing, with the prices in force or with others."""
+        self._book = book
+        self._waiting: deque[tuple[Usage, int]] = deque()
+        self._spent: dict[str, Spent] = {}
+        self._seen: set[tuple[str, int]] = set()
+        # Reentrant: the garbage collector may end an exchange, and so add it, while one is read.
+        self._lock = threading.RLock()
+
+    def add(
+        self,
+        model: str,
+        usage: Mapping[str, Any],
+        at_ns: int,
+        certainty: Certainty = "exact",
+    ) -> None:
+        """Add the usage object of one response, as the provider gave it.
+
+        Args:
+            model: the model of the response.
+            usage: the provider's object, iterations and all.
+            at_ns: when the call was sent, nanoseconds since 1970.
+            certainty: `lower_bound` for a stream that ended before its last counts.
+        """
+        self.add_rows((row, at_ns) for row in usage_rows(model, usage, certainty))
+
+    def add_rows(self, rows: Iterable[tuple[Usage, int]]) -> None:
+        """Add rows of usage with the instants of their calls; those that are not billed are left out."""
+        self._waiting.extend(row for row in rows if row[0].billed)
+        if len(self._waiting) > WAITING:
+            self._settle()
+
+    def total(self) -> Spent:
+        """Return everything together."""
+        return sum(self.by_model().values(), Spent())
+
+    def by_model(self) -> dict[str, Spent]:
+        """Return the sums by canonical name of the model, the most expensive first."""
+        with self._lock:
+            self._settle()
+            spent = dict(self._spent)
+        return dict(sorted(spent.items(), key=lambda item: (-_size(item[1]), item[0])))
+
+    def _settle(self) -> None:
+        with self._lock:
+            while self._waiting:
+                usage, at_ns = self._waiting.popleft()
+                if self._is_new(usage):
+                    self._price(usage, at_ns)
+
+    def _is_new(self, usage: Usage) -> bool:
+        """Return whether a result of the batch API was not counted before."""
+        if usage.batch_result_id is None:
+            return True
+        key = (usage.batch_result_id, usage.iteration)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+    def _price(self, usage: Usage, at_ns: int) -> None:
+        cost = cost_of(usage, at_ns, self._book)
+        name = canonical_model(usage.model) if is_label(usage.model) else UNNAMED
+        if cost.status == "unknown_model":
+            say_unknown(name)
+        one = Spent(
+            1,
+            {part: each.picodollars or 0 for part, each in cost.parts.items()},
+            {part: each.units for part, each in cost.parts.items()},
+            {} if cost.status == "exact" else {cost.status: 1},
+        )
+        self._spent[name] = self._spent.get(name, Spent()) + one
+
+
+def say_unknown(model: str) -> None:
+    """Tell people once that a model has no price."""
+    say_once(
+        f"no price is known for model {model}: its calls cost NULL, not 0, and sums leave them out. "
+        "Give it a price in prices.toml, or install a newer genai-prices.",
+        about=f"no price for {model}",
+    )
+
+
+def warm() -> None:
+    """Load the price list, which takes 0.4 s once in a process: call it in a thread, early."""
+    in_force().resolve(Context(UNNAMED))
+
+
+def _size(spent: Spent) -> int:
+    return sum(spent.picodollars.values())

@@ -1,0 +1,53 @@
+"""Names of models: one canonical name for all the ways to write the same model.
+
+    claude-sonnet-4-5-20250929, claude-sonnet-4-5-latest, claude-sonnet-4.5, claude-4-5-sonnet,
+    us.anthropic.claude-sonnet-4-5-20250929-v1:0, claude-sonnet-4-5@20250929   ->  claude-sonnet-4-5
+
+Names group; prices do not follow from them. The forms of the cloud platforms are those of
+platform.claude.com/docs/en/about-claude/models/overview, 2026-11.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_BEFORE = re.compile(r"^.*(?=claude-)", re.DOTALL)
+"""Whoever serves it: `anthropic/`, `us.anthropic.`, `arn:aws:bedrock:...:`, `publishers/anthropic/models/`."""
+_AFTER = re.compile(
+    r"(?:\[\w+\]"  # a window of the client's, as in `claude-opus-5[1m]`
+    r"|[-@](?:20\d{6}|20\d\d-\d\d-\d\d|latest|default|preview)"
+    r"|-v[1-9](?::\d+)?(?::\d+k)?"  # a revision of a platform's
+    r")$"
+)
+_FAMILY_LAST = re.compile(r"claude-(\d+)(?:-(\d))?-([a-z]+)$")
+_FAMILY_FIRST = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d+))?$")
+
+
+@lru_cache(maxsize=4096)
+def canonical_model(name: str) -> str:
+    """Return the one name of a model; a name that is none of Claude's comes back as it is."""
+    if "claude-" not in name or len(name) > 256:
+        return name
+    plain = _BEFORE.sub("", name)
+    old = re.match(r"claude-v(\d)(?::(\d+))?", plain)
+    if old:  # claude-v1, and the platform's claude-v2:1
+        return f"claude-{old[1]}" + (f".{old[2]}" if old[2] and old[2] != "0" else "")
+    while (shorter := _AFTER.sub("", plain)) != plain:
+        plain = shorter
+    if re.fullmatch(r"claude-(?:2|instant-1)(?:[.]\d)?", plain):
+        return plain.removesuffix(".0")
+    return _ordered(plain.replace(".", "-"))
+
+
+def _ordered(plain: str) -> str:
+    """Put family and version in the order of the model's time: `claude-3-5-sonnet`, `claude-sonnet-4-5`."""
+    last, first = _FAMILY_LAST.match(plain), _FAMILY_FIRST.match(plain)
+    if last:
+        major, minor, family = last.groups()
+    elif first:
+        family, major, minor = first.groups()
+    else:
+        return plain
+    version = major if minor in (None, "0") else f"{major}-{minor}"
+    return f"claude-{version}-{family}" if int(major) < 4 else f"claude-{family}-{version}"
