@@ -13,10 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from agentobs.errors import say_once
-from agentobs.records.exchanges import ModelExchange, SessionCall, ToolExchange, weight
+from agentobs.records.exchanges import (
+    ModelExchange,
+    SessionCall,
+    ToolExchange,
+    WorldExchange,
+    weight,
+)
 from agentobs.records.facts import Fact
 
-Record = Fact | ModelExchange | ToolExchange | SessionCall
+Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall
 Consumer = Callable[[Record], None]
 """Takes one record, quickly; whatever it raises takes it off the list."""
 

@@ -195,13 +195,31 @@ def _timeline(connection: DuckDBPyConnection, session_id: str) -> Rows:
             row["error_type"],
         )
         for row in listed
-        if (row["kind"], row["name"]) != ("span", "tool")  # the tool call itself tells more
+        if _is_told(row)
     ]
     return list(_TIMELINE), shown
 
 
+_SAID = ("steering", "follow_up", "abort")
+"""What came from outside and is shown. Of consent the decision tells more; checks and paths are the loop's own."""
+
+
+def _is_told(row: dict[str, Any]) -> bool:
+    """Return whether a row of the timeline is for people."""
+    match row["kind"]:
+        case "span":
+            return bool(row["name"] != "tool")  # the tool call itself tells more
+        case "permission":
+            return row["outcome"] != "allow" or row["duration_ns"] is not None
+        case "world":
+            return row["name"] in _SAID
+        case _:
+            return True
+
+
 def _name(row: dict[str, Any]) -> str:
-    return f"tool {row['name']}" if row["kind"] == "tool_call" else str(row["name"])
+    prefix = {"tool_call": "tool ", "permission": "permission "}.get(row["kind"], "")
+    return f"{prefix}{row['name']}"
 
 
 def _print(rows: Rows, shown: Sequence[str], form: Form) -> None:

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from agentobs.recording.bodies import Body
-from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange
+from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
     AttemptOutcome,
@@ -28,6 +28,7 @@ from agentobs.records.facts import (
     ToolResult,
     ToolUse,
     UsageRow,
+    WorldAnswer,
 )
 from agentobs.records.labels import Label
 from agentobs.records.messages import assemble, blocks, is_stream, tool_results
@@ -78,6 +79,7 @@ class SessionView:
             exchange.place.lane,
             turn,
             exchange.place.span_id,
+            exchange.place.query_source,
         )
         fact = self._fact(exchange, body, contents, place, heard)
         yield fact
@@ -106,6 +108,23 @@ class SessionView:
             outcome=Label(exchange.answer.outcome),
             is_error=exchange.answer.is_error,
             result_bytes=_size(exchange.answer.content),
+            content=content,
+            tries=exchange.answer.tries,
+        )
+
+    def world(self, exchange: WorldExchange, content: str) -> WorldAnswer:
+        """Return the fact of a question to the world that our own loop asked."""
+        place, question = exchange.place, exchange.question
+        return WorldAnswer(
+            session_id=self.session_id,
+            interaction_id=place.interaction_id,
+            lane=self.label(place.lane),
+            turn=place.turn,
+            kind=Label(question.kind),
+            key=self.label(question.key),
+            started_ns=exchange.started_ns,
+            duration_ns=exchange.duration_ns,
+            answer_bytes=_size(exchange.answer),
             content=content,
         )
 
@@ -207,6 +226,7 @@ class SessionView:
             redactions=len(body.redactions),
             request_content=contents[0],
             response_content=contents[1],
+            query_source=Label(place.query_source),
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:

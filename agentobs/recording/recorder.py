@@ -28,11 +28,19 @@ from agentobs.recording.home import Home
 from agentobs.recording.journal import Segment
 from agentobs.recording.streams import find_in_stream
 from agentobs.records.canonical import canonical, digest
-from agentobs.records.exchanges import Answer, ModelExchange, SessionCall, ToolExchange, weight
+from agentobs.records.exchanges import (
+    Answer,
+    ModelExchange,
+    SessionCall,
+    ToolExchange,
+    WorldExchange,
+    weight,
+)
 from agentobs.records.facts import (
     TABLES,
     Fact,
     InteractionEnd,
+    Permission,
     SessionEnd,
     SessionStart,
     columns,
@@ -187,6 +195,11 @@ class Recorder:
             segment.content.append("tool", content)
             for fact in self._view(record.place.session_id).tool(record, content["content_id"]):
                 self._append(segment, fact)
+        elif isinstance(record, WorldExchange):
+            content = world_content(record)
+            segment.content.append("world", content)
+            answered = self._view(record.place.session_id).world(record, content["content_id"])
+            self._append(segment, answered)
         elif isinstance(record, SessionCall):
             self._write_start(segment, record)
         elif isinstance(record, SessionEnd):
@@ -196,6 +209,8 @@ class Recorder:
         else:
             if isinstance(record, InteractionEnd):
                 self._results[record.session_id] = record
+            if isinstance(record, Permission):
+                record = self._decided(record)
             self._append(segment, record)
 
     def _write_attempt(self, segment: Segment, exchange: ModelExchange) -> None:
@@ -240,6 +255,17 @@ class Recorder:
         signature = self._label(end.signature) if end.signature else None
         return dataclasses.replace(
             end, reason=reason, signature=signature, dropped=self._lost.pop(session_id, 0)
+        )
+
+    def _decided(self, permission: Permission) -> Permission:
+        """Make labels of the names in a decision: rules are written by people, tools are called by models."""
+        return dataclasses.replace(
+            permission,
+            lane=self._label(permission.lane),
+            tool_use_id=self._label(permission.tool_use_id),
+            tool=self._label(permission.tool),
+            source=self._label(permission.source) if permission.source else None,
+            rule=self._label(permission.rule) if permission.rule else None,
         )
 
     def _view(self, session_id: str) -> SessionView:
@@ -387,6 +413,27 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
     }
 
 
+def world_content(exchange: WorldExchange) -> dict[str, Any]:
+    """Return the content line of a question to the world: question and answer as one JSON text, redacted."""
+    question = exchange.question
+    text = json.dumps(
+        {"asked": question.asked, "answer": exchange.answer}, ensure_ascii=False, default=repr
+    ).encode("utf-8", "surrogatepass")
+    findings = find(text)
+    written = apply(text, findings)
+    named = f"{exchange.place.lane} {question.kind} {question.key} {exchange.started_ns} "
+    return {
+        "content_id": digest(named.encode("utf-8", "surrogatepass") + written),
+        "session_id": exchange.place.session_id,
+        "kind": question.kind,
+        "key": redact(question.key.encode("utf-8", "surrogatepass")).decode(
+            "utf-8", "surrogatepass"
+        ),
+        **_text(written),
+        "redactions": _notes(findings),
+    }
+
+
 def _chunks(answer: Answer, findings: Sequence[Finding]) -> list[list[int]]:
     """Return [bytes, nanoseconds after the request] of each chunk, as they stand after redaction.
 
@@ -419,6 +466,6 @@ def _text(data: bytes) -> dict[str, str]:
 
 
 def _session_of(record: Record) -> str:
-    if isinstance(record, ModelExchange | ToolExchange):
+    if isinstance(record, ModelExchange | ToolExchange | WorldExchange):
         return record.place.session_id
     return record.start.session_id if isinstance(record, SessionCall) else record.session_id

@@ -20,6 +20,7 @@ from agentobs.recording.journal import Damage, Line, content_path, facts_path, r
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
+    Exchange,
     Failure,
     ModelExchange,
     Place,
@@ -28,6 +29,8 @@ from agentobs.records.exchanges import (
     ToolAnswer,
     ToolExchange,
     ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
 )
 
 KEPT_BODIES = 32
@@ -133,7 +136,7 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
     start: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
     named: dict[str, Any] = {}
-    exchanges: list[ModelExchange | ToolExchange] = []
+    exchanges: list[Exchange] = []
     for segment_id in segment_ids:
         vault = Vault(home, segment_id)
         for kind, fact in _facts(home, segment_id, session_id):
@@ -145,6 +148,8 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
                 exchanges.append(_attempt(vault, fact))
             elif kind == "tool_results" and fact["source"] == "run":
                 exchanges.append(_tool(vault, fact))
+            elif kind == "world_answers":
+                exchanges.append(_world(vault, fact))
     if start is None:
         raise RecordingError(
             f"session {session_id} is not in its segments", where=str(home.segments)
@@ -193,7 +198,12 @@ def _damaged(path: Path, damage: Damage) -> RecordingError:
 def _attempt(vault: Vault, fact: dict[str, Any]) -> ModelExchange:
     return ModelExchange(
         place=Place(
-            fact["session_id"], fact["interaction_id"], fact["lane"], fact["turn"], fact["span_id"]
+            fact["session_id"],
+            fact["interaction_id"],
+            fact["lane"],
+            fact["turn"],
+            fact["span_id"],
+            fact.get("query_source", "main"),
         ),
         attempt_id=fact["attempt_id"],
         started_ns=fact["started_ns"],
@@ -212,5 +222,19 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
         started_ns=fact["started_ns"],
         duration_ns=fact["duration_ns"],
         question=ToolQuestion(value["tool_use_id"], value["name"], content["input"]),
-        answer=ToolAnswer(content["result"], value["is_error"], value["outcome"]),
+        answer=ToolAnswer(
+            content["result"], value["is_error"], value["outcome"], fact.get("tries", 1)
+        ),
+    )
+
+
+def _world(vault: Vault, fact: dict[str, Any]) -> WorldExchange:
+    value = vault.value(fact["content"])
+    content = json.loads(text_bytes(value))
+    return WorldExchange(
+        place=Place(fact["session_id"], fact["interaction_id"], fact["lane"], fact["turn"]),
+        started_ns=fact["started_ns"],
+        duration_ns=fact["duration_ns"],
+        question=WorldQuestion(value["kind"], value["key"], content["asked"]),
+        answer=content["answer"],
     )

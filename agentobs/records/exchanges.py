@@ -290,9 +290,9 @@ def weight(record: object) -> int:
 
 
 def _characters(value: Any) -> int:
-    """Return about how many characters the texts in a JSON value have; what is nested very deep counts little."""
+    """Return how many characters the texts in a JSON value have; a value of many parts is not counted out."""
     total, waiting = 0, [value]
-    while waiting:
+    while waiting and len(waiting) < 10_000:
         match waiting.pop():
             case str() as text:
                 total += len(text)

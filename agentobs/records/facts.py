@@ -2,7 +2,8 @@
 
 Each field is a number, a boolean, an instant in nanoseconds since 1970, an id or a label. The meaning
 and unit of every field stand once, as column comments in the store's migrations; the reference of the
-tables is generated from there, and a test holds both to the same names.
+tables is generated from there, and a test holds both to the same names. A field with a default came
+later: a record that was written before it has the default.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Attempt:
     redactions: int
     request_content: str | None
     response_content: str | None
+    query_source: Label = Label("main")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ class ToolResult:
     is_error: bool
     result_bytes: int
     content: str | None
+    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True)

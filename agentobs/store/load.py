@@ -33,7 +33,8 @@ def load(connection: duckdb.DuckDBPyConnection, rows: Rows, schema: str = "main"
     """
     inserted = 0
     for table, lines in rows.tables.items():
-        count = insert(connection, f"{schema}.{table}", lines, fact_columns(table))
+        columns, later = fact_columns(table), fact_defaults(table)
+        count = insert(connection, f"{schema}.{table}", lines, columns, later)
         rows.misfits += len(lines) - count
         inserted += count
     return inserted
@@ -66,11 +67,20 @@ def insert(
     table: str,
     lines: Sequence[bytes],
     columns: Mapping[str, str],
+    defaults: Mapping[str, Any] | None = None,
 ) -> int:
-    """Insert JSON objects, one a line, into a table; return how many rows it took."""
+    """Insert JSON objects, one a line, into a table; return how many rows it took.
+
+    `defaults` are the values of columns that lines may lack, by name.
+    """
+    filled = ", ".join(
+        f"coalesce({name}, {_literal(v)}) AS {name}" for name, v in (defaults or {}).items()
+    )
+    chosen = f"* REPLACE ({filled})" if filled else "*"
     with readable(lines) as path:
         result = connection.execute(
-            f"INSERT INTO {table} BY NAME SELECT * FROM {_source(path, columns)} WHERE sequence IS NOT NULL"
+            f"INSERT INTO {table} BY NAME SELECT {chosen} FROM {_source(path, columns)} "
+            "WHERE sequence IS NOT NULL"
         ).fetchone()
     return result[0] if result else 0
 
@@ -82,6 +92,18 @@ def fact_columns(table: str) -> dict[str, str]:
     hints = get_type_hints(fact)
     own = {f.name: sql_type(hints[f.name]) for f in dataclasses.fields(fact)}
     return {"segment_id": "VARCHAR", "sequence": "BIGINT", **own}
+
+
+@cache
+def fact_defaults(table: str) -> dict[str, str | int]:
+    """Return the defaults of the fields that came later, which records written before them have."""
+    fact = next(fact for fact, name in TABLES.items() if name == table)
+    fields = dataclasses.fields(fact)
+    return {f.name: f.default for f in fields if isinstance(f.default, str | int)}
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def sql_type(annotation: Any) -> str:

@@ -37,6 +37,7 @@ _CONTENT_FIELDS = {
     "session_starts": ("arguments_content",),
     "attempts": ("request_content", "response_content"),
     "tool_results": ("content",),
+    "world_answers": ("content",),
 }
 """The fields of facts that name content."""
 _NOTHING = "nothing: delete the file, and the next ingest makes it anew from the segments"

@@ -25,8 +25,17 @@ from agentobs.records.exchanges import (
     ToolAnswer,
     ToolExchange,
     ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
 )
-from agentobs.records.facts import TABLES, SessionEnd, SessionStart, UsageRow, columns
+from agentobs.records.facts import (
+    TABLES,
+    Permission,
+    SessionEnd,
+    SessionStart,
+    UsageRow,
+    columns,
+)
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 
@@ -118,6 +127,35 @@ def tool(number: int, tool_use_id: str, name: str, *, at: int, took: int = SECON
         question=ToolQuestion(tool_use_id, name, {"city": "Bern"}),
         answer=ToolAnswer("sunny"),
     )
+
+
+def consent(number: int, tool_use_id: str, *, at: int, took: int = SECOND) -> WorldExchange:
+    """Return the question to a person whether a call may run, and the answer."""
+    asked = {"tool": "weather", "input": {"city": "Bern"}}
+    question = WorldQuestion("consent", tool_use_id, asked)
+    place = Place(session_id(number), "1" * 32, turn=1)
+    return WorldExchange(place, at, took, question, {"behaviour": "allow", "by": "person"})
+
+
+def permission(number: int, tool_use_id: str, *, at: int, **changes: Any) -> Permission:
+    """Return the decision about a call; by default a person allowed it within a second."""
+    values: dict[str, Any] = {
+        "session_id": session_id(number),
+        "interaction_id": "1" * 32,
+        "lane": "main",
+        "turn": 1,
+        "tool_use_id": tool_use_id,
+        "tool": "weather",
+        "at_ns": at,
+        "behaviour": "allow",
+        "reason_type": "person",
+        "source": None,
+        "resolver": "person",
+        "rule": None,
+        "asked": True,
+        "waited_ns": SECOND,
+    }
+    return Permission(**{**values, **changes})
 
 
 def usage_row(number: int, **changes: Any) -> UsageRow:

@@ -7,6 +7,7 @@ import signal
 import zlib
 from pathlib import Path
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,23 +15,34 @@ from hypothesis import strategies as st
 from agentobs.errors import HomeError
 from agentobs.recording import journal
 from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Segment, facts_path
+from agentobs.recording.journal import Line, Segment, facts_path, segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
 from agentobs.records.facts import TABLES
+from agentobs.sink import Record
 from agentobs.store import publish
 from agentobs.store import tail as tail_module
-from agentobs.store.database import connect
+from agentobs.store.database import connect, named
 from agentobs.store.ingest import ingest
+from agentobs.store.schema import migrations, newest
 from tests.store.making import (
+    SECOND,
     T0,
     a_home,
+    attempt,
+    consent,
     conversation,
     counts,
+    end,
     everything,
     finish,
+    permission,
     plain,
     python,
     record,
+    session_id,
     start,
+    tool,
     usage_row,
     write_facts,
 )
@@ -53,6 +65,8 @@ def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
             "usage": 6,
             "tool_uses": 0,
             "tool_results": 0,
+            "permissions": 0,
+            "world_answers": 0,
             "events": 0,
             "span_starts": 6,
             "span_ends": 6,
@@ -360,3 +374,159 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises((OSError, HomeError)):
         ingest(home)
     assert not (tmp_path / "elsewhere").exists()
+
+
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
+
+
+def with_a_tool(home: Home) -> None:
+    """Record a session in which a tool runs, after a person allowed it."""
+    parts: list[Record] = [
+        start(1),
+        attempt(1, 1, content=[CALL]),
+        consent(1, "toolu_1", at=T0 + 2 * SECOND),
+        permission(1, "toolu_1", at=T0 + 3 * SECOND),
+        tool(1, "toolu_1", "weather", at=T0 + 3 * SECOND),
+        end(1),
+    ]
+    record(home, parts)
+
+
+def test_a_store_of_the_first_layout_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Its rows stay, columns that came later have their defaults, and what is new goes in beside them."""
+    home = a_home(tmp_path)
+    record(home, [*conversation(1), tool(1, "toolu_9", "weather", at=T0), end(1)])
+    ingest(home)
+    with plain(home) as connection:
+        before = everything(connection)
+    _as_of_the_first_layout(home)
+    with_a_tool(home)
+    report = ingest(home)
+    assert report.published
+    assert report.set_aside is None
+    with plain(home) as connection:
+        after = everything(connection)
+        meta = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        assert meta == (str(newest()),)
+        assert connection.execute("SELECT DISTINCT query_source FROM attempts").fetchall() == [
+            ("main",)
+        ]
+        assert connection.execute("SELECT DISTINCT tries FROM tool_results").fetchall() == [(1,)]
+    for table in TABLES.values():
+        assert {*map(repr, before[table])} <= {*map(repr, after[table])}, table
+    assert [len(after[table]) for table in ("permissions", "world_answers")] == [1, 1]
+
+
+def _as_of_the_first_layout(home: Home) -> None:
+    """Replace the published file by what the first version would have made of the same segments."""
+    first = migrations()[0]
+    path = publish.draft(home, copy=False)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(first.sql)
+        made = connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal")
+        tables = [row[0] for row in made.fetchall()]
+        connection.execute(f"ATTACH '{home.database}' AS later (READ_ONLY)")
+        for table in tables:
+            columns = connection.execute(
+                "SELECT column_name FROM duckdb_columns() WHERE database_name <> 'later' AND table_name = ?",
+                [table],
+            ).fetchall()
+            named = ", ".join(row[0] for row in columns)
+            connection.execute(
+                f"INSERT INTO {table} BY NAME SELECT {named} FROM later.main.{table}"
+            )
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+        connection.execute("DELETE FROM meta WHERE key = 'views'")
+        connection.execute("DELETE FROM migrations WHERE number > 1")
+        connection.execute("DETACH later")
+        connection.execute("CHECKPOINT")
+    publish.publish(home, path, 0, publish.current(home))
+
+
+LATER_FIELDS = {"attempts": ["query_source"], "tool_results": ["tries"]}
+"""The fields that came after the first version, by table."""
+
+
+def test_a_journal_of_the_first_version_is_read(tmp_path: Path) -> None:
+    """Records without the fields that came later have their defaults, in every table and read back whole."""
+    new, old = a_home(tmp_path / "new"), a_home(tmp_path / "old")
+    record(
+        new, [start(1), attempt(1, 1, content=[CALL]), tool(1, "toolu_1", "weather", at=T0), end(1)]
+    )
+    _rewritten(new, old)
+    [name] = segment_ids(old)
+    assert b"query_source" not in facts_path(old, name).read_bytes()
+    with connect(old, ingest=False) as connection:
+        tail = _rows(old, connection)
+    for home in (new, old):
+        ingest(home)
+    with plain(new) as there, plain(old) as here:
+        assert _rows(old, here) == _rows(new, there) == tail
+    assert _read(old) == _read(new)
+
+
+def _rows(home: Home, connection: duckdb.DuckDBPyConnection) -> str:
+    """Return all rows of a home with one segment, whatever its name."""
+    [name] = segment_ids(home)
+    return repr(everything(connection)).replace(name, "it")
+
+
+def _rewritten(home: Home, into: Home) -> None:
+    """Write the segment of a home as the first version would have written it."""
+    [name] = segment_ids(home)
+    segment = Segment(into)
+    for line in journal.read(facts_path(home, name)):
+        if isinstance(line, Line) and line.kind not in ("segment", "seal"):
+            later = LATER_FIELDS.get(line.kind, [])
+            value = {k: v for k, v in line.value().items() if k not in later}
+            segment.facts.append(line.kind, value)
+    for line in journal.read(journal.content_path(home, name)):
+        if isinstance(line, Line) and line.kind not in ("segment", "seal"):
+            segment.content.append(line.kind, line.value())
+    segment.close()
+
+
+def _read(home: Home) -> Recording:
+    return read_session(home, session_id(1), segment_ids(home))
+
+
+def test_questions_to_the_world_come_back(tmp_path: Path) -> None:
+    """Consent, its decision and the tool's tries are rows without content, and exchanges with it."""
+    home = a_home(tmp_path)
+    with_a_tool(home)
+    with connect(home) as connection:
+        [row] = connection.execute(
+            "SELECT tool, behaviour, resolver, asked, waited_ms, outcome FROM permission_decisions"
+        ).fetchall()
+        assert row == ("weather", "allow", "person", True, 1000.0, "executed")
+        [row] = connection.execute(
+            "SELECT kind, key, turn, waited_ms FROM world_questions"
+        ).fetchall()
+        assert row == ("consent", "toolu_1", 1, 1000.0)
+        [row] = connection.execute(
+            "SELECT permission, permission_waited_ns FROM tool_calls"
+        ).fetchall()
+        assert row == ("allow", SECOND)
+        told = named(connection, "session_timeline", session_id=session_id(1)).fetchall()
+        assert [(r[0], r[4], r[5]) for r in told if r[0] in ("permission", "world")] == [
+            ("permission", "weather", "person person"),
+            ("world", "consent", "toolu_1"),
+        ]
+    kinds = [type(exchange) for exchange in _read(home).exchanges]
+    assert kinds == [ModelExchange, WorldExchange, ToolExchange]
+    [asked] = [e for e in _read(home).exchanges if isinstance(e, WorldExchange)]
+    assert asked == consent(1, "toolu_1", at=T0 + 2 * SECOND)
+
+
+def test_names_in_decisions_are_labels(tmp_path: Path) -> None:
+    """A rule that is no label, as most are, is stored as a keyed digest; its text is nowhere in the facts."""
+    home = a_home(tmp_path)
+    written = "Bash(git commit -m 'our secret plan')"
+    record(
+        home, [start(1), permission(1, "toolu_1", at=T0, rule=written, source="project"), end(1)]
+    )
+    [name] = segment_ids(home)
+    assert b"secret plan" not in facts_path(home, name).read_bytes()
+    with connect(home) as connection:
+        [(rule, source)] = connection.execute("SELECT rule, source FROM permissions").fetchall()
+    assert (rule.split(":")[0], source) == ("digest", "project")

@@ -1,7 +1,9 @@
--- What happened in a session, in order: spans, attempts and tool calls?
+-- What happened in a session, in order: spans, attempts, tool calls, decisions about them, and what came
+-- from outside while it ran?
 --
 -- $session_id: the session. depth is 0 for a span without a parent; an attempt and the tool calls that
--- it asks for lie one deeper than the span that they were made in.
+-- it asks for lie one deeper than the span that they were made in, and so do the decisions about them.
+-- A decision has the wait for it as its duration.
 WITH RECURSIVE known AS (
     SELECT * FROM spans WHERE session_id = $session_id::VARCHAR
 ), nested AS (
@@ -40,6 +42,26 @@ WITH RECURSIVE known AS (
     FROM tool_calls AS calls
     LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
     WHERE calls.session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        'permission' AS kind, decided.lane, decided.turn, decided.tool_use_id AS id, decided.tool AS name,
+        concat_ws(' ', decided.reason_type, decided.source, decided.resolver) AS label,
+        decided.at_ns - decided.waited_ns AS started_ns,
+        CASE WHEN decided.asked THEN decided.waited_ns END AS duration_ns,
+        coalesce(tried.depth, 0) AS depth, decided.behaviour AS outcome
+    FROM permissions AS decided
+    LEFT JOIN tool_uses AS calls
+        ON decided.session_id = calls.session_id AND decided.tool_use_id = calls.tool_use_id
+    LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
+    WHERE decided.session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        'world' AS kind, lane, turn, key AS id, kind AS name, key AS label, started_ns, duration_ns,
+        1 AS depth, answer_bytes || ' bytes' AS outcome
+    FROM world_answers
+    WHERE session_id = $session_id::VARCHAR
 )
 SELECT * FROM rows
-ORDER BY started_ns, depth, CASE kind WHEN 'span' THEN 0 WHEN 'attempt' THEN 1 ELSE 2 END, id;
+ORDER BY
+    started_ns, depth,
+    CASE kind WHEN 'span' THEN 0 WHEN 'attempt' THEN 1 WHEN 'permission' THEN 2 ELSE 3 END, id;

@@ -90,10 +90,18 @@ SELECT
     r.source,
     r.outcome,
     r.is_error,
+    r.tries,
+    p.behaviour AS permission,
+    p.waited_ns AS permission_waited_ns,
     u.input_bytes,
     r.result_bytes
 FROM tool_uses AS u
-LEFT JOIN tool_results AS r ON u.session_id = r.session_id AND u.tool_use_id = r.tool_use_id;
+LEFT JOIN tool_results AS r ON u.session_id = r.session_id AND u.tool_use_id = r.tool_use_id
+LEFT JOIN (
+    SELECT session_id, tool_use_id, arg_max(behaviour, at_ns) AS behaviour, sum(waited_ns)::BIGINT AS waited_ns
+    FROM permissions
+    GROUP BY session_id, tool_use_id
+) AS p ON u.session_id = p.session_id AND u.tool_use_id = p.tool_use_id;
 COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result where there is one.';
 COMMENT ON COLUMN tool_calls.session_id IS 'The session.';
 COMMENT ON COLUMN tool_calls.interaction_id IS 'The interaction, or NULL outside of one.';
@@ -109,8 +117,11 @@ COMMENT ON COLUMN tool_calls.started_ns IS 'When the tool started; NULL where th
 COMMENT ON COLUMN tool_calls.duration_ns IS 'How long it ran; NULL where that was not seen. [ns]';
 COMMENT ON COLUMN tool_calls.answered_ns IS 'When the result was there, or was sent; NULL without a result. [ns since 1970 UTC]';
 COMMENT ON COLUMN tool_calls.source IS '`run`: our loop ran it; `wire`: it was read off a request; NULL without a result.';
-COMMENT ON COLUMN tool_calls.outcome IS '`executed`, `failed`, `invalid`, `unknown` or `timeout`; NULL without a result.';
+COMMENT ON COLUMN tool_calls.outcome IS 'What became of it, as in tool_results: `executed`, `failed`, `denied` and others; NULL without a result.';
 COMMENT ON COLUMN tool_calls.is_error IS 'Whether the model was told that it is an error; NULL without a result.';
+COMMENT ON COLUMN tool_calls.tries IS 'How often it was begun; NULL without a result.';
+COMMENT ON COLUMN tool_calls.permission IS '`allow` or `deny`; NULL where nothing decided.';
+COMMENT ON COLUMN tool_calls.permission_waited_ns IS 'How long that decision waited for somebody outside the loop; NULL where nothing decided. [ns]';
 COMMENT ON COLUMN tool_calls.input_bytes IS 'Size of its input. [bytes]';
 COMMENT ON COLUMN tool_calls.result_bytes IS 'Size of its result; NULL without one. [bytes]';
 

@@ -1,0 +1,65 @@
+"""Questions to the world: written like tool calls, without secrets, and read back as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal import content_path, facts_path, segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import Place, WorldExchange, WorldQuestion, weight
+from tests.store.making import T0, attempt, end, record, session_id, start
+
+SECRET = "ghp_" + "Zz9" * 12
+
+
+def asked(kind: Any, key: str, question: Any, answer: Any) -> WorldExchange:
+    place = Place(session_id(1), "1" * 32, turn=1)
+    return WorldExchange(place, T0, 5, WorldQuestion(kind, key, question), answer)
+
+
+def read_back(tmp_path: Path, *given: WorldExchange) -> tuple[Home, list[WorldExchange]]:
+    home = open_home(tmp_path / "home")
+    record(home, [start(1), attempt(1, 1), *given, end(1)])
+    exchanges = read_session(home, session_id(1), segment_ids(home)).exchanges
+    return home, [e for e in exchanges if isinstance(e, WorldExchange)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "question", "answer"),
+    [
+        (
+            "consent",
+            {"tool": "mail", "input": {"to": "a@b.c"}},
+            {"behaviour": "allow", "by": "you"},
+        ),
+        ("check", {"n": 1.5}, None),
+        ("path", ["../x", "\udce9"], [{"path": "/x", "inside": False}]),
+        ("tool_set", ["browser"], []),
+        ("steering", None, ["stop, please \u202e"]),
+        ("abort", None, {"count": 12}),
+    ],
+)
+def test_what_was_asked_comes_back(tmp_path: Path, kind: str, question: Any, answer: Any) -> None:
+    """Place, times, question and answer of every kind read back as they were."""
+    given = asked(kind, "toolu_1 and what is no label", question, answer)
+    assert read_back(tmp_path, given)[1] == [given]
+
+
+def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
+    """What was said to the agent is redacted like all else; the facts hold not even the rest."""
+    said = asked("steering", f"1 {SECRET}", None, [f"use {SECRET} for the upload"])
+    home, [back] = read_back(tmp_path, said)
+    assert back.answer == ["use [redacted:github_token] for the upload"]
+    [name] = segment_ids(home)
+    written = facts_path(home, name).read_bytes() + content_path(home, name).read_bytes()
+    assert SECRET.encode() not in written
+    assert b"upload" not in facts_path(home, name).read_bytes()
+
+
+def test_answers_count_as_what_they_hold() -> None:
+    """The queue is bounded in bytes: what was said, and what a person was asked about, counts."""
+    assert weight(asked("consent", "k", {"input": ["x" * 5_000]}, ["y" * 3_000])) == 1024 + 8_000
