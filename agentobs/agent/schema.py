@@ -2,16 +2,23 @@
 
 Pydantic makes the schema from the signature; the docstring says what each argument means. References
 are written out where they stand, and titles, which only repeat names, are left out.
+
+Docstrings are read by `docstring_parser`, which the SDK brings with it and reads the docstrings of its own
+tools with: one reading of Google, NumPy and reST style, kept by others, costs no dependency of our own.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
+import docstring_parser
+from docstring_parser.common import DocstringMeta, DocstringStyle
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from agentobs.errors import UsageError
 from agentobs.records.canonical import Json
@@ -21,15 +28,21 @@ def input_model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return the pydantic model of a function's arguments, under their own names as aliases.
 
     Raises:
-        UsageError: the signature has arguments that JSON cannot name, or types that cannot be resolved.
+        UsageError: the signature has arguments that JSON cannot name, or types that cannot be resolved
+            or told to the model.
     """
-    described = parameter_texts(inspect.getdoc(function) or "")
+    parameters = list(_signature(function).parameters.values())
+    texts = described(function, [parameter.name for parameter in parameters]).arguments
     fields = {
-        f"argument_{number}": _field(parameter, described.get(parameter.name))
-        for number, parameter in enumerate(_signature(function).parameters.values())
+        f"argument_{number}": _field(function, parameter, texts.get(parameter.name))
+        for number, parameter in enumerate(parameters)
     }
-    model: type[BaseModel] = create_model("Input", __config__=ConfigDict(extra="forbid"), **fields)
-    return model
+    try:
+        return _model(function, fields)
+    except UsageError:
+        for field in fields.values():
+            _model(function, {"argument": field})  # the one that is to blame is named
+        raise
 
 
 def input_schema(model: type[BaseModel]) -> Json:
@@ -42,52 +55,92 @@ def input_schema(model: type[BaseModel]) -> Json:
     return _plain(schema, schema.get("$defs", {}), ())
 
 
-def named_arguments(model: type[BaseModel], value: Any) -> dict[str, Any]:
-    """Return validated input by argument name; what was not given is left to the function's defaults.
+def argument_names(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the names of the arguments, in the order of the signature."""
+    return tuple(str(field.alias) for field in model.model_fields.values())
+
+
+def named_arguments(model: type[BaseModel], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return validated input by argument name: as it was given, and with the function's defaults.
 
     Raises:
         pydantic.ValidationError: the input does not fit.
     """
     fitted = model.model_validate(value)
-    fields = type(fitted).model_fields
-    return {
-        str(fields[name].alias): getattr(fitted, name)
-        for name in fields
-        if name in fitted.model_fields_set
-    }
+    given: dict[str, Any] = {}
+    every: dict[str, Any] = {}
+    for name, field in type(fitted).model_fields.items():
+        if name in fitted.model_fields_set:
+            given[str(field.alias)] = every[str(field.alias)] = getattr(fitted, name)
+        elif field.default is not PydanticUndefined:
+            every[str(field.alias)] = field.default
+    return given, every
 
 
-_SECTION = re.compile(
-    r"^(Args|Arguments|Returns|Yields|Raises|Examples?|Notes?|Attributes):\s*$", re.M
-)
-_PARAMETER = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
+class Described(NamedTuple):
+    """What a docstring says."""
+
+    text: str
+    """What the function does; the sections about arguments, results and errors left out."""
+    arguments: dict[str, str]
+    """What each argument means, on one line."""
 
 
-def summary(doc: str) -> str:
-    """Return a docstring's text before its first section (Google style)."""
-    return _SECTION.split(doc, maxsplit=1)[0].strip()
+_STYLES = (DocstringStyle.GOOGLE, DocstringStyle.NUMPYDOC, DocstringStyle.REST)
 
 
-def parameter_texts(doc: str) -> dict[str, str]:
-    """Return what the `Args:` section of a docstring says of each argument, on one line each."""
-    parts = _SECTION.split(doc)
-    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    lines = (sections.get("Args") or sections.get("Arguments") or "").splitlines()
-    texts: dict[str, str] = {}
-    indent, name = None, ""
-    for line in filter(str.strip, lines):
-        depth = len(line) - len(line.lstrip())
-        indent = depth if indent is None else indent
-        found = _PARAMETER.match(line.strip()) if depth <= indent else None
-        if found:
-            name, texts[found[1]] = found[1], found[2]
-        elif name:
-            texts[name] = f"{texts[name]} {line.strip()}".strip()
-    return texts
+def described(function: Callable[..., Any], names: Collection[str]) -> Described:
+    """Return what a function's docstring says, in whichever style tells of most of the named arguments.
+
+    One that is in no style is the description as a whole: nothing that was written is lost.
+    """
+    doc = inspect.getdoc(function) or ""
+    best, most = Described(doc.strip(), {}), (0, 0)
+    for style in _STYLES:
+        try:
+            parsed = docstring_parser.parse(doc, style)
+        except Exception:  # a section that breaks the style: then it is not in this style
+            continue
+        texts = {
+            param.arg_name: " ".join((param.description or "").split())
+            for param in parsed.params
+            if param.arg_name in names
+        }
+        # A reST field of any name makes bare metadata; only sections that the style knows count.
+        found = len(texts), sum(type(section) is not DocstringMeta for section in parsed.meta)
+        if found > most:
+            between = "\n\n" if parsed.blank_after_short_description else "\n"
+            parts = (parsed.short_description, parsed.long_description)
+            best = Described(between.join(filter(None, parts)), texts)
+            most = found
+    return best
 
 
-def _field(parameter: inspect.Parameter, text: str | None) -> Any:
+def _model(function: Callable[..., Any], fields: dict[str, Any]) -> type[BaseModel]:
+    try:
+        model: type[BaseModel] = create_model(
+            "Input", __config__=ConfigDict(extra="forbid"), **fields
+        )
+        model.model_json_schema()
+    except PydanticUserError as error:
+        names = ", ".join(str(field.alias) for _, field in fields.values())
+        raise UsageError(
+            f"the type of the argument {names} of {_name(function)} cannot be told to the model: "
+            f"{error.message.splitlines()[0].rstrip('.')}",
+            todo="Use types that JSON can hold, or declare the tool's schema yourself",
+        ) from error
+    return model
+
+
+def _field(
+    function: Callable[..., Any], parameter: inspect.Parameter, text: str | None
+) -> tuple[Any, Any]:
     """Return type and field; a description inside `Annotated` stands where the docstring has none."""
+    if isinstance(parameter.default, FieldInfo):
+        raise UsageError(
+            f"the default of the argument {parameter.name} of {_name(function)} is a pydantic Field",
+            todo="Write Annotated[type, Field(...)] and give the default itself",
+        )
     told: dict[str, Any] = {"description": text} if text else {}
     default = ... if parameter.default is parameter.empty else parameter.default
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
@@ -97,7 +150,7 @@ def _field(parameter: inspect.Parameter, text: str | None) -> Any:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         signature = inspect.signature(function, eval_str=True)
-    except NameError as error:
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         raise UsageError(
             f"a type in the signature of {_name(function)} is not known: {error}",
             todo="Define it at the top of its module, or declare the tool's schema yourself",
@@ -150,4 +203,4 @@ def _plain_value(key: str, value: Any, definitions: Json, inside: tuple[str, ...
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", repr(function))
+    return getattr(function, "__qualname__", repr(function))
