@@ -10,12 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentobs.recording.kept import keep_result
     from agentobs.recording.session import Session, fail, record, session, stop_recorder
     from agentobs.store.database import connect, query
 
 _HOMES = {
     "Session": "agentobs.recording.session",
     "fail": "agentobs.recording.session",
+    "keep_result": "agentobs.recording.kept",
     "record": "agentobs.recording.session",
     "session": "agentobs.recording.session",
     "stop_recorder": "agentobs.recording.session",
@@ -23,7 +25,16 @@ _HOMES = {
     "query": "agentobs.store.database",
 }
 
-__all__ = ["Session", "connect", "fail", "query", "record", "session", "stop_recorder"]
+__all__ = [
+    "Session",
+    "connect",
+    "fail",
+    "keep_result",
+    "query",
+    "record",
+    "session",
+    "stop_recorder",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 .agentobs/            mode 0700
   key                 32 random bytes for keyed digests
   segments/           <segment id>.facts and <segment id>.content
+  sessions/           <session id>/results/: what tools returned and was too long for the model
   agentobs.duckdb     the published generation, mode 0400
   manifest.json       size and digest of that generation
   ingest.lock         held by the one process that publishes

@@ -113,7 +113,8 @@ def _recorded_results(path: Sequence[Exchange]) -> Callable[[ToolQuestion], Awai
         async def returns(_: dict[str, Any]) -> Any:
             return result["content"]
 
-        return await live_tools([declared({"name": question.name}, returns)])(question)
+        live = live_tools([declared({"name": question.name}, returns)])
+        return await live.run_tool(question)
 
     return run_tool
 

@@ -1,0 +1,117 @@
+"""Kept results: what a tool returned and was too long for the model to see whole, as a file of its session.
+
+<home>/sessions/<session id>/results/     mode 0700
+  <number>-<tool_use id>.txt              mode 0600
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+
+from agentobs import redaction, tracing
+from agentobs.errors import HomeError, RecordingError
+from agentobs.recording.session import start_recorder
+
+SESSION_BYTES_MAX = 1 << 30
+"""How many bytes the kept results of one session may take together, where nobody says otherwise. Our choice."""
+
+_CUT = "\n[cut here: the results of this session may take {:,} bytes]\n"
+
+_lock = threading.Lock()
+
+
+def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION_BYTES_MAX) -> str:
+    """Write a tool's result into its session's own directory, without secrets, and return the path.
+
+    What goes beyond the session's bytes is cut off, with a note at the end of the file.
+
+    Args:
+        tool_use_id: the call that it is the result of.
+        text: the whole result.
+        session_bytes_max: how many bytes the results of the session may take together.
+
+    Raises:
+        RecordingError: there is no session here, it is not recorded, or its bytes are used up.
+        HomeError: the session's directory cannot be used.
+        OSError: the file cannot be written.
+    """
+    here = tracing.place()
+    recorder = start_recorder() if here is not None else None
+    if here is None or recorder is None:
+        raise RecordingError(
+            "results are kept only inside a session that is recorded",
+            todo="Open one with agentobs.session(...)",
+        )
+    data = redaction.redact(text.encode("utf-8", "replace"))
+    with _lock:
+        folder = _folder(recorder.home.path, here.session_id)
+        before = sorted(folder.iterdir())
+        room = session_bytes_max - sum(path.lstat().st_size for path in before)
+        if room < len(data):
+            note = _CUT.format(session_bytes_max).encode()
+            if room <= len(note):
+                raise RecordingError(
+                    f"the results of this session take {session_bytes_max:,} bytes already",
+                    where=str(folder),
+                    todo="Keep more with session_bytes_max",
+                )
+            data = _up_to(data, room - len(note)) + note
+        return str(_write(folder, len(before) + 1, _safe(tool_use_id), data))
+
+
+def _folder(home: Path, session_id: str) -> Path:
+    """Return the directory of a session's results, made where it is missing; no link is followed."""
+    folder = home
+    for name in ("sessions", _safe(session_id), "results"):
+        folder = folder / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise HomeError(
+                "cannot keep results here: it is no directory of yours", where=str(folder)
+            )
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            folder.chmod(0o700)
+    return folder
+
+
+def _write(folder: Path, number: int, name: str, data: bytes) -> Path:
+    """Write a file of the first free number, and leave nothing behind where that fails."""
+    while True:
+        path = folder / f"{number}-{name}.txt"
+        try:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, 0o600)
+        except FileExistsError:
+            number += 1
+            continue
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                file.write(data)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+
+_SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _safe(identifier: str) -> str:
+    """Return an id as it is where it can be no path; else a digest of it."""
+    if _SAFE.fullmatch(identifier):
+        return identifier
+    return hashlib.blake2b(identifier.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _up_to(data: bytes, size: int) -> bytes:
+    """Return the first bytes of a longer UTF-8 text, without the piece of a character at their end."""
+    while size and data[size] & 0xC0 == 0x80:
+        size -= 1
+    return data[:size]
