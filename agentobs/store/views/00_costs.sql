@@ -13,25 +13,39 @@ WITH each_price AS (
         cache_write_1h_usd_per_million * 0.000001::DECIMAL(7, 6) AS cache_write_1h_usd_each,
         web_search_usd_per_thousand * 0.001000::DECIMAL(7, 6) AS web_search_usd_each
     FROM prices
+), billed AS (
+    SELECT
+        *,
+        -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
+        input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens
+    FROM (
+        SELECT * FROM usage WHERE billed AND batch_result_id IS NULL
+        UNION ALL
+        -- The results of a batch can be fetched again and again: each counts once, when it first came.
+        SELECT * FROM usage WHERE billed AND batch_result_id IS NOT NULL
+        QUALIFY row_number() OVER (
+            PARTITION BY batch_result_id, iteration ORDER BY at_ns, attempt_id, segment_id, sequence
+        ) = 1
+    )
 ), priced AS (
     SELECT
         u.*,
+        p.canonical_model,
         p.price_certainty,
         p.price_version,
+        p.input_usd_each,
+        p.output_usd_each,
+        p.cache_read_usd_each,
+        p.cache_write_5m_usd_each,
+        p.cache_write_1h_usd_each,
+        p.web_search_usd_each,
         (u.input_tokens * p.input_usd_each)::DECIMAL(38, 12) AS input_usd,
         (u.output_tokens * p.output_usd_each)::DECIMAL(38, 12) AS output_usd,
         (u.cache_read_tokens * p.cache_read_usd_each)::DECIMAL(38, 12) AS cache_read_usd,
         (u.cache_write_5m_tokens * p.cache_write_5m_usd_each)::DECIMAL(38, 12) AS cache_write_5m_usd,
         (u.cache_write_1h_tokens * p.cache_write_1h_usd_each)::DECIMAL(38, 12) AS cache_write_1h_usd,
         (u.web_search_requests * p.web_search_usd_each)::DECIMAL(38, 12) AS server_tools_usd
-    FROM (
-        SELECT
-            *,
-            -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
-            input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens
-        FROM usage
-        WHERE billed
-    ) AS u
+    FROM billed AS u
     LEFT JOIN each_price AS p
         ON u.model = p.model
         AND u.service_tier IS NOT DISTINCT FROM p.service_tier
@@ -50,6 +64,7 @@ SELECT
     make_timestamp_ns(at_ns) AS sent_at,
     kind,
     model,
+    coalesce(canonical_model, model) AS canonical_model,
     service_tier,
     inference_geo,
     speed,
@@ -69,10 +84,17 @@ SELECT
     input_usd + output_usd + cache_read_usd + cache_write_5m_usd + cache_write_1h_usd + server_tools_usd AS cost_usd,
     CASE
         WHEN price_certainty IS NULL THEN 'unpriced'
-        WHEN price_certainty = 'exact' THEN certainty
-        ELSE price_certainty
+        WHEN price_certainty <> 'exact' THEN price_certainty
+        WHEN certainty = 'exact' AND (code_execution_requests > 0 OR cardinality(server_requests) > 0) THEN 'lower_bound'
+        ELSE certainty
     END AS cost_status,
-    price_version
+    price_version,
+    input_usd_each,
+    output_usd_each,
+    cache_read_usd_each,
+    cache_write_5m_usd_each,
+    cache_write_1h_usd_each,
+    web_search_usd_each
 FROM priced;
 COMMENT ON VIEW costs IS 'What each billed call cost: usage times price, in six parts that add up. A response with iterations has one row for each.';
 COMMENT ON COLUMN costs.session_id IS 'The session.';
@@ -82,6 +104,7 @@ COMMENT ON COLUMN costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]
 COMMENT ON COLUMN costs.sent_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN costs.kind IS 'What was sampled: `message`, `compaction` and others.';
 COMMENT ON COLUMN costs.model IS 'The model that is billed.';
+COMMENT ON COLUMN costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';
 COMMENT ON COLUMN costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
 COMMENT ON COLUMN costs.inference_geo IS 'Where inference ran, or NULL.';
 COMMENT ON COLUMN costs.speed IS '`standard` or `fast`, or NULL.';
@@ -99,5 +122,11 @@ COMMENT ON COLUMN costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes fo
 COMMENT ON COLUMN costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
 COMMENT ON COLUMN costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
-COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts; `estimated`: see prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, or the provider ran something that has no price here; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN costs.price_version IS 'The version of genai-prices that was asked.';
+COMMENT ON COLUMN costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
+COMMENT ON COLUMN costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
+COMMENT ON COLUMN costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';
+COMMENT ON COLUMN costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL where there is none. [USD]';
+COMMENT ON COLUMN costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL where there is none. [USD]';
+COMMENT ON COLUMN costs.web_search_usd_each IS 'The price of a web search; NULL where there is none. [USD]';
