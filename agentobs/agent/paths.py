@@ -1,0 +1,99 @@
+"""Paths: where a path that a tool was given really leads, and whether that lies in the folders it may touch.
+
+This is the live answer to the question; it looks at the file system. A replay answers from its recording.
+What is true now may change before the tool opens the file: whoever can swap links meanwhile, can get around it.
+Hard links cannot be told from the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import UsageError
+
+BYTES_MAX = 4096
+"""Longer paths are refused (PATH_MAX of Linux, limits.h)."""
+SHOWN_MAX = 200
+"""So many characters of a refused path are told."""
+
+
+def resolver(roots: Sequence[Path]) -> Callable[[Sequence[str]], list[dict[str, Any]]]:
+    """Return what resolves paths, as JSON: `[{"path": ..., "inside": ...}]`, one for each, in their order.
+
+    A path is relative to the first root. What lies in it is told relative to it, with `/` (the root itself
+    is `.`); what lies in another root, absolute; what lies outside, as it leads, or as it was written where
+    that cannot be said. The roots are resolved once, now.
+
+    Raises:
+        UsageError: there is no root, or one is no folder.
+    """
+    if not roots:
+        raise UsageError("there is no root", todo="Name at least one folder")
+    real_roots = [_real_root(root) for root in roots]
+
+    def resolve(paths: Sequence[str]) -> list[dict[str, Any]]:
+        return [_resolved(path, real_roots) for path in paths]
+
+    return resolve
+
+
+def _real_root(root: Path) -> str:
+    try:
+        real = os.path.realpath(root, strict=True)
+    except (OSError, ValueError) as error:
+        raise UsageError("this root cannot be opened", where=str(root), todo=str(error)) from None
+    if not Path(real).is_dir():
+        raise UsageError("this root is no folder", where=str(root), todo="Name a folder")
+    return real
+
+
+def _resolved(path: str, roots: Sequence[str]) -> dict[str, Any]:
+    real = _real(path, roots[0])
+    if real is None:
+        return {"path": _shown(path), "inside": False}
+    if _lies_in(real, roots[0]):
+        return {"path": os.path.relpath(real, roots[0]), "inside": True}
+    return {"path": real, "inside": any(_lies_in(real, root) for root in roots)}
+
+
+def _real(path: str, root: str) -> str | None:
+    """Return where a path leads, whether something is there or not yet; None where that cannot be said."""
+    if not isinstance(path, str) or not path or path.startswith("~") or "\0" in path:
+        return None
+    try:
+        if len(path.encode("utf-8")) > BYTES_MAX:
+            return None
+        # Each `..` is taken after the links before it are followed, as the system does it.
+        real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118
+        real.encode("utf-8")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return real if _is_resolved(real) else None
+
+
+def _is_resolved(real: str) -> bool:
+    """Return whether no link is left in a path: one that leads in a circle stays where it is."""
+    for folder in (*reversed(Path(real).parents), Path(real)):
+        try:
+            mode = folder.lstat().st_mode
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        if stat.S_ISLNK(mode):
+            return False
+    return True
+
+
+def _lies_in(real: str, root: str) -> bool:
+    return os.path.commonpath([real, root]) == root
+
+
+def _shown(path: Any) -> str:
+    text = str(path)
+    cut = text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"
+    return cut.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")

@@ -1,0 +1,43 @@
+"""Permissions: which tool calls run, decided by pure functions from rules, mode and safety checks.
+
+`decide` says allow, deny or ask; where it says ask, `question` is put to a person and `consented` turns the
+answer into the last word. `docs/permissions.md` tells the whole of it.
+"""
+
+from __future__ import annotations
+
+from agentobs.agent.permissions.consent import consented, question
+from agentobs.agent.permissions.decide import Decision, ReasonType, Resolver, decide
+from agentobs.agent.permissions.modes import MODES, Mode
+from agentobs.agent.permissions.permissions import Permissions, Shadowed
+from agentobs.agent.permissions.rules import (
+    SOURCES,
+    Behaviour,
+    Call,
+    ResolvedPath,
+    Rule,
+    Source,
+    ToolClass,
+)
+from agentobs.agent.permissions.settings import from_settings
+
+__all__ = [
+    "MODES",
+    "SOURCES",
+    "Behaviour",
+    "Call",
+    "Decision",
+    "Mode",
+    "Permissions",
+    "ReasonType",
+    "ResolvedPath",
+    "Resolver",
+    "Rule",
+    "Shadowed",
+    "Source",
+    "ToolClass",
+    "consented",
+    "decide",
+    "from_settings",
+    "question",
+]

@@ -1,0 +1,274 @@
+"""Hosts and URLs: which host is meant, however it is written.
+
+One host has many spellings: capitals, a dot at the end, international letters, an address as one number.
+Programs read some of them differently, so a host stands here for every reading that one may give it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from agentobs.agent.permissions.globs import fits
+
+Match = Literal["yes", "no", "doubt"]
+
+LENGTH_MAX = 8192
+"""Longer hosts and URLs are not read, in characters. Our choice."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\<>^|`{}\"']")
+_URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,}[^\s'\"<>|;&()`]+")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+_NAME_IN_TEXT = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\s'\"<>|;&()`,=@/\[\]{}$!#?*\\:]+")
+
+
+def readings(host: str) -> frozenset[str]:
+    """Return every name and address that a host, or a URL's host, may be taken for; none if it is no host."""
+    found: set[str] = set()
+    for bare in _bare(host):
+        if ":" in bare:
+            found |= _address_6(bare)
+            continue
+        names = _names(bare)
+        found |= names.union(*map(_address_4, names))
+    return frozenset(found)
+
+
+def host_may_fit(pattern: str, host: str) -> bool:
+    """Return whether a host may be meant by a pattern: a name, `*.` and a name, an address, a network, `*`.
+
+    `*.example.com` means each name below `example.com`, and not that name itself.
+    """
+    return any(_fits(pattern, each) for each in readings(host))
+
+
+def host_fits(pattern: str, host: str) -> bool:
+    """Return whether a host is meant by a pattern, whoever reads it."""
+    found = readings(host)
+    return bool(found) and all(_fits(pattern, each) for each in found)
+
+
+def is_host_pattern(pattern: str) -> bool:
+    """Return whether a pattern names hosts at all."""
+    if pattern == "*" or _network(pattern) is not None:
+        return True
+    if "/" in pattern and "://" not in pattern:
+        return False
+    return "*" not in pattern.removeprefix("*.") and bool(readings(pattern.removeprefix("*.")))
+
+
+def blocked_host(hosts: Iterable[str], blocked: Sequence[str]) -> str | None:
+    """Return the first host that is blocked; one that cannot be read is, as soon as anything is."""
+    if not blocked:
+        return None
+    for host in hosts:
+        if not readings(host) or any(host_may_fit(pattern, host) for pattern in blocked):
+            return host
+    return None
+
+
+def blocked_in_text(text: str, blocked: Sequence[str]) -> str | None:
+    """Return a blocked host that is written in a text, such as a command. A text can hide one from this."""
+    if not blocked:
+        return None
+    named = [pattern for pattern in blocked if pattern != "*"]
+    words = {name for name in _NAME_IN_TEXT.findall(text) if not _NUMBER.fullmatch(name)}
+    return blocked_host(filter(readings, _URL_IN_TEXT.findall(text)), blocked) or blocked_host(
+        sorted(filter(readings, words)), named
+    )
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text starts as a URL does."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+
+
+def url_fits(pattern: str, url: str) -> Match:
+    """Return whether a URL fits a pattern such as `https://*.example.com/docs/*`.
+
+    Scheme, host and port are compared as such; `*` stands for any letters of the path and the query. A URL
+    that programs read differently is in doubt wherever it might fit.
+    """
+    scheme, _, rest = pattern.partition("://")
+    place, slash, path = rest.partition("/")
+    name, port = _without_port(place)
+    parts = _split(url)
+    if parts is None:
+        return "doubt"
+    if not fits(scheme.lower(), parts.scheme.lower()) or not host_may_fit(name, url):
+        return "no"
+    if port and port != str(_port(parts)):
+        return "no"
+    if not port and _port(parts) != _PORTS.get(parts.scheme.lower()):
+        return "doubt"
+    query = f"?{parts.query}" if parts.query else ""
+    if _is_odd(parts) or not host_fits(name, url):
+        return "doubt"
+    return "yes" if fits(slash + path or "/", (parts.path or "/") + query) else "no"
+
+
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+
+
+def _is_odd(parts: SplitResult) -> bool:
+    """Return whether programs may read a URL differently: a person before the host, a path that climbs."""
+    path = parts.path
+    for _ in range(3):
+        path = unquote(path)
+    return (
+        "@" in parts.netloc or "\\" in path or any(each in (".", "..") for each in path.split("/"))
+    )
+
+
+def _split(url: str) -> SplitResult | None:
+    if _FORBIDDEN.search(url) or not _SCHEME.match(url):
+        return None
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts if parts.netloc else None
+
+
+def _port(parts: SplitResult) -> int | None:
+    return parts.port or _PORTS.get(parts.scheme.lower())
+
+
+def _without_port(place: str) -> tuple[str, str]:
+    host, colon, port = place.rpartition(":")
+    return (host, port) if colon and port.isdecimal() and "]" not in port else (place, "")
+
+
+def _bare(host: str) -> list[str]:
+    """Return a host without scheme, person, port, path and brackets; two where programs find different ones."""
+    if not host or len(host) > LENGTH_MAX or _FORBIDDEN.search(host):
+        return []
+    if scheme := _SCHEME.match(host):
+        host = host[scheme.end() :]
+    place = host.removeprefix("//").partition("/")[0]
+    strict = re.split(r"[?#]", place, maxsplit=1)[0].rpartition("@")[2]
+    loose = re.split(r"[?#]", place.rpartition("@")[2], maxsplit=1)[0]
+    found = [_without_brackets(each) for each in dict.fromkeys((strict, loose))]
+    return [each for each in found if each] if all(found) else []
+
+
+def _without_brackets(host: str) -> str | None:
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+        if port and not port.isdecimal():
+            return None
+    host = unquote(host) if ":" not in host else host.partition("%")[0]
+    return None if _FORBIDDEN.search(host) or re.search(r"[/?#@%]", host) else host
+
+
+def _names(host: str) -> set[str]:
+    """Return the ASCII forms of a name."""
+    folded = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower().rstrip(".")
+    found: set[str] = set()
+    if re.search(r"[/?#@:%\\\s]", folded):
+        return found
+    if folded.isascii():
+        found.add(folded)
+    else:
+        for encode in (_punycode, _idna_2003):
+            try:
+                found.add(encode(folded))
+            except (UnicodeError, IndexError):
+                continue
+    return {name for name in found if name and ".." not in name}
+
+
+def _punycode(host: str) -> str:
+    """Return a name's letters as they are, as newer programs do (`ß` stays)."""
+    labels = host.replace("\u00ad", "").replace("\u200b", "").split(".")
+    return ".".join(
+        label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
+        for label in labels
+    )
+
+
+def _idna_2003(host: str) -> str:
+    """Return a name as older programs write it (`ß` becomes `ss`)."""
+    return host.encode("idna").decode("ascii").lower()
+
+
+def _address_4(name: str) -> set[str]:
+    """Return the addresses that a name of numbers means: up to four, decimal, octal or hexadecimal."""
+    numbers = name.split(".")
+    if len(numbers) > 4:
+        return set()
+    found = set()
+    for base in (8, 10):
+        try:
+            values = [_number(number, base) for number in numbers]
+        except ValueError:
+            continue
+        *first, last = values
+        if all(value < 256 for value in first) and last < 256 ** (5 - len(values)):
+            whole = last
+            for at, value in enumerate(first):
+                whole += value << 8 * (3 - at)
+            found.add(str(ipaddress.IPv4Address(whole)))
+    return found
+
+
+def _number(text: str, base_of_zero: int) -> int:
+    if not re.fullmatch(r"0x[0-9a-f]{0,16}|[0-9]{1,16}", text):
+        raise ValueError(text)
+    if text.startswith("0x"):
+        return int(text[2:] or "0", 16)
+    return int(text, base_of_zero if text.startswith("0") else 10)
+
+
+def _address_6(text: str) -> frozenset[str]:
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        return frozenset()
+    found = {str(address)}
+    packed = address.packed
+    inner = [address.ipv4_mapped, address.sixtofour]
+    if (
+        packed[:12] in (bytes(12), bytes.fromhex("0064ff9b0000000000000000"))
+        and int(address) > 0xFFFF
+    ):
+        inner.append(ipaddress.IPv4Address(packed[12:]))
+    return frozenset(found | {str(each) for each in inner if each is not None})
+
+
+def _fits(pattern: str, reading: str) -> bool:
+    if pattern == "*":
+        return True
+    network = _network(pattern)
+    if network is not None:
+        return _lies_in(reading, network)
+    if pattern.startswith("*."):
+        return any(reading.endswith("." + name) for name in readings(pattern[2:]))
+    return reading in readings(pattern)
+
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _network(pattern: str) -> _Network | None:
+    if not re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", pattern):
+        return None
+    try:
+        return ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        return None
+
+
+def _lies_in(name: str, network: _Network) -> bool:
+    try:
+        return ipaddress.ip_address(name) in network
+    except ValueError:
+        return False

@@ -1,0 +1,144 @@
+"""Interpreters: commands that run whatever they are told, and allow rules that are as wide as a shell.
+
+`shell(python *)` reads like a small permission and is none: it allows every program that can be written.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+SHELLS = frozenset(
+    {"ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "pwsh", "sh", "tcsh", "zsh"}
+)
+
+LANGUAGES = frozenset(
+    {"awk", "bun", "deno", "ed", "elixir", "emacs", "erl", "expect", "gawk", "gdb", "ghci", "groovy",
+     "guile", "ipython", "irb", "jshell", "julia", "lua", "luajit", "mawk", "nawk", "node", "nodejs",
+     "ocaml", "osascript", "perl", "php", "pypy", "python", "pythonw", "racket", "r", "rscript", "ruby",
+     "scala", "swift", "tclsh", "tsx", "ts-node", "vi", "vim", "nvim", "ex"}
+)  # fmt: skip
+"""They run a program that stands in their arguments or comes through their input."""
+
+EVALUATORS = frozenset({".", "alias", "at", "batch", "crontab", "eval", "source", "trap"})
+"""They run their arguments, or a file, as commands of a shell."""
+
+WRAPPERS = frozenset(
+    {"arch", "builtin", "busybox", "caffeinate", "chroot", "chrt", "command", "coproc", "direnv", "doas",
+     "env", "exec", "firejail", "flock", "function", "gosu", "ionice", "ltrace", "nice", "nocorrect",
+     "noglob", "nohup", "nsenter", "parallel", "pkexec", "prlimit", "proot", "proxychains", "rlwrap",
+     "runuser", "script", "setarch", "setpriv", "setsid", "start-stop-daemon", "stdbuf", "strace", "su",
+     "sudo", "systemd-run", "taskset", "time", "timeout", "tmux", "toybox", "unbuffer", "unshare",
+     "watch", "xargs", "xvfb-run"}
+)  # fmt: skip
+"""They run the command that stands in their arguments."""
+
+PACKAGE_RUNNERS = frozenset({"bunx", "npx", "pnpx", "uvx"})
+"""They fetch a package and run it."""
+
+REMOTE = frozenset({"mosh", "rsh", "ssh", "telnet"})
+"""They run commands elsewhere."""
+
+SEARCHERS = frozenset({"fd", "find", "rg"})
+"""They can run a command for each thing found, where an option says so."""
+
+SUBCOMMANDS = frozenset(
+    {("bundle", "exec"), ("conda", "run"), ("docker", "exec"), ("docker", "run"), ("go", "run"),
+     ("hatch", "run"), ("kubectl", "exec"), ("kubectl", "run"), ("mise", "exec"), ("nix", "run"),
+     ("nix", "shell"), ("npm", "exec"), ("npm", "x"), ("pdm", "run"), ("pipenv", "run"),
+     ("pipx", "run"), ("pixi", "run"), ("pnpm", "dlx"), ("pnpm", "exec"), ("podman", "exec"),
+     ("podman", "run"), ("poetry", "run"), ("rye", "run"), ("uv", "run"), ("uv", "tool"),
+     ("yarn", "dlx"), ("yarn", "exec")}
+)  # fmt: skip
+"""Commands of which one part runs whatever follows."""
+
+_SUBCOMMAND_HEADS = frozenset(head for head, _ in SUBCOMMANDS)
+_INTERPRETERS = SHELLS | LANGUAGES | EVALUATORS | REMOTE
+_RUNNERS = _INTERPRETERS | WRAPPERS | PACKAGE_RUNNERS | SEARCHERS | _SUBCOMMAND_HEADS
+
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+"""The start of a word that sets a variable, where it stands before a command."""
+
+_CODE = re.compile(r"-[A-Za-z]*[ceEprs]|--(?:command|eval|exec|print|run|init-command)\b|-\Z|--?i")
+"""An option after which code follows, or with which code comes through the input. Some options that only
+look so are counted, too."""
+
+
+def program(word: str) -> str:
+    """Return the bare name of a command: without folder, version and capitals (`python` of `/bin/python3.11`)."""
+    name = PurePosixPath(word).name.lower().removesuffix(".exe")
+    return re.sub(r"(?<=[a-z])[-\d.]+\Z", "", name) or word
+
+
+def is_runner(name: str) -> bool:
+    """Return whether a command, by its bare name, may run other commands that stand in its arguments."""
+    return name in _RUNNERS
+
+
+def is_wide(pattern: str | None) -> bool:
+    """Return whether an allow rule with this pattern lets a shell tool run any program at all."""
+    if pattern is None:
+        return True
+    if pattern.startswith("="):
+        return False
+    return _wide([word for word in pattern.split() if not ASSIGNMENT.match(word)])
+
+
+def _wide(words: list[str]) -> bool:
+    if not words:
+        return True
+    head, rest = words[0], words[1:]
+    if "*" in head:
+        return _may_name_a_runner(head)
+    name = program(head)
+    if name in EVALUATORS or name in REMOTE:
+        return not rest or _starred(rest)
+    if name in SHELLS or name in LANGUAGES:
+        return _open_program(rest)
+    if name in PACKAGE_RUNNERS:
+        return _wide_behind(rest)
+    if name in WRAPPERS:
+        return _wide_behind(rest) or any(
+            program(word) in _INTERPRETERS and _wide(rest[at:]) for at, word in enumerate(rest)
+        )
+    if name in _SUBCOMMAND_HEADS:
+        after = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
+        if after is None:
+            return _starred(rest)
+        if "*" in rest[after]:
+            return True
+        return (name, rest[after]) in SUBCOMMANDS and _wide(["env", *rest[after + 1 :]])
+    return False
+
+
+def _may_name_a_runner(head: str) -> bool:
+    start = program(head.partition("*")[0]) if not head.startswith("*") else ""
+    return any(name.startswith(start) for name in _RUNNERS - SEARCHERS)
+
+
+def _wide_behind(words: list[str]) -> bool:
+    """Return whether what a wrapper runs is left open: options, numbers and durations are passed over."""
+    for at, word in enumerate(words):
+        if re.match(r"-|\d+[smhd]?\Z|\d", word) and "*" not in word:
+            continue
+        return "*" in word or _wide(words[at:])
+    return True
+
+
+def _open_program(words: list[str]) -> bool:
+    """Return whether the program of an interpreter is left open."""
+    for at, word in enumerate(words):
+        if word == "-m":
+            return at + 1 == len(words) or "*" in words[at + 1]
+        if word.startswith("-"):
+            if _CODE.match(word):
+                return _starred(words[at:]) or at + 1 == len(words)
+            if "*" in word:
+                return True
+            continue
+        return "*" in word
+    return not words
+
+
+def _starred(words: list[str]) -> bool:
+    return any("*" in word for word in words)

@@ -1,0 +1,175 @@
+"""Matching: whether a rule means a call.
+
+A pattern is compared with what the call is about:
+
+- a command: word by word, each command of a compound one alone; `git *` means `git` with any arguments;
+- `host:` and a name: the hosts that the call speaks to;
+- a pattern with `://`: the URL;
+- paths: the resolved ones, relative to the root, never the text that the model wrote;
+- anything else: the call's subject, `*` standing for any letters.
+
+What forbids and what allows are different questions. A rule forbids as soon as any part of the call fits;
+rules allow only when every part fits one of them, and nothing is in doubt.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agentobs.agent.permissions.globs import (
+    GAP,
+    alike,
+    fits,
+    may_fit,
+    path_fits,
+    path_or_parent_fits,
+)
+from agentobs.agent.permissions.hosts import Match, host_fits, host_may_fit, readings, url_fits
+from agentobs.agent.permissions.rules import Call, Rule, exact
+from agentobs.agent.permissions.shell import Form, Reading, read_command
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A call, with what is read off it once for all rules."""
+
+    call: Call
+    reading: Reading | None
+    """The commands of a shell's call."""
+
+    @classmethod
+    def of(cls, call: Call) -> Sight:
+        """Look at a call."""
+        is_command = call.tool_class == "shell" and call.subject is not None
+        return cls(call, read_command(call.subject or "") if is_command else None)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why no rule with a pattern can allow the call, where none can."""
+        return None if self.reading is None else self.reading.doubt
+
+
+def names(rule: Rule, call: Call) -> bool:
+    """Return whether a rule is about the call's tool, under its name or an older one."""
+    return any(fits(rule.tool, name) for name in (call.tool, *call.aliases))
+
+
+def forbids(rule: Rule, sight: Sight) -> Match:
+    """Return whether a rule that denies or asks means a call; `doubt` where it may."""
+    call, pattern = sight.call, rule.pattern
+    if not names(rule, call):
+        return "no"
+    if pattern is None or rule.is_bare:
+        return "yes"
+    if rule.is_exact:
+        return _said(pattern[1:] in (call.subject, exact(call)))
+    if sight.reading is not None:
+        return _command_forbidden(pattern, sight.reading, call.subject or "")
+    if pattern.startswith("host:"):
+        return _hosts_forbidden(pattern[5:], call.hosts)
+    if "://" in pattern and call.subject is not None:
+        return _url_forbidden(pattern, call.subject)
+    if call.paths:
+        return _said(any(path_or_parent_fits(pattern, path.path) for path in call.paths))
+    if call.subject is None:
+        return "doubt"
+    return _said(fits(alike(pattern), alike(call.subject)))
+
+
+def allowing(rules: Sequence[Rule], sight: Sight) -> tuple[Rule, ...]:
+    """Return rules that together allow the whole call, the first that fits for each part; none if none do."""
+    about = [rule for rule in rules if names(rule, sight.call)]
+    for rule in about:
+        if rule.is_bare or _is_that_call(rule, sight.call):
+            return (rule,)
+    if sight.reading is not None:
+        if sight.doubt is not None:
+            return ()
+        known = [part.form.known for part in sight.reading.parts]
+        return _each(about, known, _command_allowed)
+    return _allowing_parts(about, sight.call)
+
+
+def _allowing_parts(rules: Sequence[Rule], call: Call) -> tuple[Rule, ...]:
+    of_hosts = [rule for rule in rules if (rule.pattern or "").startswith("host:")]
+    of_urls = [rule for rule in rules if "://" in (rule.pattern or "")]
+    others = [rule for rule in rules if rule not in of_hosts and rule not in of_urls]
+    subject = [] if call.subject is None else [call.subject]
+    return (
+        _each(of_hosts, call.hosts, lambda pattern, host: host_fits(pattern[5:], host))
+        or _each(of_urls, subject, lambda pattern, url: url_fits(pattern, url) == "yes")
+        or _each(others, [path.path for path in call.paths], path_fits)
+        or (() if call.paths else _each(others, subject, fits))
+    )
+
+
+def _each(
+    rules: Sequence[Rule], parts: Sequence[str], is_allowed: Callable[[str, str], bool]
+) -> tuple[Rule, ...]:
+    found = []
+    for part in parts:
+        rule = next((rule for rule in rules if is_allowed(rule.pattern or "", part)), None)
+        if rule is None:
+            return ()
+        found.append(rule)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_that_call(rule: Rule, call: Call) -> bool:
+    pattern = rule.pattern or ""
+    if rule.is_exact:
+        return pattern[1:] == exact(call)
+    return call.tool_class == "shell" and "*" not in pattern and pattern == call.subject
+
+
+def _command_allowed(pattern: str, known: str) -> bool:
+    # A star in quotes means a star. Taking the quotes away would make the rule wider than it was written.
+    plain = pattern if "*" in pattern else _unquoted(pattern, GAP)
+    return any(fits(each, known) for each in _spellings(plain))
+
+
+def _command_forbidden(pattern: str, reading: Reading, command: str) -> Match:
+    wanted = [*_spellings(_unquoted(pattern, " ")), *_spellings(pattern)]
+    forms = [form for part in reading.parts for form in (part.form, *part.hidden)]
+    if any(_written_fits(each, forms, command) for each in wanted):
+        return "yes"
+    known = [form.known.replace(GAP, " ") for form in forms]
+    if reading.is_guess or any(may_fit(each, text) for each in wanted for text in known):
+        return "doubt"
+    return "no"
+
+
+def _written_fits(pattern: str, forms: Sequence[Form], command: str) -> bool:
+    return fits(pattern, command.strip()) or any(fits(pattern, form.written) for form in forms)
+
+
+def _spellings(pattern: str) -> tuple[str, ...]:
+    """`git *` means `git` alone, too."""
+    return (pattern, pattern[:-2]) if pattern.endswith(" *") and pattern[:-2] else (pattern,)
+
+
+def _unquoted(pattern: str, blank: str) -> str:
+    """Return a pattern's words as a command's words are compared: without quotes, one blank between them."""
+    try:
+        words = shlex.split(pattern)
+    except ValueError:
+        return pattern
+    return " ".join(word.replace(" ", blank) for word in words)
+
+
+def _hosts_forbidden(pattern: str, hosts: Sequence[str]) -> Match:
+    if any(host_may_fit(pattern, host) for host in hosts):
+        return "yes"
+    return "no" if all(readings(host) for host in hosts) else "doubt"
+
+
+def _url_forbidden(pattern: str, url: str) -> Match:
+    if fits(pattern.lower(), url.lower()):
+        return "yes"
+    return url_fits(pattern, url)
+
+
+def _said(matches: bool) -> Match:
+    return "yes" if matches else "no"

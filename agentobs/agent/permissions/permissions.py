@@ -1,0 +1,155 @@
+"""Permissions: the mode, the rules and the blocked hosts of one session, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentobs.agent.permissions.globs import HOLE, fits, path_covers
+from agentobs.agent.permissions.hosts import is_host_pattern
+from agentobs.agent.permissions.interpreters import is_wide
+from agentobs.agent.permissions.modes import MODES, PERMISSIVE, Mode
+from agentobs.agent.permissions.rules import Behaviour, Rule, order
+from agentobs.errors import UsageError
+
+_RANK: dict[Behaviour, int] = {"deny": 0, "ask": 1, "allow": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Shadowed:
+    """A rule that can never matter, because another one always comes before it."""
+
+    rule: Rule
+    by: Rule
+    sentence: str
+    """What a person should know about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What a session may do."""
+
+    mode: Mode = "default"
+    rules: tuple[Rule, ...] = ()
+    """Rules of every source; their order means nothing."""
+    blocked_hosts: tuple[str, ...] = ()
+    """Hosts that nothing may speak to, whatever mode and rules say: names, `*.` and a name (what lies below
+    it), addresses, networks such as `10.0.0.0/8`, or `*`."""
+    bypass_confirmed: bool = False
+    """Whether a person has confirmed at the start that the mode `bypassPermissions` is meant."""
+    shell_tools: tuple[str, ...] = ("bash", "shell")
+    """Names of the tools that run commands, for telling about rules. For deciding, the call's class counts."""
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together.
+
+        Raises:
+            UsageError: an unknown mode, an unconfirmed bypass, something that is no rule or no host.
+        """
+        if self.mode not in MODES:
+            raise UsageError(
+                f"{self.mode!r} is no permission mode", todo=f"Use one of {', '.join(MODES)}"
+            )
+        if self.mode == "bypassPermissions" and self.bypass_confirmed is not True:
+            raise UsageError(
+                "the mode bypassPermissions runs everything unasked, and nobody has confirmed it",
+                todo="Pass bypass_confirmed=True where this machine may be lost, or use acceptEdits",
+            )
+        for name in ("rules", "blocked_hosts", "shell_tools"):
+            if isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is one text", todo="Pass a list")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise UsageError(f"{rule!r} is no rule", todo="Make one with Rule.parse")
+        for host in self.blocked_hosts:
+            if not isinstance(host, str) or not is_host_pattern(host):
+                raise UsageError(
+                    f"{host!r} in blocked_hosts is no host",
+                    todo="Write a name, `*.` and a name, an address or a network, such as *.example.com",
+                )
+
+    def with_grant(self, rule: Rule) -> Permissions:
+        """Return these permissions and one more: what a person allowed for the rest of the session.
+
+        Raises:
+            UsageError: the rule is wider than one call.
+        """
+        if rule.behaviour != "allow" or rule.source != "session" or not rule.is_exact:
+            raise UsageError(
+                f"{rule} is no grant of a session", todo="Take the rule that `consented` returns"
+            )
+        return self if rule in self.rules else replace(self, rules=(*self.rules, rule))
+
+    @property
+    def stripped(self) -> tuple[Rule, ...]:
+        """Allow rules that do not hold in this mode, because they let a shell run any program."""
+        about_shells = (
+            rule
+            for rule in order(self.rules)
+            if any(fits(rule.tool.lower(), name.lower()) for name in self.shell_tools)
+        )
+        return tuple(rule for rule in about_shells if is_stripped(rule, self.mode))
+
+    def shadowed(self) -> list[Shadowed]:
+        """Return the rules that can never matter, each with the rule that comes before it.
+
+        Between equal ones, the one of the stronger source stays. A rule that is missing here may still be
+        useless; one that is listed is.
+        """
+        ranked = sorted(
+            order(list(dict.fromkeys(self.rules))), key=lambda rule: _RANK[rule.behaviour]
+        )
+        found = []
+        for at, rule in enumerate(ranked):
+            by = next((other for other in ranked if self._hides(other, rule, ranked[:at])), None)
+            if by is not None:
+                found.append(Shadowed(rule, by, _sentence(rule, by)))
+        return found
+
+    def _hides(self, other: Rule, rule: Rule, before: Sequence[Rule]) -> bool:
+        """Return whether a rule leaves nothing for another one: a stricter rule, or one that says the same.
+
+        Of two rules that say the same of the same calls, the first stays.
+        """
+        if other == rule or _RANK[other.behaviour] > _RANK[rule.behaviour]:
+            return False
+        if not self._covers(other, rule):
+            return False
+        is_stricter = _RANK[other.behaviour] < _RANK[rule.behaviour]
+        return is_stricter or other in before or not self._covers(rule, other)
+
+    def _covers(self, wide: Rule, narrow: Rule) -> bool:
+        if wide.behaviour == "allow" and is_stripped(wide, self.mode):
+            return False
+        if not fits(wide.tool, narrow.tool.replace("*", HOLE)):
+            return False
+        if wide.is_bare or wide.pattern == narrow.pattern:
+            return True
+        if narrow.pattern is None or wide.pattern is None or narrow.is_exact or wide.is_exact:
+            return False
+        return _pattern_covers(wide.pattern, narrow.pattern, narrow.tool in self.shell_tools)
+
+
+def is_stripped(rule: Rule, mode: Mode) -> bool:
+    """Return whether an allow rule, taken as one about a shell, does not hold in a mode."""
+    return rule.behaviour == "allow" and mode in PERMISSIVE and is_wide(rule.pattern)
+
+
+def _pattern_covers(wide: str, narrow: str, is_command: bool) -> bool:
+    marked = {wide.startswith("host:"), narrow.startswith("host:")}
+    urls = {"://" in wide, "://" in narrow}
+    if not is_command and (True in marked or True in urls):
+        return False
+    if not is_command:
+        return path_covers(wide, narrow)
+    spellings = (wide, wide[:-2]) if wide.endswith(" *") else (wide,)
+    return any(fits(each, narrow.replace("*", HOLE)) for each in spellings)
+
+
+def _sentence(rule: Rule, by: Rule) -> str:
+    why = "says the same" if by.behaviour == rule.behaviour else "comes first"
+    return (
+        f"The {rule.source} rule to {rule.behaviour} {rule} never matters: "
+        f"the {by.source} rule to {by.behaviour} {by} {why}."
+    )

@@ -1,0 +1,96 @@
+"""Settings: the rules of one source, read from a mapping or a JSON file.
+
+The form is `{"allow": ["shell(git *)"], "ask": [...], "deny": [...]}`. Nothing is passed over in silence: a rule
+with a slip in it would forbid nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentobs.agent.permissions.rules import BEHAVIOURS, Rule, Source
+from agentobs.errors import UsageError
+
+BYTES_MAX = 1_000_000
+"""Longer files are refused. Our choice."""
+
+_FORM = 'Write {"allow": ["shell(git *)"], "ask": [], "deny": []}, each list of rules as texts'
+
+
+def from_settings(
+    settings: Mapping[str, Any] | Path, source: Source, *, where: str = ""
+) -> tuple[Rule, ...]:
+    """Return the rules of one source.
+
+    Args:
+        settings: the mapping, or the JSON file that holds it.
+        source: where the rules come from.
+        where: how an error names the settings; default the file's path, or the source.
+
+    Raises:
+        UsageError: a rule, a list or the file is not of the form; the text says which and what is expected.
+    """
+    if isinstance(settings, Path):
+        where = where or str(settings)
+        settings = _read(settings, where)
+    where = where or f"settings of the source {source}"
+    if not isinstance(settings, Mapping):
+        raise UsageError("this is no object", where=where, todo=_FORM)
+    for name in settings:
+        if name not in BEHAVIOURS:
+            raise UsageError(f"{name!r} is unknown", where=where, todo=_meant(name))
+    return tuple(
+        rule
+        for behaviour in BEHAVIOURS
+        for rule in _rules(settings.get(behaviour, []), behaviour, source, where)
+    )
+
+
+def _rules(listed: Any, behaviour: Any, source: Source, where: str) -> list[Rule]:
+    if not isinstance(listed, list | tuple):
+        raise UsageError(f"{behaviour!r} is no list", where=where, todo=_FORM)
+    rules = []
+    for at, text in enumerate(listed):
+        try:
+            rules.append(Rule.parse(text, behaviour, source))
+        except UsageError as error:
+            place = f"{where}, {behaviour}[{at}]"
+            raise UsageError(error.found, where=place, todo=error.todo) from None
+    return rules
+
+
+def _read(path: Path, where: str) -> Any:
+    try:
+        with path.open("rb") as file:
+            text = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        found = f"the file cannot be read ({error.strerror})"
+        raise UsageError(found, where=where, todo="Mend it, or leave the source out") from None
+    if len(text) > BYTES_MAX:
+        found = f"the file is longer than {BYTES_MAX:,} bytes"
+        raise UsageError(found, where=where, todo=_FORM)
+    try:
+        return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_once)
+    except RecursionError:
+        raise UsageError("the file is nested too deep", where=where, todo=_FORM) from None
+    except ValueError as error:
+        raise UsageError(f"the file is no JSON ({error})", where=where, todo=_FORM) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that stands twice: only one of its lists would hold."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice")
+    return found
+
+
+def _meant(name: Any) -> str:
+    close = difflib.get_close_matches(str(name).lower(), BEHAVIOURS, n=1)
+    return f"Did you mean {close[0]!r}?" if close else _FORM
