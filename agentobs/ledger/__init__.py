@@ -13,9 +13,11 @@ from agentobs.ledger.book import (
     PriceBook,
     Rates,
     UnitPrices,
+    book_of,
     in_force,
     price_version,
     resolve,
+    use_home,
 )
 from agentobs.ledger.cost import Cost, Part, cost_of
 from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
@@ -37,6 +39,7 @@ __all__ = [
     "Runaway",
     "Spent",
     "UnitPrices",
+    "book_of",
     "canonical_model",
     "cost_of",
     "in_force",
@@ -45,5 +48,6 @@ __all__ = [
     "runaway",
     "say_unknown",
     "to_usd",
+    "use_home",
     "warm",
 ]

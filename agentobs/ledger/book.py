@@ -1,29 +1,25 @@
-"""The ledger: what a model's tokens cost, as exact unit prices that SQL can multiply with.
+"""The price book: what each class of tokens costs in a context, at an instant and for a size of prompt.
 
-The prices come from genai-prices, which is pinned, dated and works offline. What it lacks stands here
-as constants with their source: the geography factor, and batch prices where it lists none. Its own
-`calc_price` is never asked: it raises where more was read from the cache than it takes the input to be,
-and it gives no split. Nothing here reads a clock: a price list is a set of periods.
+A context is resolved once into unit prices that cover all time and all sizes without a gap; looking one
+up again is a search in a short list. Where the prices come from stands in `listed` and `overlay`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
+import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from agentobs import world
+from agentobs.errors import AgentobsError, UsageError, say_once
 from agentobs.ledger.money import price_of_one
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
-
-PROVIDER = "anthropic"
-"""The provider's id in genai-prices."""
+    from agentobs.ledger.overlay import Overlay
 
 Certainty = Literal["exact", "estimated", "unknown_model"]
 """`exact`: published for this context; `estimated`: see the note; `unknown_model`: no price at all."""
@@ -31,47 +27,15 @@ Certainty = Literal["exact", "estimated", "unknown_model"]
 FOREVER = 2**63 - 1
 """The end of a period, or of a range of prompt sizes, that has none: the largest BIGINT."""
 
-DIGITS = 6
-"""Digits after the point that a price per million has room for: twelve for a single token."""
+ENVIRONMENT = "AGENTOBS_PRICES"
+"""Names the user's own file of prices; else `prices.toml` in the home is it, where there is one."""
+FILE = "prices.toml"
+"""The name of the user's own file in a home."""
 
-US_FACTOR = Decimal("1.1")
-"""Token prices with `inference_geo: "us"` against those without.
+KNOWN_CONTEXTS = 4096
+"""How many contexts a book remembers; a provider that names a new model each time fills no memory."""
 
-Source: provider documentation, 2026-11 (platform.claude.com/docs/en/manage-claude/data-residency). It
-holds for Opus 4.6, Sonnet 4.6 and all later models; web searches keep their price.
-"""
-ANYWHERE = (None, "global", "not_available")
-"""Values of `inference_geo` that cost nothing extra."""
-WITHOUT_GEOGRAPHY = frozenset(
-    (
-        "claude-v1",
-        "claude-2",
-        "claude-3-haiku",
-        "claude-3-sonnet",
-        "claude-3-opus-latest",
-        "claude-3-5-haiku-latest",
-        "claude-3-5-sonnet",
-        "claude-3-7-sonnet-latest",
-        "claude-sonnet-4-0",
-        "claude-opus-4-0",
-        "claude-opus-4-1",
-        "claude-sonnet-4-5",
-        "claude-haiku-4-5",
-        "claude-opus-4-5",
-    )
-)
-"""Models older than the geography factor, by their id in genai-prices. Source as for `US_FACTOR`."""
-
-BATCH_FACTOR = Decimal("0.5")
-"""Token prices of the batch API against the standard ones, where genai-prices lists no batch price.
-
-Source: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/batch-processing).
-"""
-WEB_SEARCH_USD_PER_THOUSAND = Decimal(10)
-"""What web searches cost where genai-prices does not say.
-
-Source: provider documentation, 2026-11 (platform.claude.com/docs/en/about-claude/pricing).
-"""
+_OURS = Path(__file__).with_name("overlay.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,56 +84,60 @@ class UnitPrices:
     note: str | None
     """What was added to the price list or assumed, for people."""
     price_version: str
-    """The version of genai-prices that was asked."""
+    """The version of the prices that were asked, see `PriceBook.version`."""
     picodollars_each: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
     """What one unit of each of the six parts costs; None where the model is unknown."""
 
     def __post_init__(self) -> None:
         """Work out the prices of single units."""
-        each = prices_of_one(self.rates) if self.rates else None
+        each = _prices_of_one(self.rates) if self.rates else None
         object.__setattr__(self, "picodollars_each", each)
 
-
-@cache
-def price_version() -> str:
-    """Return the version of the price list, without loading it."""
-    return version("genai-prices")
-
-
-def resolve(context: Context) -> list[UnitPrices]:
-    """Return the unit prices of a context: one for each period and range of prompt sizes, without gaps.
-
-    An unknown model has one entry without rates, so that it need not be looked up again. Loads
-    genai-prices, which takes 0.4 s the first time.
-    """
-    model = _find(context.model)
-    if model is None:
-        unknown: Certainty = "unknown_model"
-        return [UnitPrices(context, 0, FOREVER, 0, FOREVER, None, unknown, None, price_version())]
-    found = []
-    for period in _periods(model):
-        listed = _listed(model, context, _instant(period[0]))
-        found += [_unit_prices(context, period, sizes, listed) for sizes in _sizes(listed.price)]
-    return found
+    def holds(self, at_ns: int, prompt_tokens: int) -> bool:
+        """Return whether these are the prices at an instant for a prompt of this size."""
+        in_time = self.valid_from_ns <= at_ns < self.valid_to_ns
+        return in_time and self.prompt_tokens_from <= prompt_tokens < self.prompt_tokens_to
 
 
 class PriceBook:
-    """The prices of every context that was asked for, each looked up once."""
+    """The prices of genai-prices, of our overlay, and of a file of the user's that goes before both."""
 
-    def __init__(self) -> None:
-        """Know nothing yet; the first lookup loads the price list."""
+    def __init__(self, own: bytes | None = None, where: str = FILE) -> None:
+        """Take the text of the user's file, where there is one. The first lookup loads the price list."""
+        self._own, self._where = own, where
+        self._overlays: tuple[Overlay, ...] | None = None
         self._found: dict[Context, list[UnitPrices]] = {}
+        digests = [_digest(_ours()), *([_digest(own)] if own is not None else [])]
+        self.version = "+".join((version("genai-prices"), *digests))
+        """The version of genai-prices, the digest of our overlay, and that of the user's file."""
 
-    @property
-    def version(self) -> str:
-        """The version of the prices."""
-        return price_version()
+    def overlays(self) -> tuple[Overlay, ...]:
+        """Return the files of prices beside genai-prices, each going before the one before it.
+
+        Raises:
+            UsageError: the user's file does not fit the format.
+        """
+        if self._overlays is None:
+            # Pydantic costs 0.2 s to import, and most readers never look a price up.
+            from agentobs.ledger.overlay import parse
+
+            own = () if self._own is None else (parse(self._own, self._where),)
+            self._overlays = (parse(_ours(), _OURS.name), *own)
+        return self._overlays
 
     def resolve(self, context: Context) -> list[UnitPrices]:
-        """Return the unit prices of a context: one for each period and range of prompt sizes, without gaps."""
+        """Return the unit prices of a context: one for each period and range of prompt sizes, without gaps.
+
+        An unknown model has one entry without rates. Loads genai-prices, which takes 0.4 s the first time.
+
+        Raises:
+            UsageError: the user's file does not fit the format.
+        """
         found = self._found.get(context)
         if found is None:
-            found = resolve(context)
+            from agentobs.ledger.listed import unit_prices
+
+            found = unit_prices(context, self.overlays(), self.version)
             if len(self._found) < KNOWN_CONTEXTS:
                 self._found[context] = found
         return found
@@ -177,168 +145,86 @@ class PriceBook:
     def at(self, context: Context, at_ns: int, prompt_tokens: int) -> UnitPrices:
         """Return the unit prices that hold at an instant for a prompt of this size."""
         at_ns = min(max(at_ns, 0), FOREVER - 1)
-        return next(
-            unit
-            for unit in self.resolve(context)
-            if unit.valid_from_ns <= at_ns < unit.valid_to_ns
-            and unit.prompt_tokens_from <= prompt_tokens < unit.prompt_tokens_to
-        )
+        return next(unit for unit in self.resolve(context) if unit.holds(at_ns, prompt_tokens))
 
 
-KNOWN_CONTEXTS = 4096
-"""How many contexts a book remembers; a provider that names a new model each time fills no memory."""
+def book_of(home: Path | None) -> PriceBook:
+    """Return the prices for a home: those of the file that the environment names, else of the home's own.
+
+    Raises:
+        UsageError: the file that the environment names cannot be read.
+    """
+    named = world.environ(ENVIRONMENT)
+    path = Path(named) if named else home / FILE if home else None
+    if path is None:
+        return _book(None, "")
+    try:
+        return _book(path.read_bytes(), str(path))
+    except OSError as error:
+        if not named and isinstance(error, FileNotFoundError):
+            return _book(None, "")
+        raise UsageError(
+            f"the prices cannot be read: {error.strerror}",
+            where=str(path),
+            todo=f"Name a file of prices with {ENVIRONMENT}, or unset it",
+        ) from error
+
+
+_home: Path | None = None
+
+
+def use_home(home: Path) -> None:
+    """Let the prices in force be those of a home; they are read at the first lookup."""
+    global _home
+    _home = home
+    in_force.cache_clear()
 
 
 @cache
 def in_force() -> PriceBook:
-    """Return the prices of this process."""
-    return PriceBook()
+    """Return the prices of this process; where the user's file is no good that is said once, and it is left out."""
+    try:
+        book = book_of(_home)
+        if book.version != _book(None, "").version:
+            book.overlays()
+    except AgentobsError as error:
+        say_once(f"own prices are left out: {error}", about="own prices")
+        return _book(None, "")
+    return book
 
 
-def prices_of_one(rates: Rates) -> tuple[int, ...]:
+def price_version() -> str:
+    """Return the version of the prices in force, without loading them."""
+    return in_force().version
+
+
+def resolve(context: Context) -> list[UnitPrices]:
+    """Return the unit prices of a context by the prices in force."""
+    return in_force().resolve(context)
+
+
+@cache
+def _book(own: bytes | None, where: str) -> PriceBook:
+    return PriceBook(own, where)
+
+
+@cache
+def _ours() -> bytes:
+    return _OURS.read_bytes()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def _prices_of_one(rates: Rates) -> tuple[int, ...]:
     """Return what one unit of each part costs, in picodollars."""
-    million = (
+    tokens = (
         rates.input,
         rates.output,
         rates.cache_read,
         rates.cache_write_5m,
         rates.cache_write_1h,
     )
-    tokens = [price_of_one(price, 1_000_000) for price in million]
-    return (*tokens, price_of_one(rates.web_search, 1000))
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """What the price list says for a context at an instant, and what has to be added."""
-
-    price: ModelPrice
-    factor: Decimal
-    """What every token price is multiplied with."""
-    is_exact: bool
-    notes: tuple[str, ...]
-
-
-def _find(name: str) -> ModelInfo | None:
-    from genai_prices.data_snapshot import get_snapshot
-
-    try:
-        return get_snapshot().find_provider_model(name, None, PROVIDER, None)[1]
-    except LookupError:
-        return None
-
-
-def _periods(model: ModelInfo) -> list[tuple[int, int]]:
-    """Return the periods between the days on which some price of the model starts."""
-    from genai_prices.types import ModelPrice, StartDateConstraint
-
-    listed = [] if isinstance(model.prices, ModelPrice) else model.prices
-    constraints = [entry.constraint for entry in (*listed, *(model.price_variants or ()))]
-    days = {_day_ns(c.start_date) for c in constraints if isinstance(c, StartDateConstraint)}
-    return list(itertools.pairwise([0, *sorted(day for day in days if day > 0), FOREVER]))
-
-
-def _listed(model: ModelInfo, context: Context, at: datetime) -> _Listed:
-    asked = _asked(context)
-    factor, notes = Decimal(1), []
-    if context.inference_geo == "us" and model.id not in WITHOUT_GEOGRAPHY:
-        factor *= US_FACTOR
-        notes.append(f"times {US_FACTOR} for inference in the US")
-    if "processing" in asked and not _has_variant(model, "processing", "batch", at):
-        factor *= BATCH_FACTOR
-        notes.append(f"times {BATCH_FACTOR} for the batch API")
-    assumed = [
-        f"no price is listed for {name} {value}: taken as standard"
-        for name, value, known in (
-            ("service_tier", context.service_tier, (None, "standard", "batch")),
-            ("inference_geo", context.inference_geo, (*ANYWHERE, "us")),
-            ("speed", context.speed, (None, "standard", "fast")),
-        )
-        if value not in known
-    ]
-    if "speed" in asked and not _has_variant(model, "speed", "fast", at):
-        assumed.append("no price is listed for speed fast: taken as standard")
-    if len(asked) > 1:
-        assumed.append("no price is listed for batch and fast together: taken as batch")
-    price = model.get_prices(at, asked)
-    return _Listed(price, factor, not assumed, (*notes, *assumed))
-
-
-def _asked(context: Context) -> dict[str, str]:
-    """Return the context in the words of genai-prices."""
-    asked = {}
-    if context.service_tier == "batch":
-        asked["processing"] = "batch"
-    if context.speed == "fast":
-        asked["speed"] = "fast"
-    return asked
-
-
-def _has_variant(model: ModelInfo, key: str, value: str, at: datetime) -> bool:
-    return any(
-        variant.when == {key: value}
-        and (variant.constraint is None or variant.constraint.active(at))
-        for variant in model.price_variants or ()
-    )
-
-
-def _sizes(price: ModelPrice) -> list[tuple[int, int]]:
-    """Return the ranges of prompt sizes. A tier is a cliff: it holds for whole prompts beyond its start."""
-    starts = {
-        tier.start + 1
-        for value in vars(price).values()
-        if value is not None and not isinstance(value, Decimal)
-        for tier in value.tiers
-    }
-    return list(itertools.pairwise([0, *sorted(starts), FOREVER]))
-
-
-def _unit_prices(
-    context: Context, period: tuple[int, int], sizes: tuple[int, int], listed: _Listed
-) -> UnitPrices:
-    rates, is_exact, notes = _rates(listed, sizes[0]), listed.is_exact, listed.notes
-    if not _fits(rates):
-        rates = Rates(*(round(value, DIGITS) for value in dataclasses.astuple(rates)))
-        is_exact, notes = False, (*notes, f"rounded to {DIGITS} digits")
-    certainty: Certainty = "exact" if is_exact else "estimated"
-    note = "; ".join(notes) or None
-    return UnitPrices(context, *period, *sizes, rates, certainty, note, price_version())
-
-
-def _rates(listed: _Listed, prompt_tokens: int) -> Rates:
-    """Return the rates; a class that has no price of its own takes that of the class around it."""
-    price, factor = listed.price, listed.factor
-
-    def first(*names: str) -> Decimal:
-        found = (_at(getattr(price, name), prompt_tokens) for name in names)
-        return next((value for value in found if value is not None), Decimal(0)) * factor
-
-    web_search = _at(price.web_searches_kcount, prompt_tokens)
-    return Rates(
-        input=first("input_mtok"),
-        output=first("output_mtok"),
-        cache_read=first("cache_read_mtok", "input_mtok"),
-        cache_write_5m=first("cache_write_5m_mtok", "cache_write_mtok", "input_mtok"),
-        cache_write_1h=first("cache_write_1h_mtok", "cache_write_mtok", "input_mtok"),
-        web_search=WEB_SEARCH_USD_PER_THOUSAND if web_search is None else web_search,
-    )
-
-
-def _at(value: Decimal | TieredPrices | None, prompt_tokens: int) -> Decimal | None:
-    """Return a price for a prompt of this size."""
-    if value is None or isinstance(value, Decimal):
-        return value
-    fitting = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
-    return fitting[-1] if fitting else value.base
-
-
-def _fits(rates: Rates) -> bool:
-    return all(value == round(value, DIGITS) for value in dataclasses.astuple(rates))
-
-
-def _day_ns(day: date) -> int:
-    return int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000_000
-
-
-def _instant(at_ns: int) -> datetime:
-    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC)
+    each = [price_of_one(price, 1_000_000) for price in tokens]
+    return (*each, price_of_one(rates.web_search, 1000))

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from agentobs.ledger.book import Context, PriceBook, UnitPrices, in_force
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.records.labels import is_label
 from agentobs.records.usage import Usage
 
 
@@ -119,6 +120,12 @@ def status_of(unit: UnitPrices, usage: Usage) -> CostStatus:
     return usage.certainty
 
 
+UNNAMED = "unnamed"
+"""Stands for a name that is none, such as one of 10 kB."""
+
+
 def context_of(usage: Usage) -> Context:
     """Return what decides the price of a row of usage."""
-    return Context(usage.model, usage.service_tier, usage.inference_geo, usage.speed)
+    given = (usage.model, usage.service_tier, usage.inference_geo, usage.speed)
+    model, *others = (name if name is None or is_label(name) else UNNAMED for name in given)
+    return Context(model or UNNAMED, *others)

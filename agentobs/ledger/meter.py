@@ -15,16 +15,13 @@ from typing import Any
 
 from agentobs.errors import say_once
 from agentobs.ledger.book import Context, PriceBook, in_force
-from agentobs.ledger.cost import cost_of
+from agentobs.ledger.cost import UNNAMED, cost_of
 from agentobs.ledger.models import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
-from agentobs.records.labels import is_label
 from agentobs.records.usage import Certainty, Usage, usage_rows
 
 WAITING = 1024
 """How many rows may wait to be priced before the one who adds prices them."""
-UNNAMED = "unnamed"
-"""Stands for the name of a model that is no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,7 @@ class Meter:
 
     def _price(self, usage: Usage, at_ns: int) -> None:
         cost = cost_of(usage, at_ns, self._book)
-        name = canonical_model(usage.model) if is_label(usage.model) else UNNAMED
+        name = canonical_model(cost.context.model)
         if cost.status == "unknown_model":
             say_unknown(name)
         one = Spent(

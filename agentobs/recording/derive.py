@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -32,13 +32,16 @@ from agentobs.records.facts import (
 )
 from agentobs.records.labels import Label
 from agentobs.records.messages import assemble, blocks, is_stream, tool_results
-from agentobs.records.usage import Certainty, usage_rows
+from agentobs.records.usage import Certainty, Usage, batch_results, usage_rows
 
 Labeller = Callable[[str], Label]
 """Makes a label of a name; what is none becomes a keyed digest."""
 
 MESSAGES = "/v1/messages"
 """The path of the questions that make turns."""
+
+_BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
+"""Where the results of a batch are fetched, as JSON lines, as often as somebody likes."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -291,30 +294,46 @@ class SessionView:
 
     def _usage(self, exchange: ModelExchange, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
         counts = heard.message.get("usage")
-        if not isinstance(counts, dict) or "output_tokens" not in counts:
-            return
-        model = fact.model or fact.model_requested or Label("unknown")
-        for row in usage_rows(model, counts, heard.certainty):
-            yield UsageRow(
-                session_id=self.session_id,
-                attempt_id=fact.attempt_id,
-                at_ns=exchange.started_ns,
-                iteration=row.iteration,
-                kind=self.label(row.kind),
-                billed=row.billed,
-                model=self.label(row.model),
-                input_tokens=row.input_tokens,
-                output_tokens=row.output_tokens,
-                reasoning_tokens=row.reasoning_tokens,
-                cache_read_tokens=row.cache_read_tokens,
-                cache_write_5m_tokens=row.cache_write_5m_tokens,
-                cache_write_1h_tokens=row.cache_write_1h_tokens,
-                web_search_requests=row.web_search_requests,
-                service_tier=self._maybe(row.service_tier),
-                inference_geo=self._maybe(row.inference_geo),
-                speed=self._maybe(row.speed),
-                certainty=Label(row.certainty),
-            )
+        if isinstance(counts, dict) and _is_message(heard):
+            model = fact.model or fact.model_requested or Label("unknown")
+            rows = usage_rows(model, counts, heard.certainty)
+            yield from (self._usage_row(exchange, fact, row) for row in rows)
+        elif found := _BATCH_RESULTS.match(exchange.question.path):
+            for custom_id, message in batch_results(exchange.answer.body):
+                result_id = f"{found['batch_id']}/{custom_id}"
+                rows = usage_rows(str(message.get("model")), message["usage"], "exact", result_id)
+                yield from (self._usage_row(exchange, fact, row) for row in rows)
+
+    def _usage_row(self, exchange: ModelExchange, fact: Attempt, row: Usage) -> UsageRow:
+        return UsageRow(
+            session_id=self.session_id,
+            attempt_id=fact.attempt_id,
+            at_ns=exchange.started_ns,
+            iteration=row.iteration,
+            kind=self.label(row.kind),
+            billed=row.billed,
+            model=self.label(row.model),
+            input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            reasoning_tokens=row.reasoning_tokens,
+            cache_read_tokens=row.cache_read_tokens,
+            cache_write_5m_tokens=row.cache_write_5m_tokens,
+            cache_write_1h_tokens=row.cache_write_1h_tokens,
+            web_search_requests=row.web_search_requests,
+            service_tier=self._maybe(row.service_tier),
+            inference_geo=self._maybe(row.inference_geo),
+            speed=self._maybe(row.speed),
+            certainty=Label(row.certainty),
+            web_fetch_requests=row.web_fetch_requests,
+            code_execution_requests=row.code_execution_requests,
+            server_requests=self._named(row.server_requests),
+            other_counts=self._named(row.other_counts),
+            note=self._maybe(row.note),
+            batch_result_id=self._maybe(row.batch_result_id),
+        )
+
+    def _named(self, counts: Mapping[str, int]) -> dict[str, int] | None:
+        return {self.label(name): count for name, count in counts.items()} or None
 
     def _calls(self, exchange: ModelExchange, place: Place, heard: _Heard) -> Iterator[Fact]:
         asked_ns = exchange.started_ns + exchange.ended_ns
@@ -379,11 +398,12 @@ class _Heard:
 
 def _hear(answer: Answer) -> _Heard:
     if is_stream(answer.headers):
-        message, starts, error, whole = _skim(answer.body)
+        message, starts, error, whole, is_counted = _skim(answer.body)
     else:
         message = assemble(answer.headers, answer.body) if answer.chunks else {}
         starts = [{**block, "input_bytes": _size(block.get("input"))} for block in blocks(message)]
         error, whole = message.get("error"), answer.ending == "complete"
+        is_counted = whole
     calls = [
         {**block, "input_bytes": block["input_bytes"] or _size(block.get("input"))}
         for block in starts
@@ -396,7 +416,7 @@ def _hear(answer: Answer) -> _Heard:
     outcome = _outcome(answer, bool(error), whole)
     if answer.failure:
         error_type = answer.failure.name
-    certainty: Certainty = "exact" if whole and not error else "lower_bound"
+    certainty: Certainty = "exact" if whole and is_counted and not error else "lower_bound"
     return _Heard(message, calls, block_ids, outcome, error_type, certainty)
 
 
@@ -427,12 +447,16 @@ def _outcome(answer: Answer, has_error: bool, whole: bool) -> AttemptOutcome:
     return "ok"
 
 
-def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool]:
-    """Read a stream for its facts alone: message head, starts of blocks, counts, error, whether it ended."""
+def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool, bool]:
+    """Read a stream for its facts alone.
+
+    Returns the head of the message with its counts, the starts of its blocks, the error, whether it ended,
+    and whether its last counts came before it did.
+    """
     message: dict[str, Any] = {}
     starts: dict[str, dict[str, Any]] = {}
     error: Any = None
-    whole = False
+    whole = is_counted = False
     for data in _told(body):
         if typed := _TYPED.fullmatch(data):
             if opened := starts.get(typed["index"].decode()):
@@ -454,6 +478,7 @@ def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool]
                 message.update(_dict(event, "delta"))
                 counts = {k: v for k, v in _dict(event, "usage").items() if v is not None}
                 message["usage"] = {**_dict(message, "usage"), **counts}
+                is_counted = is_counted or "output_tokens" in counts
             case "message_stop":
                 whole = True
             case "completion":
@@ -462,7 +487,7 @@ def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool]
                 error = event.get("error") or {"type": "error"}
             case _:
                 pass
-    return message, list(starts.values()), error, whole
+    return message, list(starts.values()), error, whole, is_counted
 
 
 _TYPED = re.compile(

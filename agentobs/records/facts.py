@@ -130,6 +130,12 @@ class UsageRow:
     inference_geo: Label | None
     speed: Label | None
     certainty: Label
+    web_fetch_requests: int = 0
+    code_execution_requests: int = 0
+    server_requests: Mapping[str, int] | None = None
+    other_counts: Mapping[str, int] | None = None
+    note: Label | None = None
+    batch_result_id: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)

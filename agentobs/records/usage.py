@@ -11,6 +11,7 @@ says so: it is an estimate, and its note names the count.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -111,6 +112,16 @@ def usage_rows(
             )
         )
     return rows
+
+
+def batch_results(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield `(custom_id, message)` of each result of a batch that succeeded; other lines have no usage."""
+    for line in body.splitlines():
+        value = _parsed(line)
+        result = value.get("result") if isinstance(value, dict) else None
+        message = result.get("message") if isinstance(result, dict) else None
+        if isinstance(message, dict) and isinstance(message.get("usage"), dict):
+            yield str(value.get("custom_id")), message
 
 
 _TOKENS = (
@@ -253,6 +264,13 @@ def _is_redeemed(usage: Mapping[str, Any]) -> bool:
     credit = usage.get("fallback_credit")
     status = credit.get("status") if isinstance(credit, dict) else None
     return isinstance(status, dict) and status.get("type") == "redeemed"
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _dict(counts: Mapping[str, Any], name: str, reader: _Counts) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ import duckdb
 
 from agentobs import world
 from agentobs.errors import DamagedError, HomeError, UsageError
+from agentobs.ledger import book_of
 from agentobs.recording.home import Home, existing_home
 from agentobs.records.facts import TABLES
 from agentobs.store import pricing, publish
@@ -145,7 +146,7 @@ def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
         more = f" UNION ALL BY NAME FROM tail.{table}" if table in loaded else ""
         connection.execute(f"CREATE VIEW {table} AS FROM published.main.{table}{more}")
     _unite_segments(connection, changed)
-    _unite_prices(connection, changed if "usage" in loaded else {})
+    _unite_prices(connection, home, changed if "usage" in loaded else {})
     return True
 
 
@@ -172,25 +173,32 @@ def _unite_segments(connection: duckdb.DuckDBPyConnection, changed: Mapping[str,
     save_marks(connection, changed)
 
 
-def _unite_prices(connection: duckdb.DuckDBPyConnection, changed: Mapping[str, Mark]) -> None:
+def _unite_prices(
+    connection: duckdb.DuckDBPyConnection, home: Home, changed: Mapping[str, Mark]
+) -> None:
     """Price the tail too: what was used for the first time is looked up here, and kept by the next ingest."""
-    contexts = []
+    published, contexts, book, stale = "published.main.prices", [], None, False
     if changed:
-        known = "published.main.prices"
-        contexts = pricing.new_contexts(connection, "tail.usage", known, list(changed))
-    kind = "TABLE" if contexts else "VIEW"
-    connection.execute(f"CREATE {kind} prices AS FROM published.main.prices")
-    pricing.add(connection, contexts)
+        book = book_of(home.path)
+        contexts = pricing.new_contexts(connection, "tail.usage", published, list(changed))
+        stale = pricing.is_stale(connection, book, published)
+    if book is None or not (contexts or stale):
+        connection.execute(f"CREATE VIEW prices AS FROM {published}")
+        return
+    connection.execute(f"CREATE TABLE prices AS FROM {published}")
+    pricing.renew(connection, book, "published.main.usage")
+    pricing.add(connection, contexts, book)
 
 
 def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
     """Do without a published file: read all segments into memory."""
     create_tables(connection)
+    book = book_of(home.path)
     for rows in batches(home, {}):
         load(connection, rows)
         save_marks(connection, rows.marks)
         contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
-        pricing.add(connection, contexts)
+        pricing.add(connection, contexts, book)
         _warn(rows)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 
 from agentobs.errors import DamagedError, HomeError
+from agentobs.ledger import book_of
 from agentobs.recording.home import Home
 from agentobs.store import pricing, publish
 from agentobs.store.load import load, read_marks, save_marks
@@ -154,15 +155,16 @@ def _advance(
         _count(first, report)
         return
     path = publish.draft(home, copy=generation is not None)
+    book = book_of(home.path)
     with _transaction(path) as connection:
+        pricing.renew(connection, book)
         for rows in itertools.chain([first], pending):
             report.records += load(connection, rows)
             _count(rows, report)
             save_marks(connection, rows.marks)
             marks |= rows.marks
             contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
-            pricing.add(connection, contexts)
-        pricing.add(connection, pricing.forget_unknown(connection))
+            pricing.add(connection, contexts, book)
     facts_bytes = sum(mark.facts_offset for mark in marks.values())
     report.generation = publish.publish(home, path, facts_bytes, generation).number
     report.published = True

@@ -180,7 +180,7 @@ def test_a_crashed_session(tmp_path: Path) -> None:
 READING = """
 import os, sys
 from pathlib import Path
-import duckdb, genai_prices.data_snapshot
+import duckdb, agentobs.ledger.listed
 from agentobs.recording.home import Home
 from agentobs.store.database import connect
 

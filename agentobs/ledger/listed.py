@@ -1,0 +1,289 @@
+"""What is listed: the prices of genai-prices and of the overlays, put together for one context.
+
+The data of genai-prices are read as they were installed: whoever switches its updater on in this process
+changes nothing here. Its own `calc_price` is never asked: it raises where more was read from the cache than it
+takes the input to be, and it gives no split.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from functools import cache
+
+from genai_prices.data import providers
+from genai_prices.data_snapshot import DataSnapshot
+from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, TieredPrices
+
+from agentobs.ledger.book import FOREVER, Certainty, Context, Rates, UnitPrices
+from agentobs.ledger.models import canonical_model
+from agentobs.ledger.overlay import CONTEXT, DIGITS, Factor, Overlay, Price
+
+PROVIDER = "anthropic"
+"""The provider's id in genai-prices."""
+
+USUAL = {
+    "service_tier": (None, "standard"),
+    "inference_geo": (None, "global", "not_available"),
+    "speed": (None, "standard"),
+}
+"""Values of a context that change no price."""
+
+_NAMES = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cache_read": "cache_read_mtok",
+    "cache_write_5m": "cache_write_5m_mtok",
+    "cache_write": "cache_write_mtok",
+    "cache_write_1h": "cache_write_1h_mtok",
+    "web_search": "web_searches_kcount",
+}
+"""Our names of the classes, and those of genai-prices."""
+
+
+def unit_prices(
+    context: Context, overlays: Sequence[Overlay], price_version: str
+) -> list[UnitPrices]:
+    """Return the unit prices of a context, for all time and all sizes of prompts."""
+    listing = _listing(context, overlays)
+    return [
+        listing.unit_prices(period, sizes, price_version)
+        for period in listing.periods()
+        for sizes in listing.sizes()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Everything that is listed for a context."""
+
+    context: Context
+    model: ModelInfo | None
+    """The model's entry in genai-prices."""
+    is_taken: bool
+    """Whether that is the entry of the model's canonical name, not of the name that was used."""
+    prices: tuple[Price, ...]
+    """Prices of overlays; a later one goes before an earlier one."""
+    factors: tuple[Factor, ...]
+    web_search: Decimal
+    """USD per thousand, where no price says otherwise."""
+    priced_values: frozenset[tuple[str, str]]
+    """Values of a context that some factor names, for this model or others."""
+
+    def periods(self) -> list[tuple[int, int]]:
+        """Return the periods between the days on which something changes."""
+        days = set(_start_days(self.model))
+        for entry in (*self.prices, *self.factors):
+            days |= {day for day in (entry.since, entry.until) if day}
+        starts = {_day_ns(day) for day in days}
+        return list(itertools.pairwise([0, *sorted(n for n in starts if n > 0), FOREVER]))
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the ranges of prompt sizes. A tier is a cliff: it holds for whole prompts beyond its start."""
+        starts = {
+            p.prompt_tokens_above + 1 for p in self.prices if p.prompt_tokens_above is not None
+        }
+        starts |= {start + 1 for start in _tier_starts(self.model)}
+        return list(itertools.pairwise([0, *sorted(starts), FOREVER]))
+
+    def unit_prices(
+        self, period: tuple[int, int], sizes: tuple[int, int], price_version: str
+    ) -> UnitPrices:
+        """Return the prices of one period and range of sizes; a class without a price has that of the one around it."""
+        at = _instant(period[0])
+        found, known, sources, taken_as = self._found(at, sizes[0])
+        if not {"input", "output"} <= found.keys():
+            unknown: Certainty = "unknown_model"
+            return UnitPrices(self.context, *period, *sizes, None, unknown, None, price_version)
+        factor, notes, applied = self._factor(at, known)
+        assumed = [*self._assumed(known | applied), *taken_as]
+        rates, is_whole = _rates(found, factor, self.web_search)
+        if not is_whole:
+            assumed.append(f"rounded to {DIGITS} digits")
+        certainty: Certainty = "estimated" if assumed else "exact"
+        note = "; ".join((*sources, *notes, *assumed)) or None
+        return UnitPrices(self.context, *period, *sizes, rates, certainty, note, price_version)
+
+    def _found(
+        self, at: datetime, prompt_tokens: int
+    ) -> tuple[dict[str, Decimal], frozenset[str], list[str], list[str]]:
+        """Return the prices, what of the context they are for, their sources, and what was taken for what."""
+        holding = [
+            price
+            for price in self.prices
+            if price.holds(self.context, at.date())
+            and (price.prompt_tokens_above is None or prompt_tokens > price.prompt_tokens_above)
+        ]
+        is_replaced = any(not price.conditions for price in holding)
+        asked = {} if is_replaced else _asked(self.context)
+        listed = {key: value for key, value in asked.items() if _has(self.model, key, value, at)}
+        found = _listed_rates(self.model, at, asked, prompt_tokens)
+        known = {_OUR_KEYS[key] for key in listed}
+        for price in sorted(holding, key=lambda p: len(p.conditions)):
+            found |= price.rates
+            known |= price.conditions.keys()
+        taken_as = []
+        if self.is_taken and not is_replaced:
+            taken_as.append(f"the listed price of {canonical_model(self.context.model)}")
+        if len(asked) > 1 and not any(len(price.conditions) > 1 for price in holding):
+            taken_as.append("no price is listed for batch and fast together: taken as batch")
+        sources = list(dict.fromkeys(f"from {price.source}" for price in holding))
+        return found, frozenset(known), sources, taken_as
+
+    def _factor(
+        self, at: datetime, known: frozenset[str]
+    ) -> tuple[Decimal, list[str], frozenset[str]]:
+        """Return what to multiply with, how to tell people, and what of the context it is for."""
+        times, notes = Decimal(1), []
+        applied: set[str] = set()
+        for factor in self.factors:
+            is_listed = factor.unless_listed and factor.conditions.keys() <= known
+            if is_listed or not factor.holds(self.context, at.date()):
+                continue
+            times *= factor.times
+            applied |= factor.conditions.keys()
+            notes.append(f"times {factor.times} ({factor.name})")
+        return times, notes, frozenset(applied)
+
+    def _assumed(self, known: frozenset[str]) -> list[str]:
+        """Return what of the context has no price, and is taken as if it were usual."""
+        return [
+            f"no price is listed for {name} {value}: taken as standard"
+            for name in CONTEXT
+            if (value := getattr(self.context, name)) not in USUAL[name]
+            and name not in known
+            and (name, value) not in self.priced_values
+        ]
+
+
+def _listing(context: Context, overlays: Sequence[Overlay]) -> _Listing:
+    model = _find(context.model)
+    canonical = canonical_model(context.model)
+    taken = None if model or canonical == context.model else _find(canonical)
+    factors = {factor.name: factor for overlay in overlays for factor in overlay.factor}
+    searches = [o.web_search.usd_per_thousand for o in overlays if o.web_search]
+    return _Listing(
+        context,
+        model or taken,
+        taken is not None,
+        tuple(p for overlay in overlays for p in overlay.price if p.is_of(context.model)),
+        tuple(factor for factor in factors.values() if factor.is_of(context.model)),
+        searches[-1] if searches else Decimal(0),
+        frozenset(
+            pair
+            for factor in factors.values()
+            if not factor.is_of(context.model)
+            for pair in factor.conditions.items()
+        ),
+    )
+
+
+@cache
+def _snapshot() -> DataSnapshot:
+    return DataSnapshot(providers=providers, from_auto_update=False)
+
+
+def _find(name: str) -> ModelInfo | None:
+    try:
+        return _snapshot().find_provider_model(name, None, PROVIDER, None)[1]
+    except LookupError:
+        return None
+
+
+_OUR_KEYS = {"processing": "service_tier", "speed": "speed"}
+"""The words of genai-prices for a context, and ours."""
+
+
+def _asked(context: Context) -> dict[str, str]:
+    """Return the context in the words of genai-prices."""
+    asked = {}
+    if context.service_tier == "batch":
+        asked["processing"] = "batch"
+    if context.speed == "fast":
+        asked["speed"] = "fast"
+    return asked
+
+
+def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
+    variants = (model.price_variants if model else None) or ()
+    return any(
+        variant.when == {key: value}
+        and (variant.constraint is None or variant.constraint.active(at))
+        for variant in variants
+    )
+
+
+def _listed_rates(
+    model: ModelInfo | None, at: datetime, asked: Mapping[str, str], prompt_tokens: int
+) -> dict[str, Decimal]:
+    if model is None:
+        return {}
+    price = model.get_prices(at, dict(asked))
+    found = {name: _at(getattr(price, theirs), prompt_tokens) for name, theirs in _NAMES.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _rates(
+    found: Mapping[str, Decimal], factor: Decimal, web_search: Decimal
+) -> tuple[Rates, bool]:
+    """Return the rates, and whether all their digits fit."""
+
+    def first(*names: str) -> Decimal:
+        return next((found[name] for name in names if name in found), Decimal(0)) * factor
+
+    whole = (
+        first("input"),
+        first("output"),
+        first("cache_read", "input"),
+        first("cache_write_5m", "cache_write", "input"),
+        first("cache_write_1h", "cache_write", "input"),
+        found.get("web_search", web_search),
+    )
+    rounded = tuple(round(value, DIGITS) for value in whole)
+    return Rates(*(whole if whole == rounded else rounded)), whole == rounded
+
+
+def _at(value: Decimal | TieredPrices | None, prompt_tokens: int) -> Decimal | None:
+    """Return a price for a prompt of this size."""
+    if value is None or isinstance(value, Decimal):
+        return value
+    fitting = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
+    return fitting[-1] if fitting else value.base
+
+
+def _model_prices(model: ModelInfo | None) -> Iterable[ModelPrice]:
+    if model is None:
+        return
+    listed = [] if isinstance(model.prices, ModelPrice) else model.prices
+    if isinstance(model.prices, ModelPrice):
+        yield model.prices
+    yield from (entry.prices for entry in (*listed, *(model.price_variants or ())))
+
+
+def _tier_starts(model: ModelInfo | None) -> set[int]:
+    return {
+        tier.start
+        for price in _model_prices(model)
+        for value in vars(price).values()
+        if value is not None and not isinstance(value, Decimal)
+        for tier in value.tiers
+    }
+
+
+def _start_days(model: ModelInfo | None) -> set[date]:
+    if model is None:
+        return set()
+    listed = [] if isinstance(model.prices, ModelPrice) else model.prices
+    constraints = [entry.constraint for entry in (*listed, *(model.price_variants or ()))]
+    return {c.start_date for c in constraints if isinstance(c, StartDateConstraint)}
+
+
+def _day_ns(day: date) -> int:
+    return int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000_000
+
+
+def _instant(at_ns: int) -> datetime:
+    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC)

@@ -1,0 +1,239 @@
+"""The overlay: prices beside those of genai-prices, from a file of ours and one of the user's.
+
+    [[price]]                              # takes the place of what is listed
+    models = ["claude-opus-5-5"]           # canonical names, or exact ones
+    speed = "fast"                         # and service_tier, inference_geo: the context that it holds for
+    since = 2026-11-01                     # and until: the first day, and the first day after
+    prompt_tokens_above = 200_000          # holds for longer prompts only
+    input = 8.00                           # USD per million: input, output, cache_read, cache_write_5m, cache_write_1h
+    source = "contract of 2026-11-01"
+    checked = 2026-11-22
+
+    [[factor]]                             # multiplies all token prices
+    name = "discount"                      # one of an earlier name takes its place
+    times = 0.9
+
+    [web_search]
+    usd_per_thousand = 10
+
+A price that names no context takes the place of everything that is listed for its models. Numbers are read as
+decimals, never as floats. What does not fit is one error: which line, what was found, what was expected.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import tomllib
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentobs.errors import UsageError
+from agentobs.ledger.models import canonical_model
+
+DIGITS = 6
+"""Digits after the point that a price per million has room for: twelve for a single token."""
+CONTEXT = ("service_tier", "inference_geo", "speed")
+"""What an entry may ask of a call's context."""
+CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "web_search")
+"""What an entry may give a price for."""
+
+Money = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=DIGITS)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    source: Annotated[str, Field(min_length=1)]
+    """Where it was read: an address, or what the user has it from."""
+    checked: dt.date
+    """When it was read."""
+
+
+class _Dated(_Entry):
+    service_tier: str | None = None
+    """Holds for calls of this tier only."""
+    inference_geo: str | None = None
+    """Holds for calls that ran there only."""
+    speed: str | None = None
+    """Holds for calls of this speed only."""
+    since: dt.date | None = None
+    """The first day on which it holds (UTC)."""
+    until: dt.date | None = None
+    """The first day on which it no longer holds."""
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What it asks of a call's context."""
+        asked = {name: getattr(self, name) for name in CONTEXT}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def holds(self, context: object, day: dt.date) -> bool:
+        """Return whether it holds in a context on a day."""
+        begun = self.since is None or self.since <= day
+        over = self.until is not None and self.until <= day
+        fits = all(getattr(context, name) == value for name, value in self.conditions.items())
+        return begun and not over and fits
+
+    @model_validator(mode="after")
+    def _in_order(self) -> _Dated:
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("since must be before until")
+        return self
+
+
+class Price(_Dated):
+    """Prices of some models."""
+
+    models: Annotated[list[str], Field(min_length=1)]
+    """Canonical names, or exact ones."""
+    prompt_tokens_above: Annotated[int, Field(ge=0)] | None = None
+    """Holds for prompts of more tokens only."""
+    input: Money | None = None
+    """USD per million tokens, as the four that follow."""
+    output: Money | None = None
+    cache_read: Money | None = None
+    cache_write_5m: Money | None = None
+    cache_write_1h: Money | None = None
+    web_search: Money | None = None
+    """USD per thousand searches."""
+
+    def is_of(self, model: str) -> bool:
+        """Return whether it is a price of this model."""
+        return model in self.models or canonical_model(model) in self.models
+
+    @property
+    def rates(self) -> dict[str, Decimal]:
+        """The prices that it gives, by class."""
+        found = {name: getattr(self, name) for name in CLASSES}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class Factor(_Dated):
+    """What all token prices are multiplied with."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """A later factor of the same name takes its place."""
+    times: Annotated[Decimal, Field(ge=0, lt=1000, decimal_places=DIGITS)]
+    models: list[str] | None = None
+    """Holds for these models only."""
+    except_models: list[str] = []
+    """Does not hold for these."""
+    unless_listed: bool = False
+    """Does not hold where a price for its context is listed."""
+
+    def is_of(self, model: str) -> bool:
+        """Return whether it holds for this model."""
+        names = {model, canonical_model(model)}
+        asked = self.models is None or bool(names & set(self.models))
+        return asked and not names & set(self.except_models)
+
+
+class WebSearch(_Entry):
+    """What web searches cost where no price of the model says otherwise."""
+
+    usd_per_thousand: Money
+
+
+class Overlay(BaseModel):
+    """One file of prices."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    price: list[Price] = []
+    factor: list[Factor] = []
+    web_search: WebSearch | None = None
+
+
+def parse(data: bytes, where: str) -> Overlay:
+    """Return the prices of a file.
+
+    Raises:
+        UsageError: it does not fit; says in which line, what was found and what was expected.
+    """
+    try:
+        text = data.decode("utf-8")
+        return Overlay.model_validate(_strict(tomllib.loads(text, parse_float=Decimal)))
+    except UnicodeDecodeError as error:
+        raise _bad(where, None, "not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+)", str(error))
+        line = int(found[1]) if found else None
+        raise _bad(where, line, f"no TOML: {str(error).partition(' (at')[0]}") from error
+    except RecursionError as error:
+        raise _bad(where, None, "nested too deeply") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _bad(where, _line_of(text, first["loc"]), _told(first)) from error
+
+
+def _strict(value: Any) -> Any:
+    """Return the value with whole numbers where a price may stand as decimals."""
+    if isinstance(value, dict):
+        return {key: _as_money(key, _strict(inner)) for key, inner in value.items()}
+    return [_strict(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _as_money(key: str, value: Any) -> Any:
+    is_money = key in (*CLASSES, "times", "usd_per_thousand")
+    return Decimal(value) if is_money and type(value) is int else value
+
+
+def _told(error: Any) -> str:
+    """Say what was found and what was expected, in one sentence."""
+    name = str(error["loc"][-1]) if error["loc"] else "the file"
+    found = repr(error["input"])
+    shown = found if len(found) <= 60 else found[:57] + "..."
+    match error["type"]:
+        case "extra_forbidden":
+            keys = ", ".join(_keys(error["loc"]))
+            return f"{name} is no key here; expected one of {keys}"
+        case "missing":
+            return f"{name} is missing"
+        case "decimal_type" | "is_instance_of":
+            return f"{name} is {shown}; expected a number without quotes"
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{name} is {shown}; expected otherwise: {said[:1].lower()}{said[1:]}"
+
+
+def _keys(location: tuple[Any, ...]) -> Iterator[str]:
+    kinds: dict[str, type[BaseModel]] = {"price": Price, "factor": Factor, "web_search": WebSearch}
+    kind = kinds[location[0]] if len(location) > 1 else Overlay
+    yield from kind.model_fields
+
+
+def _line_of(text: str, location: tuple[Any, ...]) -> int | None:
+    """Return the line of a key, or of the table that lacks it."""
+    lines = text.split("\n")
+    table, number, key = location[0], 0, str(location[-1])
+    if len(location) > 1 and isinstance(location[1], int):
+        number = location[1]
+    heads = [n for n, line in enumerate(lines) if re.match(rf"\s*\[+\s*{table}\s*\]", line)]
+    if number >= len(heads):
+        starts = [n for n, line in enumerate(lines) if re.match(rf"\s*\W*{table}\b", line)]
+        return starts[0] + 1 if starts else None
+    for offset in range(heads[number] + 1, len(lines)):
+        if lines[offset].lstrip().startswith("["):
+            break
+        if len(location) > 1 and re.match(
+            rf"""\s*["']?{re.escape(_field(location, key))}\b""", lines[offset]
+        ):
+            return offset + 1
+    return heads[number] + 1
+
+
+def _field(location: tuple[Any, ...], key: str) -> str:
+    """Return the name of the field: that of the list, for an entry of one."""
+    return next((str(part) for part in reversed(location) if isinstance(part, str)), key)
+
+
+def _bad(where: str, line: int | None, found: str) -> UsageError:
+    place = f"{where}, line {line}" if line else where
+    return UsageError(
+        found,
+        where=place,
+        todo="Mend the line; agentobs/ledger/overlay.toml has entries of each kind",
+    )
