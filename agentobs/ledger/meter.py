@@ -6,6 +6,7 @@ not depend on the order in which calls came, and a call that is added by several
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ from agentobs.ledger.book import Context, PriceBook, in_force
 from agentobs.ledger.cost import UNNAMED, cost_of
 from agentobs.ledger.models import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Certainty, Usage, usage_rows
 
 WAITING = 1024
@@ -36,6 +38,8 @@ class Spent:
     """Tokens (and web searches) of all of them, by part."""
     uncertain: Mapping[CostStatus, int] = field(default_factory=dict)
     """How many are not exact, by their status."""
+    by_model: Mapping[str, Spent] = field(default_factory=dict)
+    """The same for each model by its canonical name, the most expensive first; empty in a model's own."""
 
     @property
     def unpriced_calls(self) -> int:
@@ -120,8 +124,13 @@ class Meter:
             self._settle()
 
     def total(self) -> Spent:
-        """Return everything together."""
-        return sum(self.by_model().values(), Spent())
+        """Return everything together, and by model."""
+        by_model = self.by_model()
+        return dataclasses.replace(sum(by_model.values(), Spent()), by_model=by_model)
+
+    def add_facts(self, facts: Iterable[UsageRow]) -> None:
+        """Add usage as it was recorded: live, or from the store when a session is resumed."""
+        self.add_rows((_usage(fact), fact.at_ns) for fact in facts)
 
     def by_model(self) -> dict[str, Spent]:
         """Return the sums by canonical name of the model, the most expensive first."""
@@ -129,6 +138,10 @@ class Meter:
             self._settle()
             spent = dict(self._spent)
         return dict(sorted(spent.items(), key=lambda item: (-_size(item[1]), item[0])))
+
+    def forked(self) -> None:
+        """In a child process: let go of a lock that another thread of the parent may have held."""
+        self._lock = threading.RLock()
 
     def _settle(self) -> None:
         with self._lock:
@@ -173,6 +186,12 @@ def say_unknown(model: str) -> None:
 def warm() -> None:
     """Load the price list, which takes 0.4 s once in a process: call it in a thread, early."""
     in_force().resolve(Context(UNNAMED))
+
+
+def _usage(fact: UsageRow) -> Usage:
+    given = {f.name: getattr(fact, f.name) for f in dataclasses.fields(Usage)}
+    maps = {name: given[name] or {} for name in ("server_requests", "other_counts")}
+    return Usage(**{**given, **maps})
 
 
 def _size(spent: Spent) -> int:

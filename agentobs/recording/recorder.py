@@ -20,6 +20,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import say_once
+from agentobs.ledger import Meter
 from agentobs.recording import wire
 from agentobs.recording.bodies import Bodies, Body
 from agentobs.recording.derive import SessionView
@@ -43,6 +44,7 @@ from agentobs.records.facts import (
     Permission,
     SessionEnd,
     SessionStart,
+    UsageRow,
     columns,
     settled,
 )
@@ -83,6 +85,7 @@ class Recorder:
         """Write into `home`; the first segment is created with the first record."""
         self.home = home
         self._key = home.key()
+        self._meters: dict[str, Meter] = {}
         self._begin()
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forked)
@@ -148,6 +151,10 @@ class Recorder:
             self._thread.join(seconds)
         return done
 
+    def meter(self, session_id: str) -> Meter:
+        """Return what adds up a session's costs while it is recorded."""
+        return self._meters.setdefault(session_id, Meter())
+
     def statistics(self) -> RecorderStatistics:
         """Return the counts so far."""
         return RecorderStatistics(self._written, self._dropped, self._given - self._handled)
@@ -156,6 +163,8 @@ class Recorder:
         """In a child process: leave the parent's segment alone and start with an own one."""
         segment = self._segment
         wire.forget_open()
+        for meter in self._meters.values():
+            meter.forked()
         self._begin()
         if segment is not None:
             segment.abandon()
@@ -230,6 +239,8 @@ class Recorder:
 
     def _append(self, segment: Segment, fact: Fact) -> None:
         segment.facts.append(TABLES[type(fact)], columns(fact))
+        if isinstance(fact, UsageRow) and fact.session_id in self._meters:
+            self._meters[fact.session_id].add_facts((fact,))
 
     def _write_start(self, segment: Segment, call: SessionCall) -> None:
         content = start_content(call)
@@ -250,6 +261,7 @@ class Recorder:
         session_id = end.session_id
         self._views.pop(session_id, None)
         self._bodies.pop(session_id, None)
+        self._meters.pop(session_id, None)
         end = settled(end, self._results.pop(session_id, None))
         reason = self._label(end.reason) if end.reason else None
         signature = self._label(end.signature) if end.signature else None

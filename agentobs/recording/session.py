@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, say_once
+from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import wire
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
@@ -39,6 +40,9 @@ R = TypeVar("R")
 
 FLUSH_SECONDS = 0.25
 """How long the end of a session waits at most for its records to be in the journal; never in an event loop."""
+
+LOOP_SECONDS = 0.02
+"""How long a reading of the cost waits at most in an event loop."""
 
 _lock = threading.Lock()
 _open: dict[str, Session] = {}
@@ -82,6 +86,7 @@ def start_recorder(home: str | None = None) -> Recorder | None:
                 say_once(f"not recording: {error}")
                 return None
             sink.attach(_recorder)
+            use_home(_recorder.home.path)
             atexit.register(stop_recorder)
         elif home is not None and locate(home) != _recorder.home.path:
             say_once(f"this process records into {_recorder.home.path}; {home} is not used")
@@ -128,6 +133,19 @@ class Session:
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
         self._token: object = None
+        self._meter: Meter | None = None
+
+    def cost(self) -> Spent | None:
+        """Return what this session has spent so far, in total and by model; None where it is not recorded.
+
+        Every try of a call counts, sub-agents' too. It waits for what has just ended to be counted, a
+        moment at most; the first reading loads the prices, which takes half a second.
+        """
+        if self._meter is None:
+            return None
+        if _recorder is not None:
+            _recorder.flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
+        return self._meter.total()
 
     def fail(self, reason: str | BaseException) -> None:
         """Say that this session failed, and why: a word or a label, or an exception, of which the class
@@ -152,8 +170,9 @@ class Session:
             say_once(f"the end of a session is not recorded: {own!r}", about="session end")
 
     def _open(self) -> None:
-        start_recorder(self._home)
+        recorder = start_recorder(self._home)
         self.session_id = world.new_id()
+        self._meter = recorder.meter(self.session_id) if recorder else None
         self._failure = None
         _open[self.session_id] = self
         start = SessionStart(
