@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from agentobs.recording.bodies import Body
+from agentobs.recording.prefixes import Prefixes
 from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
@@ -65,6 +66,7 @@ class SessionView:
     _open_calls: dict[str, str] = field(default_factory=dict)
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    _prefixes: Prefixes = field(default_factory=Prefixes)
 
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str, str]
@@ -89,6 +91,7 @@ class SessionView:
         yield from self._span(exchange, fact)
         yield from self._usage(exchange, fact, heard)
         if asks and _is_message(heard):
+            yield from self._prefix(body, fact, heard)
             lane.turns = max(lane.turns, turn or 0)
             _remember(self._attempt_of, str(heard.message.get("id")), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
@@ -303,6 +306,14 @@ class SessionView:
                 result_id = f"{found['batch_id']}/{custom_id}"
                 rows = usage_rows(str(message.get("model")), message["usage"], "exact", result_id)
                 yield from (self._usage_row(exchange, fact, row) for row in rows)
+
+    def _prefix(self, body: Body, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
+        """Say what changed in the prompt before what is new in it, and why the cache missed."""
+        found = self._prefixes.compare(
+            body, self.session_id, fact.attempt_id, fact.lane, heard.message, self.label
+        )
+        if found:
+            yield found
 
     def _usage_row(self, exchange: ModelExchange, fact: Attempt, row: Usage) -> UsageRow:
         return UsageRow(

@@ -139,6 +139,19 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prompt did not just go on from an earlier one, or the provider says that its cache missed."""
+
+    session_id: str
+    attempt_id: str
+    compared_attempt_id: str | None
+    changed: Literal["model", "tools", "system", "parameters", "messages"] | None
+    changed_message: int | None
+    miss_reason: Label | None
+    missed_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolUse:
     """The model asked for a tool."""
 
@@ -253,6 +266,7 @@ Fact = (
     | InteractionEnd
     | Attempt
     | UsageRow
+    | Prefix
     | ToolUse
     | ToolResult
     | Permission
@@ -269,6 +283,7 @@ TABLES: dict[type, str] = {
     InteractionEnd: "interaction_ends",
     Attempt: "attempts",
     UsageRow: "usage",
+    Prefix: "prefixes",
     ToolUse: "tool_uses",
     ToolResult: "tool_results",
     Permission: "permissions",
