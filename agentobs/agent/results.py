@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 from pydantic_core import to_json
@@ -46,9 +46,9 @@ def render(value: Any) -> Content:
         return value if type(value) is str else str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return _of_bytes(bytes(value))
-    if isinstance(value, Iterator):
+    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView | range):
         items = Items()
-        all(map(items.take, value))
+        all(items.take(item) for item in value)
         value = items.taken
     if isinstance(value, set | frozenset):
         value = sorted(value, key=_text)
@@ -108,13 +108,20 @@ def fit(content: Content, chars_max: int, keep: Keep) -> Content:
 
 def _text(value: Any) -> str:
     """Return a value as JSON, or else by `str`, or else what it is."""
-    error = Exception()
-    for write in (_json, _lenient_json, _json_with_halves, str):
+    for write in (_json, _lenient_json, _json_with_halves):
         try:
             return write(value)
-        except Exception as failed:
-            error = failed
-    return f"a value of type {type(value).__name__} that cannot be shown ({type(error).__name__})"
+        except Exception:  # what it holds may raise anything
+            continue
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        kind, name = type(value).__name__, type(error).__name__
+        return f"a value of type {kind} that cannot be shown ({name})"
 
 
 def _json(value: Any) -> str:
@@ -135,7 +142,7 @@ def _inner(whole: Any) -> Callable[[Any], str]:
     def shown(value: Any) -> str:
         if value is whole:
             raise TypeError("nothing around it is JSON")
-        return _text(value) if isinstance(value, set | frozenset) else str(value)
+        return _text(value) if isinstance(value, set | frozenset) else _shown(value)
 
     return shown
 

@@ -9,6 +9,7 @@ tools with: one reading of Google, NumPy and reST style, kept by others, costs n
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ def input_model(function: Callable[..., Any]) -> type[BaseModel]:
         UsageError: the signature has arguments that JSON cannot name, or types that cannot be resolved
             or told to the model.
     """
-    parameters = list(_signature(function).parameters.values())
+    parameters = _signature(function)
     texts = described(function, [parameter.name for parameter in parameters]).arguments
     fields = {
         f"argument_{number}": _field(function, parameter, texts.get(parameter.name))
@@ -147,22 +148,39 @@ def _field(
     return annotation, Field(default=default, alias=parameter.name, **told)
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
-        raise UsageError(
-            f"a type in the signature of {_name(function)} is not known: {error}",
-            todo="Define it at the top of its module, or declare the tool's schema yourself",
-        ) from error
+def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function, with their types; what it returns the model is not told."""
     allowed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    for parameter in signature.parameters.values():
+    names = _globals(function)
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in allowed:
             raise UsageError(
-                f"the model cannot give `{parameter}` of {_name(function)} by name",
+                f"the model cannot give `{parameter.replace(annotation=parameter.empty)}` "
+                f"of {_name(function)} by name",
                 todo="Give each argument of a tool a name of its own",
             )
-    return signature
+        annotation = parameter.annotation
+        try:
+            if isinstance(annotation, str):
+                annotation = eval(annotation, names)
+        except Exception as error:
+            raise UsageError(
+                f"the type of the argument {parameter.name} of {_name(function)} is not known: {error}",
+                todo="Define it at the top of its module, or declare the tool's schema yourself",
+            ) from error
+        parameters.append(parameter.replace(annotation=annotation))
+    return parameters
+
+
+def _globals(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the names that the types of a function, method, partial call or callable object are made of."""
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    inner = inner if inspect.isroutine(inner) else type(inner).__call__
+    return getattr(getattr(inner, "__func__", inner), "__globals__", {})
 
 
 def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
+import datetime as dt
 import enum
+import pathlib
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from agentobs.agent.tools import Tool, bind, declarations, declared, render, tool
+from agentobs.agent.tools import (
+    COMPLAINTS_MAX,
+    Tool,
+    bind,
+    check_tools,
+    complaints,
+    declarations,
+    declared,
+    find,
+    invalid,
+    tool,
+    unknown,
+)
 from agentobs.errors import UsageError
 
 
@@ -20,6 +34,8 @@ class Unit(enum.Enum):
 
 class Point(BaseModel):
     """A point on a map."""
+
+    model_config = ConfigDict(extra="forbid")
 
     x: float
     y: float = Field(0.0, description="North is up")
@@ -62,6 +78,7 @@ def point(**beside: Any) -> dict[str, Any]:
             "y": {"type": "number", "default": 0.0, "description": "North is up"},
         },
         "required": ["x"],
+        "additionalProperties": False,
         **beside,
     }
 
@@ -124,24 +141,42 @@ def test_a_declaration_is_sent_as_it_is() -> None:
     """A declared tool keeps its declaration to the letter, and its function takes the whole input."""
     declaration = {"name": "memory", "type": "memory_20250818"}
     memory = declared(declaration, lambda value: sorted(value), read_only=True)
-    assert memory == Tool(declaration, memory.function, read_only=True)
+    assert memory.read_only
     assert memory.declaration is declaration
-    assert bind(memory, {"b": 1, "a": 2})() == ["a", "b"]
+    assert bind(memory, {"b": 1, "a": 2}).call() == ["a", "b"]
 
 
 def test_input_is_validated_and_defaults_stay_with_the_function() -> None:
     """Nested input arrives as the types of the signature; what is left out takes the function's default."""
-    called = bind(distance, {"start": {"x": 1}, "stops": [{"x": 2}], "copy": 2})
-    assert called() == "Point ['Point'] Unit.METRE None 2"
+    bound = bind(distance, {"start": {"x": 1}, "stops": [{"x": 2}], "copy": 2})
+    assert bound.call() == "Point ['Point'] Unit.METRE None 2"
+    assert bound.arguments == {
+        "start": Point(x=1, y=0),
+        "stops": [Point(x=2, y=0)],
+        "unit": Unit.METRE,
+        "title": None,
+        "copy": 2,
+    }
 
 
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        ({"stops": [{"y": 1}]}, "start: Field required\nstops.0.x: Field required"),
+        (
+            {"stops": [{"y": 1}]},
+            "start: required, but not given (a value of type object)\n"
+            "stops.0.x: required, but not given",
+        ),
         (
             {"start": {"x": 0}, "stops": [], "where": 1},
-            "where: Extra inputs are not permitted",
+            "where: there is no argument of this name; there are: start, stops, unit, title, copy",
+        ),
+        (
+            {"start": {"x": 0, "z": 1}, "stops": "none", "copy": 0, "unit": "km"},
+            "start.z: there is no argument of this name\n"
+            "stops: Input should be a valid list\n"
+            "unit: Input should be 'm' or 'mi'\n"
+            "copy: Input should be greater than or equal to 1",
         ),
         ('{"start": {', "the input is not a JSON object; perhaps it was cut"),
     ],
@@ -160,41 +195,10 @@ def test_signatures_that_the_model_cannot_use_are_refused() -> None:
 
     def tree(root: Tree) -> None: ...
 
-    with pytest.raises(UsageError, match="cannot give `\\*words: str` of rest by name"):
+    with pytest.raises(UsageError, match=r"cannot give `\*words` of .*rest by name"):
         tool(rest)
     with pytest.raises(UsageError, match="the type Tree of a tool's input contains itself"):
         tool(tree)
-
-
-@dataclasses.dataclass
-class Found:
-    path: str
-    unit: Unit
-
-
-class Strange:
-    def __str__(self) -> str:
-        return "strange"
-
-
-@pytest.mark.parametrize(
-    ("result", "seen"),
-    [
-        ("plain", "plain"),
-        ("caf\udce9", "caf?"),
-        ([{"type": "text", "text": "a block"}], [{"type": "text", "text": "a block"}]),
-        ([{"type": "dog"}], '[{"type":"dog"}]'),
-        ([], "[]"),
-        (Point(x=1, y=0), '{"x":1.0,"y":0.0}'),
-        (Found("ä", Unit.MILE), '{"path":"ä","unit":"mi"}'),
-        ({"n": [1, None, True]}, '{"n":[1,null,true]}'),
-        (None, "null"),
-        (Strange(), "strange"),
-    ],
-)
-def test_results_are_rendered_for_the_model(result: Any, seen: Any) -> None:
-    """Text and content blocks pass as they are; everything else is shown as JSON, or at worst by `str`."""
-    assert render(result) == seen
 
 
 def test_literal_types_stay_closed() -> None:
@@ -209,3 +213,374 @@ def test_literal_types_stay_closed() -> None:
     assert pick.declaration["input_schema"]["properties"] == {
         "colour": {"type": "string", "enum": ["red", "blue"]}
     }
+
+
+def google(path: str, depth: int = 1) -> None:
+    """List a directory.
+
+    Links are not followed. Note: slow.
+
+    Args:
+        path (str): where to look,
+            below the root.
+        depth: how deep: at most 9.
+
+    Returns:
+        The names.
+
+    Raises:
+        OSError: it is not there.
+    """
+
+
+def numpy(path: str, depth: int = 1) -> None:
+    """List a directory.
+
+    Links are not followed. Note: slow.
+
+    Parameters
+    ----------
+    path : str
+        where to look,
+        below the root.
+    depth : int, optional
+        how deep: at most 9.
+
+    Returns
+    -------
+    list
+        The names.
+    """
+
+
+def rest(path: str, depth: int = 1) -> None:
+    """List a directory.
+
+    Links are not followed. Note: slow.
+
+    :param path: where to look,
+        below the root.
+    :param int depth: how deep: at most 9.
+    :returns: The names.
+    """
+
+
+@pytest.mark.parametrize("function", [google, numpy, rest])
+def test_docstrings_are_read_in_three_styles(function: Callable[..., Any]) -> None:
+    """Google, NumPy and reST docstrings describe the tool and its arguments alike."""
+    made = tool(function).declaration
+    assert made["description"] == "List a directory.\n\nLinks are not followed. Note: slow."
+    assert {
+        name: schema["description"] for name, schema in made["input_schema"]["properties"].items()
+    } == {"path": "where to look, below the root.", "depth": "how deep: at most 9."}
+
+
+def test_a_docstring_in_no_style_is_kept_whole() -> None:
+    """Text that only looks like a section is lost in no style; neither is a section that breaks its style."""
+
+    def free(path: str) -> None:
+        """Send to a@b.c.
+
+        Use it: like this.
+        @here is text.
+        :note: so is this.
+        """
+
+    def broken(path: str) -> None:
+        """Look.
+
+        Args:
+            no colon here
+        """
+
+    assert tool(free).declaration["description"] == (
+        "Send to a@b.c.\n\nUse it: like this.\n@here is text.\n:note: so is this."
+    )
+    assert tool(broken).declaration["description"] == "Look.\n\nArgs:\n    no colon here"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    owner: Point | None = None
+
+
+def test_unions_and_models_within_models_are_written_out() -> None:
+    """A schema holds no reference anywhere: in unions, lists, mappings, tuples and models within models."""
+
+    @tool
+    def adopt(
+        pet: Annotated[Cat | Dog, Field(discriminator="kind")],
+        homes: dict[str, list[Point]],
+        pair: tuple[Point, Unit],
+        either: int | Literal["none"] | None = None,
+    ) -> None: ...
+
+    properties = adopt.declaration["input_schema"]["properties"]
+    assert "$ref" not in str(properties)
+    assert "$defs" not in str(adopt.declaration)
+    cat, dog = properties["pet"]["oneOf"]
+    assert cat["properties"]["kind"] == {"type": "string", "const": "cat"}
+    assert dog["properties"]["owner"] == {"anyOf": [point(), {"type": "null"}], "default": None}
+    assert properties["homes"]["additionalProperties"] == {"type": "array", "items": point()}
+    assert properties["pair"]["prefixItems"] == [point(), {"type": "string", "enum": ["m", "mi"]}]
+    assert properties["either"]["anyOf"] == [
+        {"type": "integer"},
+        {"type": "string", "const": "none"},
+        {"type": "null"},
+    ]
+
+
+def test_what_nobody_says_about_a_tool_is_closed() -> None:
+    """A tool is not concurrent, not read-only, needs permission, destroys, is not retried and not optional."""
+
+    @tool
+    def act() -> None: ...
+
+    for made in (act, declared({"name": "act"}, print), Tool({"name": "act"}, print)):
+        assert (made.tool_class, made.read_only, made.concurrent) == ("write", False, False)
+        assert (made.needs_permission, made.destructive) == (True, True)
+        assert (made.retries, made.optional, made.available) == (0, False, None)
+        assert (made.cancels_siblings, made.interrupt) == (False, "cancel")
+
+
+def test_classes_of_tools_bring_their_defaults() -> None:
+    """A reader runs beside others and destroys nothing, a failing shell stops its siblings; words win."""
+
+    @tool(read_only=True)
+    def look() -> None: ...
+
+    @tool(tool_class="shell")
+    def run() -> None: ...
+
+    @tool(tool_class="read", concurrent=False, needs_permission=False, aliases=["view"])
+    def alone() -> None: ...
+
+    assert (look.tool_class, look.concurrent, look.destructive) == ("read", True, False)
+    assert look.needs_permission
+    assert (run.concurrent, run.destructive, run.cancels_siblings) == (False, True, True)
+    assert (alone.read_only, alone.concurrent, alone.aliases) == (True, False, ("view",))
+
+
+def edit(path: str, text: str = "") -> None: ...
+
+
+def of_other(size: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"read_only": True, "destructive": True}, "`destructive` .* what only reads destroys"),
+        (
+            {"read_only": True, "tool_class": "shell"},
+            "`read_only` .* contradicts tool_class='shell'",
+        ),
+        (
+            {"read_only": False, "tool_class": "read"},
+            "`read_only` .* contradicts tool_class='read'",
+        ),
+        (
+            {"tool_class": "mystery"},
+            "`tool_class` .* 'mystery' is none of read, edit, write, shell",
+        ),
+        ({"interrupt": "maybe"}, "`interrupt` .* 'maybe' is none of cancel, block"),
+        ({"retries": -1}, "`retries` .* -1 is no number from 0"),
+        ({"timeout_s": 0}, "`timeout_s` .* 0 is not above 0"),
+        ({"timeout_s": float("nan")}, "`timeout_s` .* nan is not above 0"),
+        ({"result_chars_max": 0}, "`result_chars_max` .* 0 is no number from 1"),
+        ({"subject": "file"}, "`subject` .* there is no argument 'file'"),
+        ({"paths": ["path", "to"]}, "`paths` .* there is no argument 'to'"),
+        ({"hosts": ["url"]}, "`hosts` .* there is no argument 'url'"),
+        ({"paths": "path"}, "`paths` .* a text stands where a tuple of names belongs"),
+        ({"aliases": ["edit"]}, "`aliases` .* or is the tool's own"),
+        ({"check": of_other}, "`check` .* it takes 'size', which is no argument"),
+    ],
+)
+def test_settings_that_contradict_are_refused(settings: Mapping[str, Any], complaint: str) -> None:
+    """A contradiction is the author's mistake; the error names the tool, its function and the field."""
+    with pytest.raises(UsageError, match=complaint) as raised:
+        tool(**settings)(edit)
+    assert "the tool edit (tests.agent.test_tools.edit)" in str(raised.value)
+
+
+def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
+    """A lambda has no name that the model could use; a setting that does not exist is a TypeError."""
+    with pytest.raises(UsageError, match="has no name"):
+        tool(lambda: None)
+    assert tool(name="constant")(lambda: None).name == "constant"
+    with pytest.raises(TypeError, match="safe"):
+        tool(safe=True)(edit)  # type: ignore[call-overload]  # no such setting
+
+
+def test_what_a_function_returns_need_not_be_known() -> None:
+    """Only the types of arguments are told to the model; one that cannot be resolved is named."""
+
+    def look(path: str) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
+
+    def find(path: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert tool(look).name == "look"
+    with pytest.raises(
+        UsageError, match=r"of the argument path of .*find is not known: name 'Nowhere'"
+    ):
+        tool(find)
+
+
+def test_types_that_json_cannot_hold_are_refused_by_name() -> None:
+    """The argument whose type has no schema is named, as is a Field that stands as a default."""
+
+    def call(count: int, back: Callable[[], int]) -> None: ...
+
+    def odd(thing: Mapping[str, Strange]) -> None: ...
+
+    def field(size: int = Field(3, ge=1)) -> None: ...
+
+    with pytest.raises(UsageError, match=r"of the argument back of .*call cannot be told"):
+        tool(call)
+    with pytest.raises(UsageError, match=r"of the argument thing of .*odd cannot be told"):
+        tool(odd)
+    with pytest.raises(
+        UsageError, match=r"the default of the argument size of .*field is a pydantic"
+    ):
+        tool(field)
+
+
+class Strange: ...
+
+
+def test_two_tools_never_share_a_name() -> None:
+    """Names and aliases of a set of tools are told apart, and each tool is checked again."""
+    one = tool(name="one", aliases=["uno"])(edit)
+    check_tools([one, tool(name="two")(edit)])
+    for name, aliases in (("one", []), ("uno", []), ("two", ["one"]), ("two", ["uno"])):
+        other = tool(name=name, aliases=aliases)(edit)
+        with pytest.raises(UsageError, match=r"is already that of the tool one .*edit"):
+            check_tools([one, other])
+    with pytest.raises(UsageError, match="`destructive` of the tool raw"):
+        check_tools([Tool({"name": "raw"}, edit, tool_class="read")])
+
+
+def test_tools_are_found_by_former_names() -> None:
+    """A tool answers to its name and its aliases; a present name goes before a former one."""
+    one, two = tool(name="one", aliases=["old"])(edit), tool(name="old")(edit)
+    assert find([one], "old") is one
+    assert find([one, two], "old") is two
+    assert find([one, two], "older") is None
+
+
+@tool
+def take(
+    count: int = 0,
+    ratio: float = 0.0,
+    deep: bool = False,
+    stops: list[Point] | None = None,
+    unit: Unit = Unit.METRE,
+    when: dt.date | None = None,
+    where: pathlib.Path | None = None,
+    numbers: set[int] | list[float] | None = None,
+    free: Any = None,
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("value", "coerced"),
+    [
+        ({}, ()),
+        ({"count": 3, "ratio": 3, "deep": True, "free": "3"}, ()),
+        ({"count": 3.0}, ()),
+        ({"unit": "mi", "when": "2026-01-31", "where": "a//b", "numbers": [1, 1]}, ()),
+        ({"count": "3"}, ("count",)),
+        ({"count": True, "deep": "yes", "ratio": "0.5"}, ("count", "ratio", "deep")),
+        ({"stops": [{"x": 1}, {"x": "1", "y": "2"}]}, ("stops.1.x", "stops.1.y")),
+        ({"numbers": [1, "2"]}, ("numbers.1",)),
+        ({"free": "caf\udce9"}, ()),
+    ],
+)
+def test_what_was_coerced_is_told(value: Any, coerced: tuple[str, ...]) -> None:
+    """Values of another JSON type that were made to fit are named, nested ones too; defaults are not."""
+    assert bind(take, value).coerced == coerced
+
+
+def test_the_question_stays_as_it_was() -> None:
+    """A tool may change the arguments that it gets; the input that was recorded does not change."""
+
+    @tool
+    def spoil(free: Any) -> None:
+        free.append(1)
+
+    value: dict[str, Any] = {"free": []}
+    bind(spoil, value).call()
+    bind(declared({"name": "spoil"}, lambda whole: whole.clear()), value).call()
+    assert value == {"free": []}
+
+
+class Picky(BaseModel):
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def refuse(cls, text: str) -> str:
+        if text == "value":
+            raise ValueError("x" * 1_000_000)
+        raise {"exit": SystemExit, "key": KeyError}[text]("no")
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("value", "picky.text: Value error, xxxx"),
+        ("exit", "its validation failed with SystemExit('no')"),
+        ("key", "its validation failed with KeyError('no')"),
+    ],
+)
+def test_validators_of_the_tools_own_cannot_break_binding(text: str, begins: str) -> None:
+    """Whatever a validator raises, the input does not fit, and the text for the model is bounded."""
+
+    @tool
+    def use(picky: Picky) -> None: ...
+
+    with pytest.raises(ValueError) as raised:
+        bind(use, {"picky": {"text": text}})
+    assert str(raised.value).startswith(begins)
+    assert len(str(raised.value)) < 20_000
+
+
+def test_input_that_is_too_deep_does_not_fit() -> None:
+    """Input nested deeper than the interpreter goes is refused, not a RecursionError."""
+    deep: Any = []
+    for _ in range(3_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="the input is nested too deeply"):
+        bind(take, {"free": deep})
+
+
+def test_many_faults_are_told_in_few_lines() -> None:
+    """Of a thousand faults the model sees the first ones and how many more there are."""
+    with pytest.raises(ValueError, match="and 980 more") as raised:
+        bind(take, {"stops": [{}] * 1_000})
+    assert len(str(raised.value).splitlines()) == COMPLAINTS_MAX + 1
+
+
+def test_faults_of_any_model_can_be_told() -> None:
+    """Complaints need no tool; without the names of what there is they tell none."""
+    with pytest.raises(ValidationError) as raised:
+        Point.model_validate({"z": 1})
+    assert complaints(raised.value) == (
+        "x: required, but not given\nz: there is no argument of this name"
+    )
+
+
+def test_answers_about_calls_that_cannot_run_are_clear_and_bounded() -> None:
+    """An unknown tool is answered with the names that there are, an invalid input with what to mend."""
+    assert unknown([take], "tke").content == "There is no tool named 'tke'. The tools are: take."
+    assert unknown([], "\ud800").content == "There is no tool named '\\ud800'. The tools are: none."
+    assert len(unknown([take], "x" * 10**6).content) < 300
+    assert invalid(take, "count: too many").content == (
+        "The input of take does not fit:\ncount: too many"
+    )
+    assert (unknown([], "a").outcome, invalid(take, "").outcome) == ("unknown", "invalid")

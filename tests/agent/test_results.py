@@ -1,0 +1,257 @@
+"""Results: what the model sees of whatever a tool returned, and how long that may be."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from agentobs.agent.results import (
+    BINARY_CHARS_MAX,
+    IMAGE_CHARS_MAX,
+    ITEMS_CHARS_MAX,
+    ITEMS_MAX,
+    NOT_READ,
+    PREVIEW_CHARS_MAX,
+    Content,
+    fit,
+    render,
+    told,
+)
+
+
+class Unit(enum.Enum):
+    MILE = "mi"
+
+
+class Point(BaseModel):
+    x: float
+    y: float
+
+
+@dataclasses.dataclass
+class Found:
+    path: str
+    unit: Unit
+
+
+class Strange:
+    def __str__(self) -> str:
+        return "strange"
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Text(str):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def deep() -> Any:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+def ring() -> Any:
+    value: list[Any] = [1]
+    value.append(value)
+    return value
+
+
+def image(size: int) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "image/png", "data": "A" * size}
+    return {"type": "image", "source": source}
+
+
+def words(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def shown(value: Any) -> Content:
+    return fit(render(value), 50_000, lambda _: None)
+
+
+RESULTS: list[tuple[Any, Any]] = [
+    ("plain", "plain"),
+    (Text("plain"), "plain"),
+    ("caf\udce9", "caf?"),
+    ([words("a block")], [words("a block")]),
+    ([words("caf\udce9"), words("")], [words("caf?")]),
+    ([image(8), {"type": "tool_reference", "tool_name": "a"}],) * 2,
+    ([{"type": "dog"}], '[{"type":"dog"}]'),
+    ([{"type": "text"}], '[{"type":"text"}]'),
+    ([{"type": "text", "text": "a", "b": {1: 2}}], '[{"type":"text","text":"a","b":{"1":2}}]'),
+    ([], "[]"),
+    (Point(x=1, y=0), '{"x":1.0,"y":0.0}'),
+    (Found("ä", Unit.MILE), '{"path":"ä","unit":"mi"}'),
+    ({"n": [1, None, True]}, '{"n":[1,null,true]}'),
+    ({"name": "caf\udce9"}, '{"name": "caf?"}'),
+    (None, "null"),
+    (float("nan"), "NaN"),
+    (10**5_000, "1" + "0" * 5_000),
+    ({"b", "a", "c"}, '["a","b","c"]'),
+    (frozenset({2, 1}), "[1,2]"),
+    ((n for n in (1, 2)), "[1,2]"),
+    (iter([words("a")]), [words("a")]),
+    (map(str, range(2)), '["0","1"]'),
+    (range(3), "[0,1,2]"),
+    ({"a": 1}.items(), '[["a",1]]'),
+    (b"caf\xc3\xa9", "café"),
+    (bytearray(b"text"), "text"),
+    (memoryview(b"text"), "text"),
+    (b"\x89PNG\r\n\x1a\n\xff", "9 bytes that are no text (a PNG image)"),
+    (b"\xff" * 1_234, "1,234 bytes that are no text"),
+    ({"raw": b"\xff\xfe"}, '{"raw":"__4="}'),
+    (Strange(), "strange"),
+    ({"inner": Strange()}, '{"inner":"strange"}'),
+    (Mute(), "a value of type Mute that cannot be shown (ValueError)"),
+    ({"inner": Mute()}, '{"inner":"a value of type Mute that cannot be shown (ValueError)"}'),
+    (deep(), "a value of type list that cannot be shown (RecursionError)"),
+    (ring(), "[1, [...]]"),
+]
+
+
+@pytest.mark.parametrize(("result", "seen"), RESULTS, ids=[str(n) for n in range(len(RESULTS))])
+def test_results_are_rendered_for_the_model(result: Any, seen: Any) -> None:
+    """Text and content blocks pass as they are; everything else is shown as JSON, or at worst by `str`."""
+    assert shown(result) == seen
+
+
+def test_blocks_are_copies() -> None:
+    """A tool that changes its blocks after it has returned them changes nothing that the model saw."""
+    blocks = [words("a")]
+    seen = shown(blocks)
+    blocks[0]["text"] = "b"
+    assert seen == [words("a")]
+
+
+def test_iterators_that_never_end_are_read_so_far() -> None:
+    """Of an endless iterator the first items are read, by number and by length, with a note after them."""
+    many = json.loads(str(render(itertools.count())))
+    assert (many[:2], many[-1], len(many)) == ([0, 1], NOT_READ, ITEMS_MAX + 1)
+    long = json.loads(str(render(itertools.repeat("x" * (ITEMS_CHARS_MAX // 2)))))
+    assert (len(long), long[-1]) == (3, NOT_READ)
+
+
+def test_what_iterating_raises_is_raised() -> None:
+    """A generator that fails half-way is a failure of the tool, not a shorter result."""
+
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        render(items())
+
+
+def test_exceptions_are_told_whatever_their_text_does() -> None:
+    """An exception is told by class and text, or by its class alone where the text fails or is empty."""
+
+    class Mumbles(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert told(FileNotFoundError("a.txt")) == "FileNotFoundError: a.txt"
+    assert told(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert told(Mumbles()) == "Mumbles (its text failed with RuntimeError)"
+
+
+LINES = "".join(f"line {n}\n" for n in range(100_000))
+
+
+def test_a_long_result_is_kept_and_its_ends_are_shown() -> None:
+    """The model sees whole lines of both ends, how much is left out, and the path of what was kept."""
+    kept: list[str] = []
+
+    def keep(text: str) -> str:
+        kept.append(text)
+        return "/home/results/1-call.txt"
+
+    seen = fit(LINES, 50_000, keep)
+    assert kept == [LINES]
+    assert isinstance(seen, str)
+    head, note, tail = seen.split("\n\n")
+    assert head == LINES[: len(head)]
+    assert head.splitlines()[-1] == f"line {len(head.splitlines()) - 1}"
+    assert tail == LINES[-len(tail) :]
+    assert tail.splitlines()[0] == f"line {100_000 - len(tail.splitlines())}"
+    assert note == (
+        f"[{len(LINES) - len(head) - len(tail):,} of {len(LINES):,} characters are left out here. "
+        "The whole result lies in /home/results/1-call.txt]"
+    )
+    assert PREVIEW_CHARS_MAX * 0.9 < len(seen) <= PREVIEW_CHARS_MAX
+
+
+@pytest.mark.parametrize("text", [LINES, "x" * 888_890, "é" * 60_000, "\udce9" * 60_000])
+@pytest.mark.parametrize("chars_max", [1, 100, 50_000])
+def test_a_long_result_that_cannot_be_kept_is_cut(text: str, chars_max: int) -> None:
+    """Without a place to keep it the model gets what it may see, and is told that the rest is gone."""
+    seen = fit(text, chars_max, lambda _: None)
+    assert isinstance(seen, str)
+    assert "are left out here and were not kept" in seen
+    assert len(seen) <= max(chars_max, 150)
+    assert seen.encode()
+
+
+def test_a_result_of_just_the_length_is_whole() -> None:
+    """Nothing is left out of a result that is as long as it may be."""
+    assert fit("x" * 100, 100, lambda _: "nowhere") == "x" * 100
+    assert fit([words("x" * 50), words("y" * 50)], 100, lambda _: "nowhere") == [
+        words("x" * 50),
+        words("y" * 50),
+    ]
+
+
+def test_long_blocks_are_cut_by_their_text_and_images_stay() -> None:
+    """One block holds the ends of all texts, where the first of them stood; images are left as they are."""
+    kept: list[str] = []
+
+    def keep(text: str) -> str:
+        kept.append(text)
+        return "/kept"
+
+    document = {"type": "document", "source": {"type": "text", "data": "d" * 300}}
+    found = {"type": "search_result", "source": "s", "title": "t", "content": [words("r" * 300)]}
+    blocks = [image(8), words("a" * 300), image(9), words(""), document, found]
+    seen = fit(render(blocks), 500, keep)
+    assert isinstance(seen, list)
+    assert [seen[0], seen[2]] == [image(8), image(9)]
+    assert len(seen) == 3
+    assert seen[1]["type"] == "text"
+    assert "The whole result lies in /kept" in seen[1]["text"]
+    assert len(seen[1]["text"]) <= 500
+    (whole,) = kept
+    assert whole.startswith(f"{'a' * 300}\n\n{'d' * 300}\n\n{{")
+
+
+def test_binary_blocks_stay_within_the_providers_limits() -> None:
+    """An image that the provider refuses, or one too many for a request, is replaced by a note."""
+    seen = fit([image(IMAGE_CHARS_MAX), image(IMAGE_CHARS_MAX + 4)], 500, lambda _: None)
+    assert seen == [
+        image(IMAGE_CHARS_MAX),
+        words("[a block of type image with 3,932,163 bytes is left out: it is too large]"),
+    ]
+    many = fit([image(IMAGE_CHARS_MAX)] * 5, 500, lambda _: None)
+    assert [block["type"] for block in many if isinstance(block, dict)] == ["image"] * 4 + ["text"]
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "A" * (BINARY_CHARS_MAX + 4)}
+    notes = fit([{"type": "document", "source": pdf}], 500, lambda _: None)
+    assert isinstance(notes, list)
+    assert notes[0]["text"].startswith("[a block of type document")
+
+
+def test_images_within_json_are_text() -> None:
+    """Only a list of blocks is sent as blocks: anything else is counted as the text that it is."""
+    value = {"image": base64.b64encode(b"x" * 90_000).decode()}
+    assert "left out here" in str(shown(value))

@@ -1,0 +1,172 @@
+"""Kept results: what was too long for the model lies in its session's own directory, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentobs
+from agentobs import tracing
+from agentobs.agent.execution import live_tools
+from agentobs.agent.tools import tool
+from agentobs.errors import HomeError, RecordingError
+from agentobs.recording.home import open_home
+from agentobs.records.exchanges import Place, ToolQuestion
+
+KEY = "sk-ant-api03-another-key-for-the-tests-0123"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    yield tmp_path / "home"
+    agentobs.stop_recorder()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_result_lies_in_its_sessions_directory(home: Path) -> None:
+    """Each result is a file of its own, numbered in its session, that only its owner can read."""
+    with agentobs.session("one") as one:
+        first = agentobs.keep_result("toolu_01", "first\n")
+        second = agentobs.keep_result("toolu_01", "caf\udce9")
+    with agentobs.session("two") as two:
+        third = agentobs.keep_result("toolu_02", "third")
+    folder = home / "sessions" / one.session_id / "results"
+    assert first == str(folder / "1-toolu_01.txt")
+    assert second == str(folder / "2-toolu_01.txt")
+    assert third == str(home / "sessions" / two.session_id / "results" / "1-toolu_02.txt")
+    assert Path(first).read_text() == "first\n"
+    assert Path(second).read_text() == "caf?"
+    assert [mode(Path(path)) for path in (first, second)] == [0o600] * 2
+    assert [mode(path) for path in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
+    assert open_home(home).path == home
+
+
+def test_secrets_are_taken_out(home: Path) -> None:
+    """A key that a tool returned is not written; its place is."""
+    with agentobs.session("one"):
+        path = agentobs.keep_result("toolu_01", f"before {KEY} after")
+    assert Path(path).read_text() == "before [redacted:anthropic_key] after"
+
+
+@pytest.mark.parametrize(
+    "hostile", ["../../escape", "/etc/passwd", "", "a\0b", "x" * 5_000, "..", "caf\udce9", "a b\n"]
+)
+def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
+    """An id that could be a path is a digest in the file's name, for the call and for the session."""
+    agentobs.session("one").open()
+    with tracing.at(Place(hostile or "..")):
+        path = Path(agentobs.keep_result(hostile, "text"))
+    assert path.parent.parent.parent == home / "sessions"
+    assert path.resolve() == path
+    assert path.name.startswith("1-")
+    assert len(path.name) == len("1-.txt") + 32
+    assert path.read_text() == "text"
+
+
+def test_a_sessions_results_take_only_so_many_bytes(home: Path) -> None:
+    """What goes beyond is cut between characters, with a note; then nothing more is kept."""
+    with agentobs.session("one"):
+        agentobs.keep_result("a", "x" * 400, session_bytes_max=1_000)
+        path = Path(agentobs.keep_result("b", "é" * 2_000, session_bytes_max=1_000))
+        text = path.read_text()
+        with pytest.raises(RecordingError, match="take 1,000 bytes already"):
+            agentobs.keep_result("c", "more than fits", session_bytes_max=1_000)
+    assert set(text.partition("\n")[0]) == {"é"}
+    assert text.endswith("\n[cut here: the results of this session may take 1,000 bytes]\n")
+    assert 598 <= path.stat().st_size <= 600
+    with agentobs.session("two"):
+        agentobs.keep_result("a", "x" * 400, session_bytes_max=1_000)
+
+
+def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
+    """A link in the place of a directory refuses the result; one in the place of a file is stepped over."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with agentobs.session("one") as one:
+        folder = home / "sessions" / one.session_id / "results"
+        folder.mkdir(parents=True)
+        (folder / "2-a.txt").symlink_to(elsewhere / "made")
+        assert agentobs.keep_result("a", "text") == str(folder / "3-a.txt")
+        (home / "sessions").chmod(0o755)
+        agentobs.keep_result("a", "text")
+        assert mode(home / "sessions") == 0o700
+    with agentobs.session("two") as two:
+        (home / "sessions" / two.session_id).symlink_to(elsewhere)
+        with pytest.raises(HomeError, match="cannot keep results here"):
+            agentobs.keep_result("a", "text")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_nothing_is_kept_outside_a_session(home: Path) -> None:
+    """Without a session there is no directory to keep a result in, and none is made."""
+    with pytest.raises(RecordingError, match="only inside a session that is recorded"):
+        agentobs.keep_result("a", "text")
+    assert not (home / "sessions").exists()
+
+
+def test_nothing_is_kept_where_nothing_is_recorded(home: Path) -> None:
+    """Where the home cannot be used the session goes on, and keeping says why it cannot."""
+    home.write_text("not a directory")
+    with pytest.warns(RuntimeWarning, match="not recording"), agentobs.session("one"):
+        with pytest.raises(RecordingError, match="only inside a session that is recorded"):
+            agentobs.keep_result("a", "text")
+
+
+def test_results_kept_at_once_do_not_collide(home: Path) -> None:
+    """Threads that keep results of one session at the same time get a file each."""
+    paths: list[str] = []
+    with agentobs.session("one"):
+        here = tracing.place()
+        assert here is not None
+
+        def keep(text: str) -> None:
+            with tracing.at(here):
+                paths.append(agentobs.keep_result("call", text))
+
+        threads = [threading.Thread(target=keep, args=[str(n)]) for n in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {Path(path).read_text() for path in paths} == {str(n) for n in range(20)}
+
+
+def test_a_file_that_cannot_be_written_is_not_left_behind(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk raises, and leaves no half of a result."""
+
+    def full(descriptor: int, mode: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with agentobs.session("one") as one:
+        with monkeypatch.context() as disk, pytest.raises(OSError, match="No space left"):
+            disk.setattr(os, "fchmod", full)
+            agentobs.keep_result("a", "text")
+        assert list((home / "sessions" / one.session_id / "results").iterdir()) == []
+
+
+def test_the_agents_tools_keep_their_results(home: Path) -> None:
+    """A tool whose result is too long answers with its ends and the path of the whole, in the session."""
+
+    @tool
+    def look() -> str:
+        return "line\n" * 50_000
+
+    live = live_tools([look], keep=agentobs.keep_result)
+    with agentobs.session("one") as one:
+        found = asyncio.run(live.run_tool(ToolQuestion("toolu_01", "look", {})))
+    path = home / "sessions" / one.session_id / "results" / "1-toolu_01.txt"
+    assert f"The whole result lies in {path}]" in found.content
+    assert path.read_text() == "line\n" * 50_000
