@@ -227,9 +227,12 @@ def _row(
 
 
 def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]:
-    """Return (5 m, 1 h): what the split does not name was written for 5 minutes, the default lifetime.
+    """Return (5 m, 1 h).
 
-    Where the split names a lifetime that we do not know, or more than the total, the row is an estimate.
+    Without a split all was written for 5 minutes, the default lifetime. Where the split names less than
+    the total, which is so when a stream's last counts tell the total alone, the rest has the lifetime that
+    the split names, and the row is an estimate; so it is where the split names more, or a lifetime that
+    we do not know.
     """
     split = _dict(counts, "cache_creation", reader)
     written_5m, written_1h = (reader.read(split, name) for name in _LIFETIMES)
@@ -239,6 +242,8 @@ def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]
     rest = total - written_5m - written_1h
     if rest and split and not strange:
         reader.notes.append(f"cache_creation:{'less' if rest > 0 else 'more'}_than_total")
+    if written_1h and not written_5m:
+        return 0, written_1h + max(rest, 0)
     return written_5m + max(rest, 0), written_1h
 
 

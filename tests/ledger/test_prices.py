@@ -14,7 +14,7 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.ledger import FOREVER, Context, PriceBook, UnitPrices, price_version, resolve
+from agentobs.ledger import FOREVER, Context, UnitPrices, price_version, resolve
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
 from tests.store.making import SECOND, T0, a_home, plain, usage_row, write_facts
@@ -143,7 +143,7 @@ def test_a_tier_is_a_cliff() -> None:
         (Context("claude-fable-5-2", "batch"), "4", "exact", None),
         (Context("claude-opus-5-5", None, None, "fast"), "8", "exact", None),
         (
-            Context("claude-sonnet-5-5", None, None, "fast"),
+            Context("claude-sonnet-5", None, None, "fast"),
             "2",
             "estimated",
             "no price is listed for speed fast: taken as standard",
@@ -278,5 +278,3 @@ def test_money_is_never_a_float(tmp_path: Path) -> None:
         assert kinds.fetchall() == [("DECIMAL(38,12)",)]
         total = connection.execute("SELECT sum(cost_usd) FROM costs").fetchone()
         assert total == (Decimal("0.000000300000"),)
-
-

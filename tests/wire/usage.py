@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -19,9 +20,15 @@ ROWS = """
 
 def counted(exchange: Exchange) -> list[tuple[Any, ...]]:
     """Return the rows that an answer's last counts come to: the whole, then its iterations."""
-    message = exchange.message
-    if message is None:
-        return []
+    if exchange.path.partition("?")[0].endswith("/results"):
+        results = [json.loads(line)["result"] for line in exchange.text.splitlines()]
+        return [
+            row for result in results if "message" in result for row in _rows(result["message"])
+        ]
+    return [] if exchange.message is None else _rows(exchange.message)
+
+
+def _rows(message: dict[str, Any]) -> list[tuple[Any, ...]]:
     usage = message["usage"]
     iterations = usage.get("iterations") or []
     rows = [_row(0, not iterations, message["model"], usage, usage)]
