@@ -68,11 +68,18 @@ def _real(path: str, root: str) -> str | None:
         if len(path.encode("utf-8")) > BYTES_MAX:
             return None
         # Each `..` is taken after the links before it are followed, as the system does it.
-        real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118
+        real = _followed(os.path.join(root, path))  # noqa: PTH118
         real.encode("utf-8")
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return real if _is_resolved(real) else None
+
+
+def _followed(path: str) -> str:
+    try:
+        return os.path.realpath(path, strict=True)
+    except FileNotFoundError:
+        return os.path.realpath(path)
 
 
 def _is_resolved(real: str) -> bool:

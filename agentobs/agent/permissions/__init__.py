@@ -1,12 +1,12 @@
 """Permissions: which tool calls run, decided by pure functions from rules, mode and safety checks.
 
-`decide` says allow, deny or ask; where it says ask, `question` is put to a person and `consented` turns the
-answer into the last word. `docs/permissions.md` tells the whole of it.
+`decide` says allow, deny or ask; where it says ask, a person is asked, and `consented` turns the answer into the
+last word. `docs/permissions.md` tells the whole of it.
 """
 
 from __future__ import annotations
 
-from agentobs.agent.permissions.consent import consented, question
+from agentobs.agent.permissions.consent import consented
 from agentobs.agent.permissions.decide import Decision, ReasonType, Resolver, decide
 from agentobs.agent.permissions.modes import MODES, Mode
 from agentobs.agent.permissions.permissions import Permissions, Shadowed
@@ -39,5 +39,4 @@ __all__ = [
     "consented",
     "decide",
     "from_settings",
-    "question",
 ]

@@ -1,4 +1,4 @@
-"""Consent: what a person is asked, and what follows from the answer.
+"""Consent: what follows from the answer to a decision to ask.
 
 The answer comes from the outside as a JSON value, so nothing in it is taken on trust: what is not exactly
 an answer is a denial that says so.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentobs.agent.permissions.decide import Decision
-from agentobs.agent.permissions.rules import EXACT, Call, Rule, exact
-from agentobs.records.canonical import Json
+from agentobs.agent.permissions.rules import EXACT, Behaviour, Call, Rule, exact
 
 _FIELDS = {
     "behaviour": ("allow", "deny"),
@@ -18,22 +17,6 @@ _FIELDS = {
     "scope": ("once", "session"),
 }
 _OPTIONAL = {"scope", "reason"}
-
-
-def question(asked: Decision, call: Call) -> Json:
-    """Return what a person is shown before answering: the whole call, why it needs them, what a yes can mean."""
-    return {
-        "tool_use_id": call.tool_use_id,
-        "tool": call.tool,
-        "tool_class": call.tool_class,
-        "input": call.input,
-        "subject": call.subject,
-        "paths": [path.path for path in call.paths],
-        "hosts": list(call.hosts),
-        "is_destructive": call.destructive and call.tool_class != "read",
-        "why": asked.reason,
-        "scopes": ["once"] if _asks_each_time(asked) else ["once", "session"],
-    }
 
 
 def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule | None]:
@@ -50,9 +33,10 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
         return _unanswered(
             asked, f"The answer to the question for consent is not valid: {wrong}."
         ), None
-    words = _words(answer)
+    said = answer.get("reason", "").strip()
     if answer["by"] == "nobody":
-        return _unanswered(asked, "Nobody is there to give consent." + words), None
+        return _unanswered(asked, said or "Nobody is there to give consent."), None
+    words = f" In their words: {said}" if said else ""
     if answer["behaviour"] == "deny":
         return _answered(asked, "deny", "A person has denied this call." + words), None
     if answer.get("scope") != "session":
@@ -91,16 +75,8 @@ def _fault(answer: Any) -> str | None:
     return None
 
 
-def _words(answer: dict[str, Any]) -> str:
-    said = answer.get("reason", "").strip()
-    return f" In their words: {said}" if said else ""
-
-
-def _answered(asked: Decision, behaviour: str, reason: str) -> Decision:
-    source = asked.source
-    if behaviour == "allow":
-        return Decision("allow", "person", source, asked.rule, reason, "person")
-    return Decision("deny", "person", source, asked.rule, reason, "person")
+def _answered(asked: Decision, behaviour: Behaviour, reason: str) -> Decision:
+    return Decision(behaviour, "person", asked.source, asked.rule, reason, "person")
 
 
 def _unanswered(asked: Decision, reason: str) -> Decision:

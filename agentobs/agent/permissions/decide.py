@@ -71,7 +71,9 @@ def _unsafe(call: Call, blocked: tuple[str, ...], over_budget: bool) -> Decision
             f"{_shown(outside)} lies outside of the folders that this session may touch "
             "(symbolic links are followed). Work within them."
         )
-    host = blocked_host(call.hosts, blocked) or _blocked_in_subject(call, blocked)
+    host = blocked_host(call.hosts, blocked)
+    if host is None:
+        host = _blocked_in_subject(call, blocked)
     if host is not None:
         return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
     return None

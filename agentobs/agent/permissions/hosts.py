@@ -78,9 +78,8 @@ def blocked_in_text(text: str, blocked: Sequence[str]) -> str | None:
         return None
     named = [pattern for pattern in blocked if pattern != "*"]
     words = {name for name in _NAME_IN_TEXT.findall(text) if not _NUMBER.fullmatch(name)}
-    return blocked_host(filter(readings, _URL_IN_TEXT.findall(text)), blocked) or blocked_host(
-        sorted(filter(readings, words)), named
-    )
+    url = blocked_host(filter(readings, _URL_IN_TEXT.findall(text)), blocked)
+    return url if url is not None else blocked_host(sorted(filter(readings, words)), named)
 
 
 def is_url(text: str) -> bool:

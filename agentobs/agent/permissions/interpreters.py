@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 SHELLS = frozenset(
@@ -70,9 +71,12 @@ def program(word: str) -> str:
     return re.sub(r"(?<=[a-z])[-\d.]+\Z", "", name) or word
 
 
-def is_runner(name: str) -> bool:
-    """Return whether a command, by its bare name, may run other commands that stand in its arguments."""
-    return name in _RUNNERS
+def runs_from(name: str, words: Sequence[str]) -> int | None:
+    """Return from which of its words on a command, by its bare name, may run others; None where it does not."""
+    if name not in _SUBCOMMAND_HEADS:
+        return 0 if name in _RUNNERS else None
+    parts = (at + 1 for at, word in enumerate(words) if (name, word) in SUBCOMMANDS)
+    return next(parts, None)
 
 
 def is_wide(pattern: str | None) -> bool:
@@ -119,8 +123,10 @@ def _may_name_a_runner(head: str) -> bool:
 def _wide_behind(words: list[str]) -> bool:
     """Return whether what a wrapper runs is left open: options, numbers and durations are passed over."""
     for at, word in enumerate(words):
-        if re.match(r"-|\d+[smhd]?\Z|\d", word) and "*" not in word:
+        if re.match(r"-|\d", word) and "*" not in word:
             continue
+        if at and words[at - 1].startswith("-") and words[at + 1 : at + 2] == ["*"]:
+            return True  # the word may be the value of the option
         return "*" in word or _wide(words[at:])
     return True
 

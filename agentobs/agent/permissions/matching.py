@@ -14,12 +14,14 @@ rules allow only when every part fits one of them, and nothing is in doubt.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentobs.agent.permissions.globs import (
     GAP,
+    HOLE,
     alike,
     fits,
     may_fit,
@@ -127,7 +129,11 @@ def _is_that_call(rule: Rule, call: Call) -> bool:
 def _command_allowed(pattern: str, known: str) -> bool:
     # A star in quotes means a star. Taking the quotes away would make the rule wider than it was written.
     plain = pattern if "*" in pattern else _unquoted(pattern, GAP)
-    return any(fits(each, known) for each in _spellings(plain))
+    without = _EMPTY.sub("", known)  # a value may be nothing, and its word is gone then
+    return any(
+        fits(each, known) and any(fits(other, without) for other in _spellings(plain))
+        for each in _spellings(plain)
+    )
 
 
 def _command_forbidden(pattern: str, reading: Reading, command: str) -> Match:
@@ -135,10 +141,14 @@ def _command_forbidden(pattern: str, reading: Reading, command: str) -> Match:
     forms = [form for part in reading.parts for form in (part.form, *part.hidden)]
     if any(_written_fits(each, forms, command) for each in wanted):
         return "yes"
-    known = [form.known.replace(GAP, " ") for form in forms]
+    known = [_EMPTY.sub(HOLE, form.known.replace(GAP, " ")) for form in forms]
     if reading.is_guess or any(may_fit(each, text) for each in wanted for text in known):
         return "doubt"
     return "no"
+
+
+_EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
+"""A word of nothing but unknown values, with a blank beside it."""
 
 
 def _written_fits(pattern: str, forms: Sequence[Form], command: str) -> bool:

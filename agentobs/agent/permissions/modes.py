@@ -32,8 +32,8 @@ def unruled(call: Call, mode: Mode) -> Behaviour:
     """Return what a mode does with a call where no rule matches."""
     if changes_nothing(call, mode):
         return "allow"
-    if mode == "acceptEdits" and call.tool_class == "edit" and (call.destructive or not call.paths):
-        return "ask"  # what cannot be brought back, or nobody knows where
+    if mode == "acceptEdits" and call.tool_class == "edit" and not call.paths:
+        return "ask"  # nobody knows whether it stays within the roots
     return _UNRULED[mode][call.tool_class]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentobs.agent.permissions.globs import GAP, HOLE
-from agentobs.agent.permissions.interpreters import ASSIGNMENT, SEARCHERS, is_runner, program
+from agentobs.agent.permissions.interpreters import ASSIGNMENT, SEARCHERS, program, runs_from
 
 LENGTH_MAX = 16_384
 """Longer commands are not read, in characters. Our choice."""
@@ -186,6 +186,10 @@ class _Reader:
         elif after != "\n":
             self._word.add(after)
             self._word.quoted = True
+        elif self.at and self.text[self.at - 1] not in " \t\n":
+            self.guess(
+                "a line is broken within a word"
+            )  # `$` here and `(` on the next line are one `$(`
         self.at += 2
 
     def _single_quotes(self) -> None:
@@ -207,6 +211,8 @@ class _Reader:
                 self.at += 1
                 return
             if letter == "\\" and after and after in '$`"\\\n':
+                if after == "\n" and self.text[self.at - 1] == "$":
+                    self.guess("a line is broken within a word")
                 word.add("" if after == "\n" else after)
                 self.at += 2
             elif letter == "`":
@@ -342,13 +348,13 @@ class _Reader:
             own = own[1:]
         hidden = [own, *_named(own)]
         name = program(own[0].written) if own else ""
-        if is_runner(name):
-            self._may_run_others(name, own, hidden)
+        start = runs_from(name, [word.written for word in own[1:]])
+        if start is not None:
+            self._may_run_others(name, own[start + 1 :], hidden)
         forms = dict.fromkeys(_joined(each) for each in hidden if each and each != words)
         self.parts.append(Part(_joined(words), tuple(forms)))
 
-    def _may_run_others(self, name: str, own: list[Form], hidden: list[list[Form]]) -> None:
-        rest = own[1:]
+    def _may_run_others(self, name: str, rest: list[Form], hidden: list[list[Form]]) -> None:
         if name in SEARCHERS and any(
             HOLE in word.known or _ACTS.match(word.written) for word in rest
         ):

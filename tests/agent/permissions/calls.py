@@ -1,0 +1,60 @@
+"""What the tests of permissions share: calls of each class, and rules by their texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentobs.agent.permissions import Call, Permissions, ResolvedPath, Rule
+from agentobs.agent.permissions.rules import Behaviour, Source
+
+OUTSIDE = (ResolvedPath("/etc/passwd", inside=False),)
+
+
+def reading(path: str = "src/a.py", **changes: Any) -> Call:
+    return _call("read_file", "read", subject=path, **{"paths": _inside(path), **changes})
+
+
+def editing(path: str = "src/a.py", **changes: Any) -> Call:
+    return _call("edit_file", "edit", subject=path, **{"paths": _inside(path), **changes})
+
+
+def writing(subject: str | None = "a@example.com", **changes: Any) -> Call:
+    return _call("send_mail", "write", subject=subject, **changes)
+
+
+def running(command: str = "git status", **changes: Any) -> Call:
+    return _call("shell", "shell", subject=command, **changes)
+
+
+def fetching(url: str, host: str | None = None, **changes: Any) -> Call:
+    return _call("fetch", "read", subject=url, hosts=(url if host is None else host,), **changes)
+
+
+CALLS = {"read": reading, "edit": editing, "write": writing, "shell": running}
+"""An ordinary call of each class; none of them is destructive."""
+
+
+def _inside(path: str) -> tuple[ResolvedPath, ...]:
+    return (ResolvedPath(path, inside=True),)
+
+
+def _call(tool: str, tool_class: Any, **fields: Any) -> Call:
+    given = {"destructive": False, "input": {"of": fields.get("subject")}, **fields}
+    return Call(tool_use_id="toolu_1", tool=tool, tool_class=tool_class, **given)
+
+
+def rules(behaviour: Behaviour, *texts: str, source: Source = "user") -> tuple[Rule, ...]:
+    return tuple(Rule.parse(text, behaviour, source) for text in texts)
+
+
+def permitted(
+    mode: Any = "default",
+    *,
+    allow: tuple[str, ...] = (),
+    ask: tuple[str, ...] = (),
+    deny: tuple[str, ...] = (),
+    blocked: tuple[str, ...] = (),
+) -> Permissions:
+    """Return permissions of a mode, confirmed where that is needed."""
+    listed = rules("allow", *allow) + rules("ask", *ask) + rules("deny", *deny)
+    return Permissions(mode, listed, blocked, bypass_confirmed=mode == "bypassPermissions")

@@ -1,0 +1,366 @@
+"""Commands: what a pattern allows and forbids when commands are compound, nested, quoted or disguised."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.agent.permissions import decide
+from agentobs.agent.permissions.globs import GAP, HOLE, may_fit
+from agentobs.agent.permissions.matching import Sight, forbids
+from agentobs.agent.permissions.shell import read_command
+
+from .calls import permitted, rules, running
+
+
+def outcome(command: str, mode: Any = "default", **lists: Any) -> str:
+    return decide(running(command), permitted(mode, **lists)).behaviour
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git",
+        "git status",
+        "  git   status  ",
+        "git status && git log --oneline | git hash-object --stdin; git diff",
+        "git status\ngit log",
+        "git status & git log",
+        "git status \\\n  --short",
+        "git log --format='%h; %s | `x` $(y) > z'",
+        'git commit -m "two words; and more"',
+        'git log "$HOME"',
+        "git add *.py ~/x {a,b} $FILES",
+        "git log 2>&1",
+        "git log >/dev/null 2> /dev/null </dev/null",
+        "git log # and so on; rm -rf /",
+        "'git' st\\atus",
+        "git log a#b",
+    ],
+)
+def test_a_pattern_allows_what_it_says(command: str) -> None:
+    """`git *` allows every command that is git's, one or several, whatever their arguments."""
+    assert outcome(command, allow=("shell(git *)",)) == "allow"
+
+
+NASTY = [
+    "git status; rm -rf /",
+    "git status;rm -rf /",
+    "git log && x",
+    "git log || x",
+    "git log | sh",
+    "git log |& sh",
+    "git log & x",
+    "git log\nx",
+    "git log\r\nx",
+    "git log\rx",
+    "git log $(rm -rf /)",
+    "git log $($(x))",
+    'git log "$(x)"',
+    "git log `x`",
+    'git log "`x`"',
+    "git log <(x)",
+    "git log >(x)",
+    "git log > ~/.bashrc",
+    "git log >> f",
+    "git log 2>f",
+    "git log &> f",
+    "git log >| f",
+    "git log >& f",
+    "git log <> f",
+    "git log < f",
+    "git log >&$F",
+    "git log > /dev/nullx",
+    "git log > /dev/null/../../etc/passwd",
+    "git log <<EOF\n$(x)\nEOF",
+    "git log <<< x",
+    "(git log)",
+    "{ git log; }",
+    "git() { x; }",
+    "git () { x; }; git log",
+    "if git log; then git log; fi",
+    "for x in git; do git log; done",
+    "! git log",
+    "time git log",
+    "coproc git log",
+    "[[ git ]]",
+    "A=1 git log",
+    "PATH=/tmp git log",
+    "LD_PRELOAD=x.so git log",
+    "git=x; git log",
+    "git log ${x:-$(y)}",
+    "git log ${x@P}",
+    "git log ${!x}",
+    "git log $[x]",
+    "git log $((a[$(x)]))",
+    "git log $'\\'; x; \\''",
+    "git log 'x",
+    'git log "x',
+    "git log `x",
+    "git log $(x",
+    "git log \\",
+    "git log \0; x",
+    "git log \x1b[2K",
+    "git log\u2028x",
+    "git log\u00a0x",
+    "git\u3000log",
+    "git log \ud800",
+    f"git log {HOLE}",
+    "git$X log",
+    "$GIT log",
+    "$'git' log",
+    "g?t log",
+    "gi[t] log",
+    "{git,x} log",
+    "~/git log",
+    "/tmp/git log",
+    "./git log",
+    "=git log",
+    "\\git\\ log",
+    "'git log'",
+    '"git log" x',
+    "git\\ log",
+    "gitx",
+    "GIT log",
+    "xgit log",
+    "\u0261it log",
+    "env git log",
+    "sudo git log",
+    "command git log",
+    "bash -c 'git log'",
+    "find . -exec git log ;",
+    "git log $\\\n(x)",
+    'git log "$\\\n(x)"',
+    "git log;\\\nx",
+    "git log <\\\n(x)",
+    "gi\\\nt log",
+    "",
+    " ",
+    "\n",
+    ";",
+    "# git log",
+    "git " + "a" * 20_000,
+    "git " + "$(" * 500 + "x" + ")" * 500,
+    "git " + "(" * 5_000,
+    "git " + "`" * 4_001,
+]
+
+
+@pytest.mark.parametrize("command", NASTY, ids=lambda text: ascii(text[:40]))
+def test_a_pattern_allows_nothing_else(command: str) -> None:
+    """A command that holds another one, writes a file, or cannot be read for sure, is asked, or denied in dontAsk."""
+    assert outcome(command, allow=("shell(git *)",)) == "ask"
+    assert outcome(command, "acceptEdits", allow=("shell(git *)",)) == "ask"
+    assert outcome(command, "dontAsk", allow=("shell(git *)",)) == "deny"
+
+
+def test_each_command_needs_its_rule() -> None:
+    """Two rules allow a compound command together."""
+    lists = {"allow": ("shell(git *)", "shell(wc -l)")}
+    assert outcome("git log | wc -l", **lists) == "allow"
+    assert outcome("git log | wc -c", **lists) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "allowed", "asked"),
+    [
+        ("git status", ["git status", "git  status"], ["git status -s", "git", "git 'status -s'"]),
+        ("git * main", ["git push origin main", "git a main"], ["git main", "git push $X", "git push main x"]),
+        ("npm run test*", ["npm run test", "npm run test:unit -- -x"], ["npm run tes", "npm run build"]),
+        ("git commit -m 'two words'", ["git commit -m 'two words'", 'git commit -m "two words"'],
+         ["git commit -m two words"]),
+        ("echo '*'", [], ["echo x", "echo rm", "echo '*'"]),
+        ("=echo '*'", ["echo '*'"], ["echo x", "echo *"]),
+        ("=echo *", ["echo *"], ["echo x", "echo  *"]),
+        ("ls > out.txt", ["ls > out.txt"], ["ls > out.txt2", "ls"]),
+        ("find *", ["find . -name '*.py'"], ["find . -exec rm {} +", "find . -delete", "find $X", "find *"]),
+        ("*", ["anything; at all $(x)"], []),
+    ],
+)  # fmt: skip
+def test_patterns_are_compared_word_by_word(
+    pattern: str, allowed: list[str], asked: list[str]
+) -> None:
+    """Blanks of a pattern are blanks between words; quotes make no difference, stars in quotes are not stars."""
+    for command in allowed:
+        assert outcome(command, allow=(f"shell({pattern})",)) == "allow", command
+    for command in asked:
+        assert outcome(command, allow=(f"shell({pattern})",)) == "ask", command
+
+
+DISGUISED = [
+    "rm -rf /",
+    "git log; rm -rf /",
+    "git log && rm x",
+    "x | rm x",
+    "x\nrm x",
+    "echo $(rm x)",
+    'echo "$(rm x)"',
+    "echo `rm x`",
+    "echo $(echo `rm x`)",
+    "cat <(rm x)",
+    "(rm x)",
+    "{ rm x; }",
+    "f() { rm x; }; f",
+    "if true; then rm x; fi",
+    "while true; do rm x; done",
+    "! rm x",
+    "A=1 B=2 rm x",
+    "/bin/rm x",
+    "../../bin/rm x",
+    "RM x",
+    "\\rm x",
+    "'rm' x",
+    'r"m" x',
+    "r\\m x",
+    "rm $X",
+    "rm *",
+    "rm",
+    "rm x > /dev/null",
+    "> f rm x",
+    "2>f rm x",
+    "sudo rm x",
+    "sudo -u root rm x",
+    "sudo env A=1 nice -n 5 rm x",
+    "env -i rm x",
+    "timeout 5 rm x",
+    "nohup rm x &",
+    "xargs -0 rm",
+    "find . -name x -exec rm {} +",
+    "command rm x",
+    "exec rm x",
+    "bash -c 'rm x'",
+    'sh -lc "cd /; rm x"',
+    "eval 'rm x'",
+    "eval rm x",
+    "bash -c \"bash -c 'rm x'\"",
+    "ssh host 'rm x'",
+    "docker run alpine rm x",
+    "echo ${x:-$(rm x)}",
+    "git log 'unclosed\nrm x'; rm x",
+]
+
+
+@pytest.mark.parametrize("command", DISGUISED, ids=lambda text: ascii(text[:40]))
+@pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
+def test_a_deny_rule_looks_into_commands(command: str, mode: Any) -> None:
+    """`rm *` denies rm behind operators, in nested commands, quoted, with a folder, behind other commands."""
+    assert outcome(command, mode, deny=("shell(rm *)",), allow=("shell",)) == "deny"
+    assert outcome(command, mode, ask=("shell(rm *)",), allow=("shell",)) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$X -rf /",
+        "r$X -rf /",
+        "{rm,-rf,/}",
+        "r? -rf /",
+        "$(echo rm) -rf /",
+        "$E rm x",
+        "`x` rm",
+        "echo 'rm",
+        "bash <<EOF\nx\nEOF",
+        "$'\\x72m' x",
+        "echo $\\\n(x)",
+        "sudo $X",
+        "x \0",
+        "x" * 20_000,
+    ],
+    ids=lambda text: ascii(text[:40]),
+)
+def test_where_a_deny_rule_may_match_a_person_is_asked(command: str) -> None:
+    """What cannot be known without running it is asked in every mode, or denied where nobody is asked."""
+    assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "ask"
+    assert outcome(command, allow=("shell",), deny=("shell(rm *)",)) == "ask"
+    assert outcome(command, "dontAsk", allow=("shell",), deny=("shell(rm *)",)) == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["echo rm", "git rm x", "echo 'rm x'", "echo $HOME; ls *", "for f in *; do cat $f; done", "x > rm", "rmdir x",
+     "echo $(git log) > out", "npm run rm", "docker rm x"],
+)  # fmt: skip
+def test_a_deny_rule_leaves_other_commands_alone(command: str) -> None:
+    """What only mentions the word runs."""
+    assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "allow"
+
+
+def test_a_value_may_be_nothing() -> None:
+    """A word that vanishes where its variable is empty hides no rule, and widens none."""
+    [deny] = rules("deny", "shell(git push)")
+    assert forbids(deny, Sight.of(running("git $E push"))) == "doubt"
+    assert outcome("rm $E -i", allow=("shell(rm * -i)",)) == "ask"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["$(", "`", "(", "'", '"', "sudo ", "sudo 'a b' ", "a;", "$x", "$x ", "<<", "{", "* ", "a=1 ", "\\\n", "a.b "],
+)  # fmt: skip
+def test_the_longest_commands_are_read_to_their_end(piece: str) -> None:
+    """No command, however made, keeps a decision waiting for ever (a test that hangs is ended)."""
+    command = (piece * 16_384)[:16_384]
+    lists: dict[str, Any] = {
+        "deny": ("shell(rm *)", "shell(*a*b*c*d*e*f*)"),
+        "blocked": ("*.x.com",),
+    }
+    assert outcome(command, "bypassPermissions", **lists) in ("allow", "ask")
+
+
+HARNESS = """
+command_not_found_handle() { printf '%s\\0' "$@" $'\\1'; (( STATUS == 0 )); }
+enable -n $(enable | while read -r _ n; do case $n in printf|enable) ;; *) printf '%s ' "$n";; esac; done)
+enable -n enable
+"""
+"""Lets bash tell each command that it would run, instead of running it."""
+
+PIECES = [
+    "a", "b", "cc", " ", " ", " ", " ", ";", "&&", "|", "||", ">", "<", "2>&1", ">/dev/null", "1", "$V", "$E", "${V}",
+    "'", '"', "\\", "#", "\n", "~", "*", "?", "[", "]", "{a,b}", "{", "}", "!", "=", "A=1", ",", "--x", "\t", "'a b'",
+    '"$V"', "$", "\\\n", "é", "<&-",
+]  # fmt: skip
+
+
+def test_bash_runs_nothing_that_was_not_seen(tmp_path: Path) -> None:
+    """Of commands made by chance, those that are not in doubt run in bash as they were read, and nothing else."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    chance, ran = random.Random(3), 0
+    for _ in range(700):
+        command = "".join(chance.choices(PIECES, k=chance.randint(2, 12)))
+        reading = read_command(command)
+        if reading.doubt is not None:
+            continue
+        known = [form.known for part in reading.parts for form in (part.form, *part.hidden)]
+        script = HARNESS.replace("STATUS", str(chance.randint(0, 1))) + command + "\n"
+        told = subprocess.run(
+            [bash, "--norc", "--noprofile", "-c", script],
+            env={"PATH": "/nonexistent", "V": "v w", "E": ""},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            cwd=tmp_path,
+        ).stdout.decode()
+        for argv in filter(None, told.split("\1\0")):
+            words = [re.sub("[ \t\n]", GAP, word) for word in argv.split("\0")[:-1]]
+            text = " ".join(words).replace("*", "S")
+            seen = [_with_empty(each).replace("*", "S") for each in known]
+            assert any(may_fit(text, each) for each in seen), (command, words, known)
+            ran += 1
+    assert ran > 50
+
+
+def _with_empty(known: str) -> str:
+    """Let each word of nothing but values take a blank beside it into its hole."""
+    words = known.split(" ")
+    text = words[0]
+    for before, word in itertools.pairwise(words):
+        gone = {HOLE} in (set(word), set(before))
+        text += word if gone else " " + word
+    return text

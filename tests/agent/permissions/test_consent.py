@@ -1,0 +1,189 @@
+"""Consent: what an answer means, and what it grants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentobs.agent.permissions import Permissions, ResolvedPath, Rule, consented, decide
+from agentobs.errors import UsageError
+
+from .calls import editing, permitted, running, writing
+
+YES = {"behaviour": "allow", "by": "person"}
+ALWAYS = {**YES, "scope": "session"}
+
+
+def asked(call: Any, permissions: Permissions | None = None) -> Any:
+    decision = decide(call, permissions or Permissions())
+    assert decision.behaviour == "ask"
+    return decision
+
+
+def test_a_person_allows_once() -> None:
+    """A yes lets this call run and grants nothing for later."""
+    decision, grant = consented(asked(running()), YES, running())
+    assert (decision.behaviour, decision.reason_type, decision.resolver) == (
+        "allow",
+        "person",
+        "person",
+    )
+    assert grant is None
+
+
+def test_a_person_denies_and_the_model_hears_why() -> None:
+    """The person's words are in the reason."""
+    answer = {"behaviour": "deny", "by": "person", "reason": "Use the tests first."}
+    decision, grant = consented(asked(running()), answer, running())
+    assert (decision.behaviour, decision.reason_type, decision.resolver) == (
+        "deny",
+        "person",
+        "person",
+    )
+    assert "Use the tests first." in decision.reason
+    assert grant is None
+
+
+def test_nobody_to_ask_means_deny() -> None:
+    """Where nobody is, the call is denied for the reason for which it was asked."""
+    question = asked(running())
+    decision, grant = consented(question, {"behaviour": "deny", "by": "nobody"}, running())
+    assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
+    assert decision.reason_type == question.reason_type
+    assert question.reason in decision.reason
+    assert "Nobody is there" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "no object"),
+        (True, "no object"),
+        ("allow", "no object"),
+        ([], "no object"),
+        ({}, "its behaviour"),
+        ({"behaviour": "allow"}, "its by"),
+        ({"behaviour": "yes", "by": "person"}, "its behaviour"),
+        ({"behaviour": True, "by": "person"}, "its behaviour"),
+        ({"behaviour": ["allow"], "by": "person"}, "its behaviour"),
+        ({"behaviour": "allow", "by": "nobody"}, "nobody cannot allow"),
+        ({"behaviour": "allow", "by": "model"}, "its by"),
+        ({**YES, "scope": "forever"}, "its scope"),
+        ({**YES, "scope": None}, "its scope"),
+        ({**YES, "reason": 1}, "its reason"),
+        ({**YES, "input": {"command": "git status"}}, "changes the input"),
+        ({**YES, "until": "tomorrow"}, "a field 'until'"),
+        ({**YES, 1: 2}, "a field '1'"),
+    ],
+)
+def test_what_is_no_answer_is_a_denial_that_says_so(answer: Any, why: str) -> None:
+    """Anything malformed denies, visibly, and grants nothing."""
+    decision, grant = consented(asked(running()), answer, running())
+    assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
+    assert "is not valid: " in decision.reason
+    assert why in decision.reason
+
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["behaviour", "by", "scope", "reason", "input"]) | st.text(max_size=3),
+            inner,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_only_a_plain_yes_of_a_person_allows(answer: Any) -> None:
+    """Whatever comes as an answer, nothing but the exact form of a yes lets a call run."""
+    decision, grant = consented(asked(running()), answer, running())
+    if decision.behaviour == "allow":
+        assert (answer["behaviour"], answer["by"]) == ("allow", "person")
+        assert set(answer) <= {"behaviour", "by", "scope", "reason"}
+    else:
+        assert grant is None
+
+
+def test_an_answer_changes_no_decision_that_asked_nothing() -> None:
+    """A denial stays a denial, whatever comes as an answer to it."""
+    denied = decide(running(), permitted(deny=("shell",)))
+    assert consented(denied, ALWAYS, running()) == (denied, None)
+
+
+NASTY = ["git status", "git log *", "=x", "echo $(date) > f", "a) b", "{}", "a\nb", " ", "é'\""]
+
+
+@pytest.mark.parametrize("command", NASTY)
+@pytest.mark.parametrize("mode", ["default", "acceptEdits"])
+def test_a_grant_is_for_this_very_call(command: str, mode: Any) -> None:
+    """A yes for the session lets the same command run again, in whatever form, and no other."""
+    call, before = running(command), permitted(mode)
+    decision, grant = consented(asked(call, before), ALWAYS, call)
+    assert grant is not None
+    assert (decision.rule, decision.source) == (grant, "session")
+    assert Rule.parse(str(grant), "allow", "session") == grant
+    after = before.with_grant(grant)
+    assert after.with_grant(grant) == after
+    again = decide(running(command, input={"other": 1}), after)
+    assert (again.behaviour, again.source) == ("allow", "session")
+    for other in (command + " ", command + " x", "git log x", command.replace("*", "-p")):
+        if other != command:
+            assert decide(running(other), after).behaviour == "ask"
+    assert decide(writing(command), after).behaviour == "ask"
+
+
+def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
+    """Where a link leads elsewhere, or another host or input comes, it is asked again."""
+    linked = editing("a", paths=(ResolvedPath("b", True),))
+    sent = writing("x", hosts=("a.com",))
+    bare = writing(None, input={"to": "a"})
+    changed = [
+        (linked, editing("a", paths=(ResolvedPath("c", True),))),
+        (linked, editing("a", paths=())),
+        (sent, writing("x", hosts=("b.com",))),
+        (bare, writing(None, input={"to": "b"})),
+        (bare, writing('{"input":{"to":"a"},"subject":null}')),
+    ]
+    for call, other in changed:
+        _, grant = consented(asked(call), ALWAYS, call)
+        assert grant is not None
+        after = Permissions().with_grant(grant)
+        assert decide(call, after).behaviour == "allow"
+        assert decide(other, after).behaviour == "ask"
+
+
+def test_where_a_rule_asks_a_yes_holds_once() -> None:
+    """Ask comes before allow, so nothing is granted that would not hold."""
+    question = asked(running(), permitted(ask=("shell(git *)",)))
+    decision, grant = consented(question, ALWAYS, running())
+    assert (decision.behaviour, grant) == ("allow", None)
+    assert "each time" in decision.reason
+
+
+def test_a_grant_never_beats_what_denies() -> None:
+    """Deny rules, plan mode and safety checks come before what a person granted."""
+    call = running("git status")
+    _, grant = consented(asked(call), ALWAYS, call)
+    assert grant is not None
+    for permissions in (permitted(deny=("shell(git *)",)), permitted("plan")):
+        assert decide(call, permissions.with_grant(grant)).behaviour == "deny"
+    assert decide(call, Permissions().with_grant(grant), over_budget=True).behaviour == "deny"
+
+
+def test_only_what_consent_returned_can_be_granted() -> None:
+    """A grant that is wider than one call, or no person's, is refused."""
+    for behaviour, pattern, source in [
+        ("allow", None, "session"),
+        ("allow", "git *", "session"),
+        ("allow", "=git status", "user"),
+        ("deny", "=git status", "session"),
+    ]:
+        with pytest.raises(UsageError, match="no grant"):
+            Permissions().with_grant(Rule(behaviour, "shell", pattern, source))  # type: ignore[arg-type]

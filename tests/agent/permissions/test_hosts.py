@@ -1,0 +1,235 @@
+"""Hosts and URLs: a blocked host is blocked however it is written, and a rule allows only what is sure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentobs.agent.permissions import MODES, decide
+from agentobs.agent.permissions.hosts import readings
+
+from .calls import fetching, permitted, running, writing
+
+BLOCKED = [
+    ("example.com", "example.com"),
+    ("example.com", "EXAMPLE.com"),
+    ("example.com", "example.com."),
+    ("example.com", "example.com:8443"),
+    ("example.com", "https://example.com/path?x=1"),
+    ("example.com", "https://user:pw@example.com/"),
+    ("example.com", "https://good.com@example.com/"),
+    ("example.com", "https://example.com@good.com@example.com"),
+    ("example.com", "http://good.com#@example.com/"),
+    ("example.com", "http://good.com?@example.com/"),
+    ("example.com", "http://example.com#@good.com/"),
+    ("example.com", "//example.com/"),
+    ("example.com", "http:///example.com/"),
+    ("example.com", "ex%61mple.com"),
+    ("example.com", "ｅｘａｍｐｌｅ.com"),
+    ("example.com", "example。com"),
+    ("example.com", "example｡com"),
+    ("example.com", "ⓔxample.com"),
+    ("example.com", "exam\u00adple.com"),
+    ("example.com", "exam\u200bple.com"),
+    ("Example.COM.", "example.com"),
+    ("*.example.com", "a.example.com"),
+    ("*.example.com", "a.b.EXAMPLE.com."),
+    ("*.EXAMPLE.com", "https://x@a.example.com:1/"),
+    ("bücher.de", "xn--bcher-kva.de"),
+    ("xn--bcher-kva.de", "BÜCHER.de"),
+    ("bücher.de", "bu\u0308cher.de"),
+    ("straße.de", "xn--strae-oqa.de"),
+    ("strasse.de", "straße.de"),
+    ("xn--strae-oqa.de", "straße.de"),
+    ("*.straße.de", "a.strasse.de"),
+    ("127.0.0.1", "2130706433"),
+    ("127.0.0.1", "0x7f000001"),
+    ("127.0.0.1", "0x7f.1"),
+    ("127.0.0.1", "127.1"),
+    ("127.0.0.1", "127.0.1"),
+    ("127.0.0.1", "0177.0.0.01"),
+    ("127.0.0.1", "017700000001"),
+    ("127.0.0.1", "127.0.0.1."),
+    ("127.0.0.1", "[::ffff:127.0.0.1]"),
+    ("127.0.0.1", "::ffff:7f00:1"),
+    ("127.0.0.1", "http://[::FFFF:7f00:0001]:80/"),
+    ("127.0.0.1", "[0:0:0:0:0:ffff:127.0.0.1]"),
+    ("127.0.0.1", "[64:ff9b::127.0.0.1]"),
+    ("127.0.0.1", "[::127.0.0.1]"),
+    ("127.0.0.1", "１２７.0.0.1"),
+    ("2130706433", "127.0.0.1"),
+    ("10.0.0.1", "010.0.0.1"),
+    ("8.0.0.1", "010.0.0.1"),
+    ("::1", "[0:0::0:1]"),
+    ("::1", "http://[::1]:8080/"),
+    ("fe80::1", "[fe80::1%25eth0]"),
+    ("169.254.0.0/16", "http://169.254.169.254/latest/meta-data"),
+    ("169.254.0.0/16", "0xA9FEA9FE"),
+    ("169.254.0.0/16", "::ffff:169.254.169.254"),
+    ("fe80::/10", "[fe80::1%25eth0]"),
+    ("*", "anything.at.all"),
+    ("localhost", "LOCALHOST."),
+    ("example.com", "http:\\\\example.com"),
+    ("example.com", "http://good.com\\@example.com"),
+    ("example.com", "http:example.com"),
+    ("example.com", "exam ple.com"),
+    ("example.com", "example.com\n"),
+    ("example.com", "example.com\0.good.com"),
+    ("example.com", "good.com%00.example.com"),
+    ("example.com", "https://"),
+    ("example.com", ""),
+    ("example.com", "a" * 10_000),
+    ("example.com", "℀.com"),
+    ("example.com", "good.com:x"),
+    ("example.com", "["),
+]
+
+
+@pytest.mark.parametrize(("blocked", "host"), BLOCKED, ids=lambda text: ascii(text[:40]))
+def test_a_blocked_host_is_blocked_however_it_is_written(blocked: str, host: str) -> None:
+    """No mode and no rule lets a call through to it; a host that cannot be read counts as blocked."""
+    for mode in MODES:
+        for call in (fetching("x", host), writing("x", hosts=("good.com", host))):
+            decision = decide(call, permitted(mode, allow=("*",), blocked=(blocked,)))
+            assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+
+
+@pytest.mark.parametrize(
+    ("blocked", "host"),
+    [
+        ("example.com", "example.org"),
+        ("example.com", "a.example.com"),
+        ("example.com", "example.com.good.org"),
+        ("example.com", "notexample.com"),
+        ("example.com", "https://good.com/example.com?example.com#@example.com"),
+        ("example.com", "https://example.com@good.com/"),
+        ("*.example.com", "example.com"),
+        ("*.example.com", "badexample.com"),
+        ("127.0.0.1", "127.0.0.2"),
+        ("127.0.0.1", "128.1"),
+        ("10.0.0.0/8", "11.0.0.1"),
+        ("10.0.0.0/8", "good.com"),
+        ("example.com", "bücher.de"),
+        ("bücher.de", "bucher.de"),
+    ],
+)
+def test_other_hosts_are_not_blocked(blocked: str, host: str) -> None:
+    """What only looks like a blocked host is left alone."""
+    assert decide(fetching("x", host), permitted(blocked=(blocked,))).behaviour == "allow"
+
+
+@given(st.text(max_size=30))
+def test_every_text_can_be_asked_for(host: str) -> None:
+    """Whatever stands as a host, reading it ends, and a host that is blocked as it is written is blocked."""
+    found = readings(host)
+    assert readings(host) == found
+    assert decide(fetching("x", host), permitted("plan", blocked=("*",))).behaviour == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl https://example.com/x",
+        "curl EXAMPLE.com",
+        "curl 'https://u:p@example.com:80/'",
+        "git clone git@example.com:a/b",
+        "ssh me@example.com.",
+        "nc example.com 80",
+        "curl http://0x7f.1/",
+        "curl http://2130706433",
+        "curl --proxy=example.com x",
+        "curl http://[::ffff:127.0.0.1]/",
+        "ping 127.1",
+        "X=https://example.com; curl $X",
+        "python -c 'open(\"http://example.com/\")'",
+    ],
+)
+def test_a_blocked_host_in_a_command_is_seen(command: str) -> None:
+    """A command that names a blocked host does not run, though the tool names no hosts."""
+    permissions = permitted("bypassPermissions", blocked=("example.com", "127.0.0.1"))
+    decision = decide(running(command), permissions)
+    assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+
+
+def test_numbers_of_a_command_are_no_hosts() -> None:
+    """`head -n 0` speaks to nobody, and a mail that names a host does not, either."""
+    permissions = permitted("bypassPermissions", blocked=("0.0.0.0", "example.com", "*.x.com"))
+    assert (
+        decide(running("head -n 0 a.txt; sleep 1.5; ls notexample.com"), permissions).behaviour
+        == "allow"
+    )
+    assert decide(writing("a@example.com"), permissions).behaviour == "allow"
+    assert decide(writing("https://example.com/x"), permissions).behaviour == "deny"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "url", "expected"),
+    [
+        ("https://a.com/docs/*", "https://a.com/docs/x?y=1#z", "allow"),
+        ("https://a.com/docs/*", "HTTPS://A.com.:443/docs/", "allow"),
+        ("https://a.com/docs/*", "https://a.com/other", "deny"),
+        ("https://a.com/docs/*", "https://a.com/docs/../other", "deny"),
+        ("https://a.com/docs/*", "https://a.com/docs/%2e%2E/other", "deny"),
+        ("https://a.com/docs/*", "https://a.com/docs/%252e%252e/other", "deny"),
+        ("https://a.com/docs/*", "https://a.com/docs/..%5cother", "deny"),
+        ("https://a.com/docs/*", "http://a.com/docs/", "deny"),
+        ("https://a.com/docs/*", "https://a.com:8443/docs/", "deny"),
+        ("https://a.com:8443/*", "https://a.com:8443/docs/", "allow"),
+        ("https://a.com:8443/*", "https://a.com/docs/", "deny"),
+        ("https://a.com/*", "https://a.com@b.com/", "deny"),
+        ("https://a.com/*", "https://u@a.com/", "deny"),
+        ("https://a.com/*", "https://a.com.b.com/", "deny"),
+        ("https://a.com/*", "https://b.com/https://a.com/", "deny"),
+        ("https://a.com/*", "https://a.com\\@b.com/", "deny"),
+        ("https://a.com/*", "https://a.com/ x", "deny"),
+        ("https://a.com/*", "https://b.com#@a.com/", "deny"),
+        ("https://a.com/*", "https://a.com:99999/", "deny"),
+        ("https://a.com/*", "a.com", "deny"),
+        ("https://a.com", "https://a.com", "allow"),
+        ("https://a.com", "https://a.com/x", "deny"),
+        ("https://*.a.com/*", "https://x.a.com/", "allow"),
+        ("https://*.a.com/*", "https://a.com/", "deny"),
+        ("https://*/*", "https://any.org/", "allow"),
+        ("*://a.com/*", "http://a.com/x", "allow"),
+        ("https://a.com*", "https://a.com.b.com/", "deny"),
+        ("https://[::1]/*", "https://[::1]/x", "allow"),
+        ("https://straße.de/*", "https://strasse.de/", "allow"),
+        ("https://strasse.de/*", "https://straße.de/", "deny"),
+        ("host:a.com", "https://a.com/any", "allow"),
+        ("host:a.com", "https://a.com.b.com/any", "deny"),
+        ("host:a.com", "https://a.com@b.com/any", "deny"),
+        ("host:*.a.com", "https://x.a.com/", "allow"),
+        ("host:10.0.0.0/8", "http://10.1.2.3/", "allow"),
+        ("host:*", "https://any.org/", "allow"),
+        ("host:*", "https://exa mple.org/", "deny"),
+    ],
+)
+def test_a_url_is_allowed_only_where_it_is_sure(pattern: str, url: str, expected: str) -> None:
+    """Scheme, host and port are compared as such; what programs read differently is not allowed."""
+    call = writing(url, hosts=(url,))
+    decision = decide(call, permitted("dontAsk", allow=(f"send_mail({pattern})",)))
+    assert decision.behaviour == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "url", "expected"),
+    [
+        ("https://a.com/admin/*", "https://a.com/admin/x", "deny"),
+        ("https://a.com/admin/*", "https://a.com/public", "allow"),
+        ("https://a.com/admin/*", "https://a.com/public/../admin/x", "ask"),
+        ("https://a.com/admin/*", "https://u@a.com/admin/x", "ask"),
+        ("https://a.com/admin/*", "https://b.com/admin/x", "allow"),
+        ("https://a.com/admin/*", "no url", "ask"),
+        ("https://a.com*", "https://a.com.b.com/", "deny"),
+        ("host:a.com", "https://A.com./", "deny"),
+        ("host:a.com", "https://b.com/", "allow"),
+        ("host:a.com", "https://b com/", "ask"),
+    ],
+)
+def test_a_url_that_may_be_denied_is_asked(pattern: str, url: str, expected: str) -> None:
+    """A deny rule denies what fits, and asks where one program might read the URL so."""
+    permissions: Any = permitted("bypassPermissions", deny=(f"fetch({pattern})",))
+    assert decide(fetching(url), permissions).behaviour == expected

@@ -1,0 +1,175 @@
+"""Laws of deciding, for calls and permissions made by chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.agent.permissions import MODES, SOURCES, Call, Permissions, ResolvedPath, Rule, decide
+from agentobs.agent.permissions.globs import HOLE, fits, may_fit
+from agentobs.agent.permissions.rules import BEHAVIOURS
+
+STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
+
+TOOLS = ["shell", "edit_file", "read_file", "old_name"]
+PATTERNS = [
+    None, "*", "**", "git *", "git status", "rm *", "python *", "src/**", "src/a.py", "*.py", "host:a.com", "host:*",
+    "https://a.com/*", "=git status", "a*",
+]  # fmt: skip
+SUBJECTS = [
+    None, "git status", "git log; rm -rf /", "git $(rm x)", "$X y", "src/a.py", "https://a.com/x", "a", "", "'",
+    "x > f",
+]  # fmt: skip
+PATHS = [ResolvedPath("src/a.py", True), ResolvedPath("a.py", True), ResolvedPath("/etc", False)]
+
+some_rules = st.builds(
+    Rule,
+    behaviour=st.sampled_from(BEHAVIOURS),
+    tool=st.sampled_from([*TOOLS, "*", "e*"]),
+    pattern=st.sampled_from(PATTERNS),
+    source=st.sampled_from(SOURCES),
+)
+some_calls = st.builds(
+    Call,
+    tool_use_id=st.just("toolu_1"),
+    tool=st.sampled_from(TOOLS[:3]),
+    tool_class=st.sampled_from(["read", "edit", "write", "shell"]),
+    subject=st.sampled_from(SUBJECTS) | st.text(max_size=12),
+    aliases=st.sampled_from([(), ("old_name",)]),
+    paths=st.lists(st.sampled_from(PATHS[:2]), max_size=2).map(tuple),
+    hosts=st.lists(st.sampled_from(["a.com", "b.com", "A.com.", "x y"]), max_size=2).map(tuple),
+    needs_permission=st.booleans(),
+    destructive=st.booleans(),
+)
+some_permissions = st.builds(
+    Permissions,
+    mode=st.sampled_from(MODES),
+    rules=st.lists(some_rules, max_size=5).map(tuple),
+    blocked_hosts=st.sampled_from([(), ("b.com",)]),
+    bypass_confirmed=st.just(True),
+)
+
+
+def with_rule(permissions: Permissions, rule: Rule) -> Permissions:
+    return replace(permissions, rules=(*permissions.rules, rule))
+
+
+@given(some_calls, some_permissions, st.booleans())
+def test_every_call_gets_one_decision(call: Call, permissions: Permissions, over: bool) -> None:
+    """Deciding never fails, is the same each time, and always says why."""
+    decision = decide(call, permissions, over_budget=over)
+    assert decision == decide(call, permissions, over_budget=over)
+    assert decision.behaviour in STRICTNESS
+    assert decision.reason.endswith(".")
+    assert (decision.rule is None) == (decision.source is None)
+    if decision.behaviour == "ask":
+        assert permissions.mode != "dontAsk"
+    permissions.shadowed()
+    assert all(rule.behaviour == "allow" for rule in permissions.stripped)
+
+
+@given(some_calls, some_permissions, st.randoms(use_true_random=False))
+def test_the_order_of_rules_means_nothing(
+    call: Call, permissions: Permissions, chance: Any
+) -> None:
+    """The same rules in another order, some of them twice, give the same decision for the same reason."""
+    shuffled = [*permissions.rules, *permissions.rules[:2]]
+    chance.shuffle(shuffled)
+    assert decide(call, replace(permissions, rules=tuple(shuffled))) == decide(call, permissions)
+
+
+@given(some_calls, some_permissions, st.data())
+def test_who_wrote_a_rule_changes_no_behaviour(
+    call: Call, permissions: Permissions, data: Any
+) -> None:
+    """Sources are told, never weighed."""
+    moved = [
+        replace(rule, source=data.draw(st.sampled_from(SOURCES))) for rule in permissions.rules
+    ]
+    other = decide(call, replace(permissions, rules=tuple(moved)))
+    assert other.behaviour == decide(call, permissions).behaviour
+
+
+@given(some_calls, some_permissions, some_rules)
+def test_a_denial_by_rule_plan_or_check_loses_to_nothing(
+    call: Call, permissions: Permissions, rule: Rule
+) -> None:
+    """No further rule, least of all an allow rule, turns such a denial into anything else."""
+    before = decide(call, permissions)
+    if before.behaviour == "deny" and (before.reason_type != "mode" or permissions.mode == "plan"):
+        after = decide(call, with_rule(permissions, rule))
+        assert after.behaviour == "deny"
+
+
+@given(some_calls, some_permissions, some_rules)
+def test_an_allow_rule_never_undoes_a_rule_to_ask(
+    call: Call, permissions: Permissions, rule: Rule
+) -> None:
+    """Where a rule asks, an allow rule changes nothing; and no allow rule makes anything stricter."""
+    before = decide(call, permissions)
+    after = decide(call, with_rule(permissions, replace(rule, behaviour="allow")))
+    assert STRICTNESS[after.behaviour] <= STRICTNESS[before.behaviour]
+    if before.rule is not None and before.rule.behaviour != "allow":
+        assert after.behaviour == before.behaviour
+
+
+@given(some_calls, some_permissions, some_rules, st.sampled_from(["deny", "ask"]))
+def test_a_rule_to_deny_or_ask_never_permits(
+    call: Call, permissions: Permissions, rule: Rule, behaviour: Any
+) -> None:
+    """Adding one never makes any decision more permissive."""
+    before = decide(call, permissions)
+    after = decide(call, with_rule(permissions, replace(rule, behaviour=behaviour)))
+    assert STRICTNESS[after.behaviour] >= STRICTNESS[before.behaviour]
+
+
+@given(some_calls, some_permissions, st.sampled_from(MODES))
+def test_no_mode_gets_around_a_safety_check(
+    call: Call, permissions: Permissions, mode: Any
+) -> None:
+    """The budget, a path outside and a blocked host deny in each mode, whatever the rules."""
+    here = replace(permissions, mode=mode)
+    outside = replace(call, paths=(*call.paths, PATHS[2]))
+    blocked = replace(call, hosts=(*call.hosts, "B.COM."))
+    for decision in (
+        decide(call, here, over_budget=True),
+        decide(outside, here),
+        decide(blocked, replace(here, blocked_hosts=("b.com",))),
+    ):
+        assert (decision.behaviour, decision.reason_type) == ("deny", "safety_check")
+
+
+@given(some_calls, some_permissions)
+def test_a_shadowed_rule_never_matters(call: Call, permissions: Permissions) -> None:
+    """Leaving out what is listed as shadowed changes no behaviour."""
+    for found in permissions.shadowed():
+        left = tuple(rule for rule in permissions.rules if rule != found.rule)
+        assert (
+            decide(call, replace(permissions, rules=left)).behaviour
+            == decide(call, permissions).behaviour
+        )
+
+
+texts = st.text(alphabet="ab *", max_size=8)
+
+
+@settings(max_examples=300)
+@given(
+    texts,
+    st.text(alphabet="ab " + HOLE, max_size=6),
+    st.lists(st.text("ab ", max_size=3), min_size=6),
+)
+def test_what_fits_with_holes_fits_whatever_is_in_them(
+    pattern: str, text: str, values: list[str]
+) -> None:
+    """`fits` holds for every value of the holes, and what fits for one value, `may_fit` finds."""
+    filled = text
+    for value in values:
+        filled = filled.replace(HOLE, value, 1)
+    if fits(pattern, text):
+        assert fits(pattern, filled)
+    if fits(pattern, filled):
+        assert may_fit(pattern, text)

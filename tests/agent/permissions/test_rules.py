@@ -1,0 +1,237 @@
+"""Rules: their texts, the settings they come from, and rules that can never matter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentobs.agent.permissions import Permissions, Rule, from_settings
+from agentobs.errors import UsageError
+
+from .calls import permitted, rules
+
+
+@given(
+    tool=st.from_regex(r"[A-Za-z0-9_.*-]{1,128}", fullmatch=True),
+    pattern=st.none() | st.text(min_size=1),
+)
+def test_a_rule_reads_back(tool: str, pattern: str | None) -> None:
+    """Whatever a rule is, its text is read back as the same rule."""
+    try:
+        rule = Rule("ask", tool, pattern, "project")
+    except UsageError:
+        assert pattern is not None
+        assert not pattern.strip() or pattern.endswith(":*")
+        return
+    assert Rule.parse(str(rule), "ask", "project") == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("shell", ("shell", None)),
+        ("shell(git *)", ("shell", "git *")),
+        ("shell(echo (a) b)", ("shell", "echo (a) b")),
+        ("shell(=ls *.py)", ("shell", "=ls *.py")),
+        ("mcp__github__*", ("mcp__github__*", None)),
+        ("fetch(host:*)", ("fetch", "host:*")),
+    ],
+)
+def test_a_text_is_read(text: str, expected: tuple[str, str | None]) -> None:
+    """The name ends at the first bracket, the pattern at the last."""
+    rule = Rule.parse(text, "allow", "user")
+    assert (rule.tool, rule.pattern) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("shell(git *", "no closing bracket"),
+        ("shell git *", "is no rule"),
+        ("shell)", "is no rule"),
+        ("", "is no rule"),
+        ("(git *)", "no name of a tool"),
+        ("shell()", "empty pattern"),
+        ("shell( )", "empty pattern"),
+        ("shell(git *) ", "no closing bracket"),
+        ("shell(git:*)", "a form of other programs"),
+        ("shell\n", "is no rule"),
+        (7, "is no rule"),
+        (None, "is no rule"),
+    ],
+)
+def test_a_slip_in_a_rule_is_told(text: Any, found: str) -> None:
+    """A text that is no rule is one error, which says what was expected."""
+    with pytest.raises(UsageError) as caught:
+        Rule.parse(text, "allow", "user")
+    assert found in caught.value.found
+    assert "`" in caught.value.todo
+
+
+def test_a_rule_of_another_source_or_behaviour_cannot_be() -> None:
+    """Sources and behaviours are closed lists."""
+    for behaviour, source in [("allows", "user"), ("deny", "users"), (None, "user")]:
+        with pytest.raises(UsageError, match="is no"):
+            Rule(behaviour, "shell", None, source)  # type: ignore[arg-type]
+
+
+def test_settings_are_read_from_a_mapping_and_from_a_file(tmp_path: Path) -> None:
+    """Every list becomes rules with the file's source; what is left out holds nothing."""
+    settings = {"deny": ["shell(rm *)"], "allow": ["read_file", "shell(git *)"]}
+    expected = (
+        Rule("allow", "read_file", None, "project"),
+        Rule("allow", "shell", "git *", "project"),
+        Rule("deny", "shell", "rm *", "project"),
+    )
+    assert from_settings(settings, "project") == expected
+    file = tmp_path / "settings.json"
+    file.write_text("\ufeff" + json.dumps(settings))
+    assert from_settings(file, "project") == expected
+    assert from_settings({}, "user") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "found", "todo"),
+    [
+        ('{"alow": []}', "", "'alow' is unknown", "Did you mean 'allow'?"),
+        ('{"permissions": {}}', "", "'permissions' is unknown", "Write {"),
+        ('{"deny": "shell"}', "", "'deny' is no list", "Write {"),
+        ('{"deny": null}', "", "'deny' is no list", "Write {"),
+        (
+            '{"deny": ["read_file", "shell(rm *"]}',
+            ", deny[1]",
+            "no closing bracket",
+            "Write a rule",
+        ),
+        ('{"ask": [["shell"]]}', ", ask[0]", "is no rule", "Write a rule"),
+        ('{"deny": ["a"], "deny": []}', "", "'deny' stands twice", "Write {"),
+        ('["shell"]', "", "no object", "Write {"),
+        ('{"deny": [', "", "no JSON", "Write {"),
+        ("", "", "no JSON", "Write {"),
+        ("[" * 100_000, "", "nested too deep", "Write {"),
+        ('{"deny": ["' + "a" * 1_000_000 + '"]}', "", "longer than", "Write {"),
+    ],
+)
+def test_a_slip_in_settings_is_told(
+    tmp_path: Path, text: str, where: str, found: str, todo: str
+) -> None:
+    """One error names the file, the list and the place in it, what is wrong and what was expected."""
+    file = tmp_path / "settings.json"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        from_settings(file, "user")
+    assert caught.value.where == f"{file}{where}"
+    assert found in caught.value.found
+    assert todo in caught.value.todo
+
+
+def test_a_file_that_is_not_there_or_not_text_is_told(tmp_path: Path) -> None:
+    """Settings that cannot be read are an error, never no rules."""
+    for name, content in [("missing", None), ("latin", b'{"deny": ["\xff"]}')]:
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError, match=name):
+            from_settings(tmp_path / name, "policy")
+    with pytest.raises(UsageError, match="cannot be read"):
+        from_settings(tmp_path, "policy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"mode": "yolo"}, "no permission mode"),
+        ({"mode": "bypassPermissions"}, "nobody has confirmed"),
+        ({"mode": "bypassPermissions", "bypass_confirmed": 1}, "nobody has confirmed"),
+        ({"rules": ["shell"]}, "no rule"),
+        ({"rules": "shell"}, "one text"),
+        ({"blocked_hosts": "evil.com"}, "one text"),
+        ({"blocked_hosts": ["evil .com"]}, "no host"),
+        ({"blocked_hosts": ["*.*.com"]}, "no host"),
+        ({"blocked_hosts": ["evil*.com"]}, "no host"),
+        ({"blocked_hosts": ["10.0.0.0/33"]}, "no host"),
+        ({"blocked_hosts": [""]}, "no host"),
+        ({"blocked_hosts": [None]}, "no host"),
+    ],
+)
+def test_permissions_that_do_not_fit_together_cannot_be(changes: Any, found: str) -> None:
+    """Nothing starts with an unknown mode, an unconfirmed bypass, or what is no rule or no host."""
+    with pytest.raises(UsageError) as caught:
+        Permissions(**changes)
+    assert found in caught.value.found
+    assert caught.value.todo
+
+
+WIDE = (
+    "shell", "shell(*)", "shell(**)", "shell(* *)", "shell(python *)", "shell(python3.11 *)", "shell(py*)",
+    "shell(python -c *)", "shell(python -u -c *)", "shell(python)", "shell(python -m *)", "shell(/usr/bin/python3 *)",
+    "shell(bash -c*)", "shell(bash -lc *)", "shell(sh)", "shell(sh *)", "shell(node *)", "shell(node --eval *)",
+    "shell(node -e *)", "shell(perl -ne *)", "shell(ruby *)", "shell(eval *)", "shell(source *)", "shell(. *)",
+    "shell(sudo *)", "shell(sudo -u root *)", "shell(sudo bash *)", "shell(env *)", "shell(env A=1 python *)",
+    "shell(A=1 python *)", "shell(xargs *)", "shell(xargs -0 *)", "shell(ssh *)", "shell(ssh host *)", "shell(npx *)",
+    "shell(npx -y *)", "shell(npm *)", "shell(npm exec *)", "shell(uv run *)", "shell(uv *)", "shell(uv run python *)",
+    "shell(docker run *)", "shell(timeout 5 *)", "shell(nohup *)", "shell(nice -n 5 bash *)", "shell(awk *)",
+    "shell(exec *)", "shell(command *)", "shell(busybox *)", "s*", "*", "BASH(*)",
+)  # fmt: skip
+NARROW = (
+    "shell(git *)", "shell(git status)", "shell(ls *)", "shell(npm test)", "shell(npm run build)", "shell(make *)",
+    "shell(python -m pytest *)", "shell(python --version)", "shell(python tools/check.py *)", "shell(npx eslint *)",
+    "shell(uv run pytest *)", "shell(sudo systemctl status)", "shell(timeout 60 pytest *)", "shell(=python *)",
+    "shell(bash build.sh)", "read_file", "edit_file(**)", "fetch(*)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
+def test_rules_as_wide_as_an_interpreter_are_stripped(mode: Any) -> None:
+    """In permissive modes they are named as not in force, and no others are; deny rules never are."""
+    permissions = permitted(mode, allow=WIDE + NARROW, deny=WIDE, ask=WIDE)
+    stripped = permissions.stripped
+    assert {str(rule) for rule in stripped} == set(WIDE)
+    assert {rule.behaviour for rule in stripped} == {"allow"}
+
+
+@pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
+def test_other_modes_strip_nothing(mode: Any) -> None:
+    """Where nothing runs unasked that a rule does not name, whoever wrote the rule has decided."""
+    assert permitted(mode, allow=WIDE).stripped == ()
+
+
+@pytest.mark.parametrize(
+    ("deny", "ask", "allow", "shadowed"),
+    [
+        (["shell"], [], ["shell(git *)"], {"shell(git *)": "shell"}),
+        (["shell(git *)"], [], ["shell(git push *)"], {"shell(git push *)": "shell(git *)"}),
+        (["shell(git push *)"], [], ["shell(git *)"], {}),
+        ([], ["shell(git *)"], ["shell(git log)"], {"shell(git log)": "shell(git *)"}),
+        (["shell"], ["shell(rm *)"], [], {"shell(rm *)": "shell"}),
+        ([], [], ["shell(git *)", "shell(git log *)"], {"shell(git log *)": "shell(git *)"}),
+        ([], [], ["shell(git log)", "shell(git *)"], {"shell(git log)": "shell(git *)"}),
+        (["edit(src/**)"], [], ["edit(src/a/*.py)", "edit(src2/*)"], {"edit(src/a/*.py)": "edit(src/**)"}),
+        (["edit(src/*)"], [], ["edit(src/**)"], {}),
+        (["mcp__*"], [], ["mcp__github__read"], {"mcp__github__read": "mcp__*"}),
+        (["edit"], [], ["read(**)"], {}),
+        (["fetch(host:*.a.com)"], [], ["fetch(host:b.a.com)"], {}),
+        (["shell(=git log)"], [], ["shell(git log)"], {}),
+    ],
+)  # fmt: skip
+def test_shadowed_rules_are_found(
+    deny: list[str], ask: list[str], allow: list[str], shadowed: dict[str, str]
+) -> None:
+    """Rules that can never matter are found when they are written, each with the rule that comes first."""
+    found = permitted(deny=tuple(deny), ask=tuple(ask), allow=tuple(allow)).shadowed()
+    assert {str(each.rule): str(each.by) for each in found} == shadowed
+    for each in found:
+        assert str(each.rule) in each.sentence
+        assert str(each.by) in each.sentence
+
+
+def test_of_two_equal_rules_one_is_shadowed() -> None:
+    """The rule of the stronger source stays; a rule that stands twice is one."""
+    policy, user = rules("deny", "shell", source="policy"), rules("deny", "shell")
+    (found,) = Permissions(rules=user + policy + user).shadowed()
+    assert ((found.rule,), (found.by,)) == (user, policy)
+    assert "says the same" in found.sentence

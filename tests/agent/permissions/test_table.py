@@ -1,0 +1,87 @@
+"""The table of modes, tool classes and rules in the document is what happens, cell by cell."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agentobs.agent.permissions import MODES, SOURCES, Permissions, Rule, ToolClass, decide
+
+from .calls import CALLS, editing, permitted, writing
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "permissions.md"
+COLUMNS = ("no rule", "allow rule", "ask rule", "deny rule")
+
+
+def table() -> dict[tuple[str, str, str], str]:
+    """Return the cells of the document's table, by mode, class and column."""
+    lines = DOCUMENT.read_text().split("| mode | tool class |")[1].split("\n\n")[0].splitlines()
+    assert [cell.strip() for cell in lines[0].strip("| ").split("|")] == list(COLUMNS)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert all(len(row) == 6 for row in rows)
+    return {
+        (row[0], row[1], column): cell
+        for row in rows
+        for column, cell in zip(COLUMNS, row[2:], strict=True)
+    }
+
+
+CELLS = table()
+
+
+def test_the_table_is_whole() -> None:
+    """Each mode, class and column has one cell, and none is empty."""
+    wanted = set(itertools.product(MODES, get_args(ToolClass), COLUMNS))
+    assert set(CELLS) == wanted
+    assert len(CELLS) == 80
+    assert set(CELLS.values()) == {"allow", "ask", "deny"}
+
+
+@pytest.mark.parametrize(("mode", "tool_class", "column"), sorted(CELLS))
+def test_a_cell_is_what_happens(mode: Any, tool_class: str, column: str) -> None:
+    """A call of the class gets what the cell says, whatever source a rule has, with and without a pattern."""
+    call = CALLS[tool_class]()
+    behaviour: Any = column.removesuffix(" rule")
+    patterns = ["git status", "git *"] if tool_class == "shell" else [call.subject, "**", None]
+    cases: list[tuple[Rule, ...]] = [()]
+    if behaviour != "no":
+        cases = [
+            (Rule(behaviour, call.tool, pattern, source),)
+            for pattern in patterns
+            for source in SOURCES
+        ]
+    for given in cases:
+        permissions = Permissions(mode, given, bypass_confirmed=True)
+        decision = decide(call, permissions)
+        assert decision.behaviour == CELLS[mode, tool_class, column], given
+        assert decision.reason.endswith(".")
+        if decision.reason_type == "rule":
+            assert (decision.rule, decision.source) == (given[0], given[0].source)
+
+
+def test_plan_mode_tells_the_model_to_present_a_plan() -> None:
+    """The reason of a denial in plan mode says what to do instead."""
+    decision = decide(editing(), permitted("plan", allow=("edit_file",)))
+    assert (decision.behaviour, decision.reason_type, decision.resolver) == ("deny", "mode", "mode")
+    assert "present a plan" in decision.reason
+
+
+def test_an_edit_of_nobody_knows_what_is_asked_in_accept_edits() -> None:
+    """Edits run unasked only where they name the paths, which then were found within the roots."""
+    assert decide(editing(), permitted("acceptEdits")).behaviour == "allow"
+    nowhere = replace(editing(), paths=())
+    assert decide(nowhere, permitted("acceptEdits")).behaviour == "ask"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
+    """Its author's word counts in every mode, in plan mode only for what can be brought back; rules still hold."""
+    free = writing(needs_permission=False)
+    assert decide(free, permitted(mode)).behaviour == "allow"
+    assert decide(free, permitted(mode, deny=("send_mail",))).behaviour == "deny"
+    lasting = writing(needs_permission=False, destructive=True)
+    assert decide(lasting, permitted(mode)).behaviour == ("deny" if mode == "plan" else "allow")
