@@ -124,7 +124,8 @@ class Abort:
         """Return whether the run is to stop here.
 
         Args:
-            point: `turn:streaming`, `turn:dispatch` or `turn:tools`, the turn being a number.
+            point: `TURN:streaming:ATTEMPT`, `TURN:waiting:ATTEMPT` (for the next one), `TURN:dispatch`,
+                `TURN:consent:TOOL_USE_ID` or `TURN:tools`.
             count: events of the stream that were seen, or batches of tools that have ended.
         """
         return self._is_set
@@ -158,7 +159,9 @@ async def nobody(question: WorldQuestion) -> Any:
             return [{"path": path, "inside": False} for path in question.asked]
         case "steering" | "follow_up":
             return []
-        case "check" | "tool_set" | "spent_today" | "abort":
+        case "tool_set":
+            return list(question.asked)
+        case "check" | "spent_today" | "abort":
             return None
     assert_never(question.kind)
 

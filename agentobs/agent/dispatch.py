@@ -1,68 +1,386 @@
-"""Dispatch: running the tool calls of one turn.
+"""Dispatch: from the tool calls of one answer to their results.
 
-Neighbouring calls that only read run together; every other call runs alone, in its turn.
+Calls are taken in the model's order. Neighbours that are safe beside each other run together, at most
+ten at once, and begin while the answer is still coming; any other call waits for those before it and runs
+alone. Whatever happens each call gets one result, and the results are told in the order of the calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncGenerator, Sequence
+import copy
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from agentobs.agent import telling
-from agentobs.agent.events import ToolDispatch, ToolDone
-from agentobs.agent.tools import Tool
-from agentobs.records.exchanges import Place, ToolQuestion
+from pydantic import BaseModel
+
+from agentobs.agent import output, telling
+from agentobs.agent.events import Coercion, Denial, Permission, ToolDispatch, ToolDone
+from agentobs.agent.gate import call_of, is_concurrent, raw_paths
+from agentobs.agent.interrupt import Interrupted, Watch
+from agentobs.agent.permissions import Call, Decision, Permissions, consented, decide
+from agentobs.agent.state import Conversation
+from agentobs.agent.tools import Bound, Tool, bind, find
+from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
 from agentobs.world import World
 
 TOGETHER = 10
 """The most calls that run at once. Our choice."""
 
+SKIPPED = ToolAnswer(
+    "Skipped: something was said to you before this call began. Read it, then go on.",
+    is_error=True,
+    outcome="skipped",
+)
+ABORTED = ToolAnswer(
+    "The run was stopped before this call began.", is_error=True, outcome="aborted"
+)
+REPEATED = ToolAnswer(
+    "This call has the id and the input of another one, and was not run again.",
+    is_error=True,
+    outcome="duplicate",
+)
 
-async def dispatch(
-    calls: Sequence[ToolQuestion], tools: Sequence[Tool], world: World, here: Place | None
-) -> AsyncGenerator[ToolDispatch | ToolDone, None]:
-    """Run calls and tell of each; results come in the order of the calls, whichever ends first."""
-    for batch in batches(calls, frozenset(tool.name for tool in tools if tool.read_only)):
-        for question in batch:
-            yield ToolDispatch(question)
-        for done in await _together(batch, world, here):
+Step = Coercion | Permission | ToolDispatch | ToolDone
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What the calls of one answer are run with."""
+
+    world: World
+    tools: Sequence[Tool]
+    permissions: Permissions
+    talk: Conversation
+    """Where the grants of a person are kept."""
+    used: frozenset[str] = frozenset()
+    """Ids of the calls in the conversation so far."""
+    output: type[BaseModel] | None = None
+    """The output that is owed, if any."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A call on its way to its result."""
+
+    question: ToolQuestion
+    tool: Tool | None = None
+    bound: Bound | None = None
+    answer: ToolAnswer | None = None
+    """The result, where the loop gives it itself."""
+    concurrent: bool = True
+    """Whether it may run beside others; a call that the loop answers disturbs nobody."""
+    inside: Place | None = None
+    """Inside its span, once that is open."""
+    call: Call | None = None
+    decision: Decision | None = None
+    task: asyncio.Task[ToolDone] | None = None
+
+    @property
+    def shown(self) -> ToolQuestion:
+        """The question for consumers, who may change what they get."""
+        return replace(self.question, input=copy.deepcopy(self.question.input))
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Runs the calls of one answer; thrown away with that answer, and made anew for the next."""
+
+    crew: Crew
+    here: Place | None
+    turn: int
+    over_budget: bool = False
+    """Whether nothing may run any more because too much was spent."""
+    results: list[ToolDone] = field(default_factory=list)
+    """What was told, in the order of the calls."""
+    denials: list[Denial] = field(default_factory=list)
+    steering: tuple[str, ...] = ()
+    """What was said to the agent meanwhile; the calls that had not begun were skipped."""
+    skipped: tuple[str, ...] = ()
+    """Their ids."""
+    stopped_at: tuple[str, int] | None = None
+    """The point where the run was stopped, as `Abort.reached` names it."""
+    output: BaseModel | None = None
+    """The structured output, where a call gave it."""
+    _plans: dict[str, _Plan] = field(default_factory=dict)
+    _batch: list[_Plan] = field(default_factory=list)
+    """Calls that have begun, or have their answer, and were not told yet."""
+    _may_begin: bool = True
+    _batches: int = 0
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TOGETHER))
+
+    async def early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
+        """Begin a call while its answer is still coming, if it and all before it only read and are permitted.
+
+        Such an answer is not in the conversation yet: where it breaks off, nothing has been changed.
+        """
+        known = question.tool_use_id in self._plans or question.tool_use_id in self.crew.used
+        if not self._may_begin or known:
+            self._may_begin = False
+            return
+        plan = self._planned(question)
+        reads = plan.tool is not None and plan.tool.tool_class == "read"
+        safe = plan.answer is None and plan.concurrent and reads
+        if safe:
+            await self._judge(plan)
+        if not safe or plan.decision is None or plan.decision.behaviour != "allow":
+            self._may_begin = False
+            return
+        for step in self._begin(plan, plan.decision, 0):
+            yield step
+
+    async def finish(
+        self, questions: Sequence[ToolQuestion], doubles: Mapping[str, str]
+    ) -> AsyncGenerator[Step, None]:
+        """Run what has not begun, and tell every result. What is said meanwhile, or an abort, ends it early.
+
+        Args:
+            questions: the calls of the answer, in its order.
+            doubles: calls that were renamed because their id was used before, with that id.
+        """
+        begun = {plan.question.tool_use_id for plan in self._batch}
+        waiting = deque(q for q in questions if q.tool_use_id not in begun)
+        self._look_for_abort(f"{self.turn}:dispatch", 0)
+        while waiting and not self._is_over:
+            plan = self._planned(waiting[0])
+            if not plan.concurrent and any(other.task for other in self._batch):
+                async for done in self._gather():
+                    yield done
+                continue
+            waiting.popleft()
+            async for step in self._take(plan, doubles):
+                yield step
+            if not plan.concurrent:
+                async for done in self._gather():
+                    yield done
+        async for done in self._gather():
             yield done
+        for question in waiting:
+            plan = self._planned(question)
+            yield self._told(plan, ABORTED if self.stopped_at else SKIPPED)
+        if self.steering:
+            self.skipped = tuple(question.tool_use_id for question in waiting)
 
+    async def discard(self) -> tuple[str, ...]:
+        """Stop what runs, for its answer broke off, and return the ids of the calls that had begun.
 
-def batches(calls: Sequence[ToolQuestion], read_only: frozenset[str]) -> list[list[ToolQuestion]]:
-    """Split calls into those that run together: neighbours that only read, and each other one alone."""
-    split: list[list[ToolQuestion]] = []
-    for reads, group in itertools.groupby(calls, lambda question: question.name in read_only):
-        neighbours = list(group)
-        split += [neighbours] if reads else [[question] for question in neighbours]
-    return split
+        Each still gets its recorded result: a replay begins them, too.
+        """
+        self._stop_others()
+        begun = [plan for plan in self._plans.values() if plan.task]
+        await self._ended([plan.task for plan in begun if plan.task])
+        await self.close()
+        self._plans, self._may_begin = {}, True
+        return tuple(plan.question.tool_use_id for plan in begun)
 
-
-async def _together(
-    batch: Sequence[ToolQuestion], world: World, here: Place | None
-) -> list[ToolDone]:
-    """Run a batch at once and return its results in order; when one raises, the others are stopped first."""
-    gate = asyncio.Semaphore(TOGETHER)
-
-    async def run(question: ToolQuestion) -> ToolDone:
-        async with gate:
-            return await _run(question, world, here)
-
-    tasks = [asyncio.create_task(run(question)) for question in batch]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
+    async def close(self) -> None:
+        """Leave nothing behind: cancel what runs, close what is open. A second call changes nothing."""
+        tasks = [plan.task for plan in self._plans.values() if plan.task and not plan.task.done()]
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        if tasks:
+            await asyncio.wait(tasks)
+        for plan in self._plans.values():
+            # A task that was cancelled before its first step has closed nothing.
+            telling.close(plan.inside, cancelled=True)
+            plan.inside = None
+        self._batch.clear()
+
+    @property
+    def _is_over(self) -> bool:
+        return self.stopped_at is not None or bool(self.steering)
+
+    def _planned(self, question: ToolQuestion) -> _Plan:
+        """Return the plan of a call, made at the first look; nothing outside is asked for it."""
+        plan = self._plans.get(question.tool_use_id)
+        if plan is None:
+            plan = self._plans[question.tool_use_id] = _Plan(question)
+            self._fill(plan)
+        return plan
+
+    def _fill(self, plan: _Plan) -> None:
+        question, tools = plan.question, self.crew.tools
+        if self.crew.output is not None and question.name == output.NAME:
+            taken, plan.answer = output.taken(self.crew.output, question.input)
+            self.output = taken if taken is not None else self.output
+            return
+        plan.tool = find(tools, question.name)
+        if plan.tool is None:
+            known = ", ".join(tool.name for tool in tools) or "none"
+            text = f"There is no tool named {question.name!r}. The tools are: {known}."
+            plan.answer = ToolAnswer(text, is_error=True, outcome="unknown")
+            return
+        try:
+            plan.bound = bind(plan.tool, question.input)
+        except ValueError as error:
+            text = f"The input of {plan.tool.name} does not fit:\n{error}"
+            plan.answer = ToolAnswer(text, is_error=True, outcome="invalid")
+            return
+        plan.concurrent = is_concurrent(plan.tool, plan.bound.arguments)
+
+    async def _take(self, plan: _Plan, doubles: Mapping[str, str]) -> AsyncGenerator[Step, None]:
+        """Decide on a call, and begin it or note its answer."""
+        first = self._plans.get(doubles.get(plan.question.tool_use_id, ""))
+        if first is not None and _same(first.question, plan.question):
+            plan.answer = REPEATED
+        if plan.answer is None and plan.decision is None:
+            await self._judge(plan)
+        if plan.answer is None and plan.decision is not None:
+            decision, waited_ns = plan.decision, 0
+            if decision.behaviour == "ask":
+                decision, waited_ns = await self._consent(plan, decision)
+            for step in self._begin(plan, decision, waited_ns):
+                yield step
+        else:
+            self._batch.append(plan)
+
+    async def _judge(self, plan: _Plan) -> None:
+        """Let the tool check the input, find out where its paths lead, and decide by the rules."""
+        tool, bound, question = plan.tool, plan.bound, plan.question
+        assert tool is not None
+        assert bound is not None
+        plan.inside = telling.open_span("tool", self.here, tool.name)
+        world, key = self.crew.world, question.tool_use_id
+        if tool.check is not None:
+            asked = {"tool": question.name, "input": question.input}
+            complaint = await telling.ask(world, plan.inside, "check", key, asked)
+            if complaint is not None:
+                text = f"The input of {tool.name} does not fit:\n{complaint}"
+                plan.answer = ToolAnswer(text, is_error=True, outcome="invalid")
+                return
+        paths, resolved = raw_paths(tool, bound.arguments), []
+        if paths:
+            resolved = await telling.ask(world, plan.inside, "path", key, list(paths))
+        plan.call = call_of(tool, key, bound.arguments, resolved)
+        permissions = self.crew.permissions
+        for grant in self.crew.talk.grants:
+            permissions = permissions.with_grant(grant)
+        plan.decision = decide(plan.call, permissions, over_budget=self.over_budget)
+
+    async def _consent(self, plan: _Plan, asked: Decision) -> tuple[Decision, int]:
+        """Ask a person, who may be interrupted by an abort; return the decision and the wait."""
+        world, key = self.crew.world, plan.question.tool_use_id
+        assert plan.call is not None
+        about = {"tool": plan.call.tool, "input": plan.question.input}
+        with telling.span("blocked_on_user", plan.inside, plan.call.tool) as blocked:
+            started_ns = world.now()
+            answer = await telling.ask(
+                world,
+                blocked,
+                "consent",
+                key,
+                {"about": about, "reason": asked.reason},
+                interrupted={"behaviour": "deny", "by": "nobody", "reason": ABORTED.content},
+            )
+            waited_ns = max(world.now() - started_ns, 0)
+        decision, grant = consented(asked, answer, plan.call)
+        if grant is not None:
+            self.crew.talk.grants = (*self.crew.talk.grants, grant)
+        self._look_for_abort(f"{self.turn}:consent:{key}", 0)
+        return decision, waited_ns
+
+    def _begin(self, plan: _Plan, decision: Decision, waited_ns: int) -> Iterator[Step]:
+        """Begin a call that is allowed, or note that it is not."""
+        question, bound, tool = plan.question, plan.bound, plan.tool
+        assert bound is not None
+        assert tool is not None
+        world = self.crew.world
+        if bound.coerced:
+            numbers = {"arguments": len(bound.coerced)}
+            telling.event(world, plan.inside, "coercion", tool.name, numbers)
+            yield Coercion(plan.shown, bound.coerced)
+        telling.permission(world, plan.inside, question, tool.name, decision, waited_ns)
+        yield Permission(plan.shown, decision, waited_ns)
+        self._batch.append(plan)
+        if self.stopped_at is not None:
+            plan.answer = ABORTED
+        elif decision.behaviour != "allow":
+            plan.answer = ToolAnswer(decision.reason, is_error=True, outcome="denied")
+            self.denials.append(Denial(question.tool_use_id, question.name, decision.reason))
+        else:
+            yield ToolDispatch(plan.shown)
+            plan.task = asyncio.create_task(self._run(plan))
+
+    async def _run(self, plan: _Plan) -> ToolDone:
+        world, question, inside = self.crew.world, plan.question, plan.inside
+        try:
+            async with self._slots:
+                started_ns = world.now()
+                with telling.at(inside):
+                    # A tool may change what it gets; what is recorded is what was asked.
+                    answer = await world.run_tool(plan.shown)
+                done = ToolDone(question, answer, max(world.now() - started_ns, 0))
+                telling.tool(inside, started_ns, done)
+        except BaseException as error:
+            telling.close(inside, error)
+            raise
+        finally:
+            plan.inside = None
+        telling.close(inside)
+        if answer.is_error and plan.tool is not None and plan.tool.cancels_siblings:
+            self._stop_others(plan)
+        return done
+
+    def _stop_others(self, failed: _Plan | None = None) -> None:
+        """Stop the calls of this batch, all or all but one; each still gives its answer."""
+        for plan in list(self._plans.values()):
+            if plan is not failed and plan.task is not None and not plan.task.done():
+                self.crew.world.stop_tool(plan.question.tool_use_id)
+
+    async def _gather(self) -> AsyncGenerator[ToolDone, None]:
+        """Wait for the calls that run, tell all results, and look whether something was said meanwhile."""
+        if not self._batch:
+            return
+        batch, tasks = self._batch, [plan.task for plan in self._batch if plan.task is not None]
+        await self._ended(tasks)
+        self._batch = []
+        for plan in batch:
+            yield self._told(plan, plan.answer or ABORTED)
+        if not tasks:
+            return
+        self._batches += 1
+        self._look_for_abort(f"{self.turn}:tools", self._batches)
+        if self.stopped_at is None:
+            key = f"{self.turn}:{batch[-1].question.tool_use_id}"
+            said = await telling.ask(self.crew.world, self.here, "steering", key)
+            self.steering = tuple(said)
+
+    async def _ended(self, tasks: Sequence[asyncio.Task[ToolDone]]) -> None:
+        """Wait for tasks; an abort stops their calls. What one of them raises is raised here."""
+        left = set(tasks)
+        async with Watch(self.crew.world.abort, None) as watch:
+            while left:
+                try:
+                    waited = asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                    ended, left = await watch.guard(waited)
+                except Interrupted:
+                    self._stop_others()
+                    ended, left = await asyncio.wait(left)
+                for task in ended:
+                    task.result()
+
+    def _told(self, plan: _Plan, otherwise: ToolAnswer) -> ToolDone:
+        """Note the result of a call, telling the sink where the loop gave it, and return it for consumers."""
+        done = plan.task.result() if plan.task else self._made(plan, otherwise)
+        self.results.append(done)
+        content = done.answer.content
+        content = content if isinstance(content, str) else copy.deepcopy(content)
+        return ToolDone(plan.shown, replace(done.answer, content=content), done.duration_ns)
+
+    def _made(self, plan: _Plan, answer: ToolAnswer) -> ToolDone:
+        done = ToolDone(plan.question, answer, 0)
+        if plan.inside is None:
+            plan.inside = telling.open_span("tool", self.here, plan.question.name)
+        telling.tool(plan.inside, self.crew.world.now(), done)
+        telling.close(plan.inside)
+        plan.inside = None
+        return done
+
+    def _look_for_abort(self, point: str, count: int) -> None:
+        if self.stopped_at is None and self.crew.world.abort.reached(point, count):
+            self.stopped_at = point, count
 
 
-async def _run(question: ToolQuestion, world: World, here: Place | None) -> ToolDone:
-    with telling.span("tool", here, question.name) as inside:
-        started_ns = world.now()
-        with telling.at(inside):
-            answer = await world.run_tool(question)
-        done = ToolDone(question, answer, max(world.now() - started_ns, 0))
-        telling.tool(inside, started_ns, done)
-    return done
+def _same(one: ToolQuestion, other: ToolQuestion) -> bool:
+    return (one.name, one.input) == (other.name, other.input)

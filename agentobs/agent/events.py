@@ -7,15 +7,44 @@ facts that the loop hands to the sink.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
-from typing import Literal
+from dataclasses import astuple, dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
 
+from agentobs.agent.permissions import Decision
+from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.records.usage import Usage, usage_rows
 
-Subtype = Literal["success", "error_max_turns", "error_during_execution"]
-"""How a run ended: with an answer; at `max_turns`; because the provider could not be asked."""
+Subtype = Literal[
+    "success",
+    "error_max_turns",
+    "error_max_budget_usd",
+    "error_during_execution",
+    "error_max_structured_output_retries",
+]
+"""How a run ended: with an answer; at its turns or its budget; at an error; without the output it owed."""
+
+TerminalReason = Literal[
+    "completed",
+    "max_turns",
+    "max_budget",
+    "max_structured_output_retries",
+    "aborted_streaming",
+    "aborted_tools",
+    "prompt_too_long",
+    "image_error",
+    "model_error",
+    "tool_set_error",
+    "internal_error",
+    "refusal",
+]
+"""What ended a run. `model_error` is every other failure of the provider; `tool_set_error` a tool that has
+to be there and is not; `internal_error` an exception that is neither the provider's nor a tool's."""
+
+Limit = Literal["interaction_usd", "session_usd", "day_usd", "session_turns"]
+"""Which budget was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +81,37 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Tombstone:
+    """An answer broke off: what came of it is void, and so are the tool calls that had begun."""
+
+    turn: int
+    attempt: int
+    tool_use_ids: tuple[str, ...]
+    """The calls that had begun, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coercion:
+    """Arguments of a call were changed to fit the tool's types, such as `"3"` to 3."""
+
+    question: ToolQuestion
+    arguments: tuple[str, ...]
+    """Which ones, as paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """It was decided whether a tool call may run."""
+
+    question: ToolQuestion
+    decision: Decision
+    waited_ns: int
+    """How long somebody was waited for, in nanoseconds; 0 where nobody was asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolDispatch:
-    """A tool call is about to run."""
+    """A tool call is about to run; one that is safe may run while the answer is still coming."""
 
     question: ToolQuestion
 
@@ -65,6 +123,43 @@ class ToolDone:
     question: ToolQuestion
     answer: ToolAnswer
     duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """Something was said to the agent while it ran; it goes to the model with the next request."""
+
+    turn: int
+    texts: tuple[str, ...]
+    skipped: tuple[str, ...]
+    """The ids of the tool calls that are not run because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """Something was said to the agent when it would have stopped, so it goes on."""
+
+    turn: int
+    """The turn after which it came."""
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRetry:
+    """The model ended without the output that it owes, and is asked for it again."""
+
+    turn: int
+    number: int
+    """How often it was asked again, this time included."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """As much was spent as the budget allows."""
+
+    limit: Limit
+    goes_on: bool
+    """Whether the run goes on all the same: it is only to warn, or a person said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +190,22 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """A tool call that was not permitted."""
+
+    tool_use_id: str
+    name: str
+    """The tool, as the model named it."""
+    reason: str
+    """What the model was told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The end of a run; always the last event, and exactly one."""
 
     subtype: Subtype
+    terminal_reason: TerminalReason
     text: str
     """The text of the last whole answer, its text blocks joined by newlines."""
     stop_reason: str | None
@@ -112,12 +219,51 @@ class Result:
     usage: Mapping[str, Tokens]
     """What the provider counted, by model. Answers that broke off count as far as they came."""
     duration_ns: int
+    """Wall time of the run."""
+    provider_ns: int
+    """The part of it in which an answer was waited for or came, failed attempts included."""
+    provider_ok_ns: int
+    """The part of it that belongs to whole answers alone."""
+    tools_ns: int
+    """Time in tools, each call for itself: calls that ran together count each."""
     session_id: str | None
     """The session that was recorded, or None outside every session."""
+    denials: tuple[Denial, ...] = ()
+    """The tool calls that were not permitted, in their order."""
+    output: Any = None
+    """The structured output, where `Options.output` asks for one: an instance of that model."""
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    """What was used, to be priced."""
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """The exception behind `error`, with its traceback."""
+
+    @property
+    def total_cost_usd(self) -> Decimal | None:
+        """What the run cost in USD; None where no price is known. The first look loads the price list."""
+        return self.meter.total().usd
+
+    @property
+    def cost_status(self) -> str:
+        """How sure that is: `exact`, `lower_bound`, `estimated` or `unknown_model`."""
+        return self.meter.total().status
 
 
 Event = (
-    RequestStart | TextDelta | ThinkingDelta | Message | ToolDispatch | ToolDone | Retry | Result
+    RequestStart
+    | TextDelta
+    | ThinkingDelta
+    | Message
+    | Tombstone
+    | Coercion
+    | Permission
+    | ToolDispatch
+    | ToolDone
+    | Steering
+    | FollowUp
+    | OutputRetry
+    | BudgetReached
+    | Retry
+    | Result
 )
 
 

@@ -6,7 +6,8 @@ The answer's own JSON is read, not the SDK's typed view of it, so that nothing i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -14,40 +15,112 @@ from anthropic import (
     APIConnectionError,
     APIResponseValidationError,
     APIStatusError,
+    APITimeoutError,
     AsyncAnthropic,
     AsyncStream,
 )
 
 from agentobs.agent import telling
 from agentobs.agent.events import TextDelta, ThinkingDelta
+from agentobs.agent.interrupt import Interrupted, Stopped, Watch
+from agentobs.agent.recovery import PROVIDER_ERRORS
+from agentobs.agent.state import question_of
 from agentobs.records.canonical import Json, parse
-from agentobs.records.exchanges import Place
+from agentobs.records.exchanges import Place, ToolQuestion
 from agentobs.records.messages import fold, is_stream
+from agentobs.world import Abort
 
-Delta = TextDelta | ThinkingDelta
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""The most bytes of one answer; a stream without end is given up here. Our choice: 64 k tokens are far less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAsked:
+    """A tool call is whole, though the answer around it may still be coming."""
+
+    question: ToolQuestion
+
+
+Step = TextDelta | ThinkingDelta | ToolAsked
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What an attempt needs besides the question."""
+
+    client: AsyncAnthropic
+    """It must not retry by itself."""
+    abort: Abort
+    point: str
+    """Where the run may be stopped, as `Abort.reached` names it."""
+    seconds: float | None
+    """How long the whole answer may take; None sets no end."""
 
 
 async def attempt(
-    client: AsyncAnthropic, arguments: dict[str, Any], here: Place | None, message: Json
-) -> AsyncGenerator[Delta, None]:
+    asking: Asking, arguments: dict[str, Any], here: Place | None, message: Json
+) -> AsyncGenerator[Step, None]:
     """Ask once; yield the deltas as they arrive and fill the empty `message` with the answer.
 
-    After an error `message` holds what had come. The client must not retry by itself.
+    After an error `message` holds what had come.
 
     Raises:
         APIStatusError: the provider refused, or an error event came in the stream (its status is 200).
-        APIConnectionError: no answer, or a stream that ended before its end.
-        APIResponseValidationError: an answer that is no message.
+        APIConnectionError: no answer, none in time, or a stream that ended before its end.
+        APIResponseValidationError: an answer that is no message, or has no end.
         httpx2.RequestError: the connection broke while the answer came.
+        Stopped: the run was aborted.
     """
-    response = await _send(client, arguments, here)
+    seen = _Seen()
+    try:
+        async with Watch(asking.abort, asking.seconds) as watch:
+            async with contextlib.aclosing(
+                _answer(asking, arguments, here, message, watch, seen)
+            ) as steps:
+                async for step in steps:
+                    yield step
+    except Interrupted as error:
+        if error.cause == "abort":
+            raise Stopped(asking.point, seen.events) from None
+        request = httpx2.Request("POST", str(asking.client.base_url))
+        raise APITimeoutError(request=request) from None
+    except PROVIDER_ERRORS:
+        if asking.abort.reached(asking.point, seen.events):
+            raise Stopped(asking.point, seen.events) from None
+        raise
+
+
+@dataclass(slots=True)
+class _Seen:
+    events: int = 0
+    """Events of the stream that were read."""
+    size: int = 0
+    """Their size in characters."""
+
+
+async def _answer(
+    asking: Asking,
+    arguments: dict[str, Any],
+    here: Place | None,
+    message: Json,
+    watch: Watch,
+    seen: _Seen,
+) -> AsyncGenerator[Step, None]:
+    response = await watch.guard(_send(asking.client, arguments, here))
+
+    def go_on() -> None:
+        if asking.abort.reached(asking.point, seen.events):
+            raise Stopped(asking.point, seen.events)
+
     async with contextlib.aclosing(response):
+        go_on()
         if is_stream(dict(response.headers)):
-            async with contextlib.aclosing(_read_stream(response, message)) as deltas:
-                async for delta in deltas:
-                    yield delta
+            stream = _read_stream(response, message, watch, seen, go_on)
+            async with contextlib.aclosing(stream) as steps:
+                async for step in steps:
+                    yield step
         else:
-            body = await response.aread()
+            body = await watch.guard(response.aread())
             with _readable(response):
                 message.update(parse(body))
     if message.get("role") != "assistant" or not isinstance(message.get("content"), list):
@@ -66,22 +139,39 @@ async def _send(
         return response
 
 
-async def _read_stream(response: httpx2.Response, message: Json) -> AsyncGenerator[Delta, None]:
-    """Fold the stream's events into `message`, and yield the deltas among them.
+async def _read_stream(
+    response: httpx2.Response,
+    message: Json,
+    watch: Watch,
+    seen: _Seen,
+    go_on: Callable[[], None],
+) -> AsyncGenerator[Step, None]:
+    """Fold the stream's events into `message`, and yield the deltas and whole tool calls among them.
 
     A connection that breaks after the last event has taken nothing away, and is no error.
     """
     last = None
     try:
-        with _readable(response):
-            async for received in AsyncStream.raw_events(response):
+        events = AsyncStream.raw_events(response)
+        while True:
+            with _readable(response):
+                try:
+                    received = await watch.guard(anext(events))
+                except StopAsyncIteration:
+                    break
                 event = received.json() if received.data else {}
                 last = event.get("type")
                 if "error" in (received.event, last):
                     raise APIStatusError(received.data, response=response, body=event)
                 fold(message, event)
-                if delta := _delta(event.get("delta")):
-                    yield delta
+                step = _step(message, event)
+            seen.events += 1
+            seen.size += len(received.data)
+            if step is not None:
+                yield step
+            if seen.size > ANSWER_BYTES_MAX:
+                raise _unreadable(response, f"it goes on after {ANSWER_BYTES_MAX:,} bytes")
+            go_on()
     except httpx2.RequestError:
         if last != "message_stop":
             raise
@@ -90,12 +180,15 @@ async def _read_stream(response: httpx2.Response, message: Json) -> AsyncGenerat
         raise APIConnectionError(message=text, request=response.request)
 
 
-def _delta(delta: Json) -> Delta | None:
-    match delta:
-        case {"type": "text_delta", "text": str(text)}:
+def _step(message: Json, event: Json) -> Step | None:
+    match event:
+        case {"delta": {"type": "text_delta", "text": str(text)}}:
             return TextDelta(text)
-        case {"type": "thinking_delta", "thinking": str(thinking)}:
+        case {"delta": {"type": "thinking_delta", "thinking": str(thinking)}}:
             return ThinkingDelta(thinking)
+        case {"type": "content_block_stop", "index": int(index)}:
+            block = message["content"][index]
+            return ToolAsked(question_of(block)) if block.get("type") == "tool_use" else None
         case _:
             return None
 

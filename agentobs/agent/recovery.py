@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
 from collections.abc import Mapping
 
 import httpx2
 from anthropic import APIConnectionError, APIError, APIStatusError, RetryableError
 
+from agentobs.agent.events import TerminalReason
 from agentobs.records.labels import is_label
 
 PROVIDER_ERRORS = (APIError, RetryableError, httpx2.RequestError)
@@ -89,6 +91,23 @@ def name_of(error: Exception) -> str:
     """Return the provider's type of an error, such as `overloaded_error`, or else its class."""
     kind = error.type if isinstance(error, APIStatusError) else None
     return kind if isinstance(kind, str) and is_label(kind) else type(error).__name__
+
+
+_TOO_LONG = re.compile(r"prompt is too long|exceed.{0,20} context limit|request_too_large", re.I)
+"""What the provider says of a prompt that does not fit (real 400s; 413 has a type of its own)."""
+_IMAGE = re.compile(r"\bimages?\b", re.I)
+
+
+def terminal_reason(error: Exception) -> TerminalReason:
+    """Return what it means for a run that an error of the provider ended it."""
+    if isinstance(error, APIStatusError):
+        if error.status_code == 413:
+            return "prompt_too_long"
+        if error.status_code == 400 and _TOO_LONG.search(text_of(error)):
+            return "prompt_too_long"
+        if error.status_code == 400 and _IMAGE.search(text_of(error)):
+            return "image_error"
+    return "model_error"
 
 
 def text_of(error: Exception) -> str:

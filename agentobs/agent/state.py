@@ -1,28 +1,35 @@
-"""State: what the loop knows between two questions, and the pure steps from one state to the next.
+"""The state of the loop, and the pure functions that take it from one step to the next.
 
-A state is never changed, only replaced. Messages are parsed JSON, and the model's answers go back to it
-exactly as they came, whatever kinds of blocks they hold.
+A conversation is a list of messages as the provider wants them: each call that an answer makes has its
+result in the message after it. Every function here keeps that true.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
+from agentobs.agent import output
+from agentobs.agent.budget import Budget
 from agentobs.agent.events import ToolDone
+from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.tools import Tool, declarations
+from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.records.messages import tool_uses
 
 Prompt = str | list[Json]
-"""What the user says: a text, or content blocks."""
+"""A text, or content blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to ask, and when to stop asking."""
+    """How to ask the model, and how far to go."""
 
     model: str
     """The model's name, as the provider knows it."""
@@ -32,10 +39,20 @@ class Options:
     """The system prompt."""
     max_turns: int | None = None
     """Stop after so many turns that used tools, from 1; None never stops."""
+    budget: Budget = field(default_factory=Budget)
+    """How much may be spent."""
+    permissions: Permissions = field(default_factory=Permissions)
+    """Which tool calls may run; by default those that only read."""
+    output: type[BaseModel] | None = None
+    """What the answer has to be; None lets it be text."""
+    max_output_retries: int = 5
+    """How often the model may be asked again for an output that it owes. Our choice."""
     stream: bool = True
     """Whether answers arrive piece by piece."""
     max_retries: int = 10
     """How often one request is tried again after a failure that may pass."""
+    answer_seconds: float | None = 3600.0
+    """How long one answer may take to its end, in seconds. Our choice; the SDK bounds only each wait (10 min)."""
     betas: tuple[str, ...] = ()
     """Names of beta features, sent as the `anthropic-beta` header."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -56,30 +73,61 @@ class Conversation:
     """Messages, oldest first, as they go to the provider."""
     turns: int = 0
     """Turns that the model has answered; the next one counts on."""
+    tool_turns: int = 0
+    """Those of them that used tools."""
+    grants: tuple[Rule, ...] = ()
+    """What a person permitted for the rest of the conversation."""
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    """What all its runs used, to be priced."""
+
+
+Transition = Literal["start", "next_turn", "steering", "follow_up", "structured_output_retry"]
+"""Why the model is asked: a prompt came; tools have answered; somebody said something meanwhile, or when
+the run would have stopped; an output is owed."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the loop stands before it asks the model."""
+    """Where the loop stands; replaced whole at each step."""
 
+    phase: Literal["awaiting_model", "dispatching_tools"]
+    """What is under way."""
     messages: tuple[Json, ...]
-    """Everything that the next request holds."""
+    """The conversation: what the next request holds, or, while tools run, with the answer that calls them."""
     turn: int
-    """The number of the turn that comes next, within the conversation, from 1."""
+    """The turn, within the conversation, from 1."""
     tool_turns: int
-    """Turns of this interaction so far; each of them used tools, for the loop goes on only then."""
-    transition: Literal["start", "next_turn"]
-    """Why the loop is here: a prompt came, or tools have answered."""
+    """Turns of this interaction that used tools so far."""
+    output_retries: int
+    """How often the model was asked again for its output in this interaction."""
+    transition: Transition
+    """Why the model was asked last."""
 
 
 def begin(conversation: Conversation, prompt: Prompt) -> State:
     """Return the state in which a prompt goes on from a conversation."""
-    message = {"role": "user", "content": _with_interrupted(conversation.messages, prompt)}
-    return State((*conversation.messages, message), conversation.turns + 1, 0, "start")
+    said = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
+    last = conversation.messages[-1] if conversation.messages else {}
+    asked = tool_uses(last) if last.get("role") == "assistant" else []
+    given = {block.get("tool_use_id") for block in said}
+    owed = [tool_result(b["id"], INTERRUPTED) for b in asked if b["id"] not in given]
+    if last.get("role") == "user":
+        messages = _with_user(conversation.messages, said)
+    else:
+        plain = isinstance(prompt, str) and not owed
+        content = prompt if plain else [*owed, *said]
+        messages = (*conversation.messages, {"role": "user", "content": content})
+    return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
 
 
-def request(state: State, options: Options, tools: Sequence[Tool]) -> dict[str, Any]:
-    """Return the arguments of the SDK's `messages.create` that ask the next question."""
+def request(
+    state: State, options: Options, tools: Sequence[Tool], owed: Json | None = None
+) -> dict[str, Any]:
+    """Return the arguments of the SDK's `messages.create` that ask the next question.
+
+    `owed` declares the tool that takes the output, where one is owed.
+    """
+    declared = [*declarations(tools), *([owed] if owed else [])]
     arguments: dict[str, Any] = {
         "model": options.model,
         "max_tokens": options.max_tokens,
@@ -87,8 +135,8 @@ def request(state: State, options: Options, tools: Sequence[Tool]) -> dict[str, 
     }
     if options.system is not None:
         arguments["system"] = options.system
-    if tools:
-        arguments["tools"] = declarations(tools)
+    if declared:
+        arguments["tools"] = declared
     if options.stream:
         arguments["stream"] = True
     if options.betas:
@@ -98,43 +146,116 @@ def request(state: State, options: Options, tools: Sequence[Tool]) -> dict[str, 
     return arguments
 
 
+def question_of(block: Json) -> ToolQuestion:
+    """Return a `tool_use` block as a question of its own, which shares nothing with the block.
+
+    Where an input was cut and is not JSON, the text that came stands in its place, and validation will
+    refuse it.
+    """
+    given = block.get("partial_json") or block.get("input")
+    return ToolQuestion(block["id"], block["name"], copy.deepcopy(given))
+
+
 def calls(message: Json) -> list[ToolQuestion]:
     """Return the tool calls of an answer, in its order.
 
-    They alone decide whether the loop goes on; the stop reason does not. Where an input was cut and is
-    not JSON, the text that came stands in its place, and validation will refuse it.
+    They alone decide whether the loop goes on; the stop reason does not.
     """
-    return [
-        ToolQuestion(block["id"], block["name"], block.get("partial_json") or block.get("input"))
-        for block in tool_uses(message)
-    ]
+    return [question_of(block) for block in tool_uses(message)]
 
 
-def hear(state: State, message: Json) -> tuple[Json, ...]:
-    """Return the messages of a conversation once the model has answered, before any tool runs.
+def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str]]:
+    """Return an answer in which no tool call has an id that was used before, and which ids were changed.
+
+    The provider refuses a conversation with a doubled id. The second of two becomes `ID_2`, and so on.
+    """
+    content, taken, doubles = list(message["content"]), set(used), {}
+    for at, block in enumerate(content):
+        if not isinstance(block, dict) or block.get("type") != "tool_use":
+            continue
+        free, number = block["id"], 2
+        while free in taken:
+            free, number = f"{block['id']}_{number}", number + 1
+        taken.add(free)
+        if free != block["id"]:
+            content[at] = {**block, "id": free}
+            doubles[free] = block["id"]
+    return ({**message, "content": content} if doubles else message), doubles
+
+
+def answered(state: State, message: Json) -> State:
+    """Return the state once the model has answered, before any tool runs.
 
     An answer without content is left out: the provider refuses it anywhere but at the end.
     """
     answer = _echo(message)
-    return (*state.messages, answer) if answer["content"] else state.messages
+    heard = (*state.messages, answer) if answer["content"] else state.messages
+    return replace(state, phase="dispatching_tools", messages=heard)
 
 
-def follow_up(state: State, message: Json, results: Sequence[ToolDone]) -> State:
-    """Return the state after a turn that used tools: all results in one message, in the order of the calls."""
-    answered = [tool_result(done.question.tool_use_id, done.answer) for done in results]
+def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
+    """Return the state after an answer that was stopped half-way, and the calls in it that owe a result.
+
+    What is whole stays, and text as far as it came. What the provider would refuse is left out: a call
+    whose input was cut, thinking without its signature or at the end, a server's tool without its result.
+    """
+    listed = message.get("content")
+    came = listed if isinstance(listed, list) else []
+    served = {block.get("tool_use_id") for block in came if isinstance(block, dict)}
+    kept = [block for block in came if _is_whole(block, served)]
+    while kept and kept[-1].get("type") in ("thinking", "redacted_thinking"):
+        kept.pop()
+    part = {"role": "assistant", "content": kept}
+    return answered(state, part), calls(part)
+
+
+def next_turn(state: State, results: Sequence[ToolDone], steering: Sequence[str] = ()) -> State:
+    """Return the state after tools have answered: all results in one message, in the order of the calls.
+
+    What was said to the agent meanwhile follows them in the same message.
+    """
+    content = [tool_result(done.question.tool_use_id, done.answer) for done in results]
+    content += [_text(text) for text in steering]
+    missed = any(d.question.name == output.NAME and d.answer.is_error for d in results)
     return State(
-        messages=(*hear(state, message), {"role": "user", "content": answered}),
+        phase="awaiting_model",
+        messages=(*state.messages, {"role": "user", "content": content}),
         turn=state.turn + 1,
         tool_turns=state.tool_turns + 1,
-        transition="next_turn",
+        output_retries=state.output_retries + missed,
+        transition="steering" if steering else "next_turn",
+    )
+
+
+def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
+    """Return the state in which the model is asked again after an answer without calls, with these texts."""
+    retries = state.output_retries + (transition == "structured_output_retry")
+    return State(
+        phase="awaiting_model",
+        messages=_with_user(state.messages, [_text(text) for text in texts]),
+        turn=state.turn + 1,
+        tool_turns=state.tool_turns,
+        output_retries=retries,
+        transition=transition,
     )
 
 
 def tool_result(tool_use_id: str, answer: ToolAnswer) -> Json:
     """Return the block that tells the model what a tool answered."""
-    block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": answer.content}
+    content = answer.content if isinstance(answer.content, str) else copy.deepcopy(answer.content)
+    block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": content}
     return {**block, "is_error": True} if answer.is_error else block
 
+
+def used_ids(messages: Sequence[Json]) -> frozenset[str]:
+    """Return the ids of all tool calls in a conversation."""
+    return frozenset(block["id"] for message in messages for block in tool_uses(message))
+
+
+INTERRUPTED = ToolAnswer(
+    "The run was interrupted before this tool had finished.", is_error=True, outcome="aborted"
+)
+"""Stands for a result that a stopped run never got; without one the provider refuses the conversation."""
 
 _NOTES = ("partial_json", "unknown_deltas")
 """What folding a stream notes in a block. The provider did not send these fields and refuses them."""
@@ -143,21 +264,37 @@ _NOTES = ("partial_json", "unknown_deltas")
 def _echo(message: Json) -> Json:
     content = [
         {name: value for name, value in block.items() if name not in _NOTES}
+        if isinstance(block, dict)
+        else block
         for block in message["content"]
     ]
     return {"role": "assistant", "content": content}
 
 
-INTERRUPTED = ToolAnswer("The run was interrupted before this tool had finished.", is_error=True)
-"""Stands for a result that a stopped run never got; without one the provider refuses the conversation."""
+def _is_whole(block: Any, served: set[Any]) -> bool:
+    match block:
+        case {"partial_json": _}:
+            return False
+        case {"type": "text", "text": text}:
+            return bool(text and text.strip())
+        case {"type": "thinking"}:
+            return bool(block.get("signature"))
+        case {"type": "server_tool_use" | "mcp_tool_use", "id": block_id}:
+            return block_id in served
+        case dict():
+            return True
+        case _:
+            return False
 
 
-def _with_interrupted(messages: tuple[Json, ...], prompt: Prompt) -> Prompt:
-    last = messages[-1] if messages else {}
-    said = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else prompt
-    answered = {block.get("tool_use_id") for block in said}
-    asked = tool_uses(last) if last.get("role") == "assistant" else []
-    unanswered = [block for block in asked if block["id"] not in answered]
-    if not unanswered:
-        return prompt
-    return [*(tool_result(block["id"], INTERRUPTED) for block in unanswered), *said]
+def _with_user(messages: tuple[Json, ...], blocks: Sequence[Json]) -> tuple[Json, ...]:
+    """Return the messages with these blocks said by the user, in the user's last message where that is last."""
+    if not messages or messages[-1].get("role") != "user":
+        return (*messages, {"role": "user", "content": list(blocks)})
+    content = messages[-1]["content"]
+    before = [_text(content)] if isinstance(content, str) else content
+    return (*messages[:-1], {**messages[-1], "content": [*before, *blocks]})
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}

@@ -9,11 +9,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agentobs import tracing
 from agentobs.agent.events import Subtype, ToolDone
-from agentobs.records.exchanges import Place, ToolExchange
-from agentobs.records.facts import Event, InteractionEnd, InteractionStart
+from agentobs.agent.interrupt import Interrupted, Stopped, Watch
+from agentobs.agent.permissions import Decision
+from agentobs.records.exchanges import (
+    AskKind,
+    Place,
+    ToolExchange,
+    ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
+)
+from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Permission
 from agentobs.records.labels import Label, is_label
 from agentobs.sink import sink
 from agentobs.world import World
@@ -27,6 +37,8 @@ class Interaction:
     """Inside its span; None outside every session."""
     subtype: Subtype = "success"
     """How it ends where nothing is raised."""
+    is_stopped: bool = False
+    """Whether somebody stopped it on purpose."""
 
 
 @contextlib.contextmanager
@@ -46,7 +58,7 @@ def interaction(world: World, agent: str) -> Iterator[Interaction]:
         here = replace(outer, interaction_id=interaction_id, turn=None)
         with span("interaction", here, agent) as told.place:
             yield told
-        result = told.subtype
+        result = "cancelled" if told.is_stopped else told.subtype
     except Exception:
         raise
     except BaseException:
@@ -65,14 +77,27 @@ def span(name: str, here: Place | None, label: str) -> Iterator[Place | None]:
     if here is None:
         yield None
         return
-    inside = tracing.open_span(name, here, label=maybe_label(label))
+    inside = open_span(name, here, label)
     try:
         yield inside
     except BaseException as error:
-        stopped = not isinstance(error, Exception)
-        tracing.close_span(inside, error, cancelled=stopped)
+        close(inside, error)
         raise
-    tracing.close_span(inside)
+    close(inside)
+
+
+def open_span(name: str, here: Place | None, label: str) -> Place | None:
+    """Open a span at `here`, to be closed with `close`."""
+    return None if here is None else tracing.open_span(name, here, label=maybe_label(label))
+
+
+def close(
+    inside: Place | None, error: BaseException | None = None, *, cancelled: bool = False
+) -> None:
+    """Close a span: ok, error, or cancelled when the run was stopped. Where there is none nothing happens."""
+    if inside is not None:
+        stopped = isinstance(error, Stopped) or not isinstance(error, Exception | None)
+        tracing.close_span(inside, error, cancelled=cancelled or stopped)
 
 
 def at(here: Place | None) -> contextlib.AbstractContextManager[object]:
@@ -101,6 +126,82 @@ def event(
             kind=Label(kind),
             label=maybe_label(label),
             numbers=numbers,
+        )
+    )
+
+
+async def ask(
+    world: World,
+    here: Place | None,
+    kind: AskKind,
+    key: str,
+    asked: Any = None,
+    *,
+    interrupted: Any = None,
+) -> Any:
+    """Ask the world something, tell the sink what it answered, and return that.
+
+    That nothing was said to the agent is not told: the loop asks for it all the time.
+
+    Args:
+        world: whom to ask.
+        here: where it is asked.
+        kind: what is asked, as in `AskKind`.
+        key: what tells it from others of its kind.
+        asked: the question itself.
+        interrupted: the answer that stands where an abort comes first; None waits for the world.
+    """
+    question, started_ns = WorldQuestion(kind, key, asked), world.now()
+    if interrupted is None:
+        answer = await world.ask(question)
+    else:
+        async with Watch(world.abort, None) as watch:
+            try:
+                answer = await watch.guard(world.ask(question))
+            except Interrupted:
+                answer = interrupted
+    if answer or kind not in ("steering", "follow_up"):
+        told(world, here, question, started_ns, answer)
+    return answer
+
+
+def told(
+    world: World, here: Place | None, question: WorldQuestion, started_ns: int, answer: Any
+) -> None:
+    """Tell the sink what the world answered."""
+    if here is not None:
+        duration_ns = max(world.now() - started_ns, 0)
+        sink.emit(WorldExchange(here, started_ns, duration_ns, question, answer))
+
+
+def permission(
+    world: World,
+    here: Place | None,
+    question: ToolQuestion,
+    name: str,
+    decision: Decision,
+    waited_ns: int,
+) -> None:
+    """Tell how it was decided whether a call may run."""
+    if here is None:
+        return
+    rule = str(decision.rule) if decision.rule is not None else None
+    sink.emit(
+        Permission(
+            session_id=here.session_id,
+            interaction_id=here.interaction_id,
+            lane=Label(here.lane),
+            turn=here.turn,
+            tool_use_id=Label(question.tool_use_id),
+            tool=Label(name),
+            at_ns=world.now(),
+            behaviour="allow" if decision.behaviour == "allow" else "deny",
+            reason_type=Label(decision.reason_type),
+            source=Label(decision.source) if decision.source else None,
+            resolver=Label(decision.resolver),
+            rule=Label(rule) if rule is not None else None,
+            asked=decision.resolver in ("person", "nobody"),
+            waited_ns=waited_ns,
         )
     )
 

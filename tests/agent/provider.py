@@ -15,6 +15,8 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
+from agentobs.records.messages import fault
+
 MODEL = "claude-test-1"
 USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3}
 
@@ -38,6 +40,8 @@ class Provider:
     def __init__(self, replies: Sequence[Reply]) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.faults: list[str] = []
+        """Why requests were refused: conversations that the real provider would not take either."""
         script, provider = iter(replies), self
 
         class Handler(BaseHTTPRequestHandler):
@@ -46,8 +50,14 @@ class Provider:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                provider.requests.append(json.loads(body))
+                asked = json.loads(body)
+                provider.requests.append(asked)
                 provider.headers.append({k.lower(): v for k, v in self.headers.items()})
+                refused = fault(asked["messages"])
+                if refused:
+                    provider.faults.append(refused)
+                    self._send(error(400, "invalid_request_error", text=refused))
+                    return
                 self._send(next(script, error(500, "script_is_over", retry="false")))
 
             def _send(self, reply: Reply) -> None:
@@ -80,6 +90,8 @@ class Provider:
     def __exit__(self, *exc: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+        if exc[0] is None:
+            assert not self.faults
 
 
 def message(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -> dict[str, Any]:
@@ -121,12 +133,14 @@ def cut_after(answer: dict[str, Any], count: int) -> Reply:
     return Reply(streamed(answer).pieces[:count], headers=streamed(answer).headers, cut=True)
 
 
-def error(status: int, kind: str, *, retry: str | None = None, **headers: str) -> Reply:
+def error(
+    status: int, kind: str, *, retry: str | None = None, text: str = "Sorry", **headers: str
+) -> Reply:
     """A refusal; keyword arguments are headers, their underscores dashes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     if retry:
         named["x-should-retry"] = retry
-    body = json.dumps({"type": "error", "error": {"type": kind, "message": "Sorry"}})
+    body = json.dumps({"type": "error", "error": {"type": kind, "message": text}})
     return Reply((body.encode(),), status, {"content-type": "application/json", **named})
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anthropic import AsyncAnthropic
 
 from agentobs import tracing
-from agentobs.agent.events import Event
+from agentobs.agent.asking import LiveAnswers
+from agentobs.agent.events import Event, Result
 from agentobs.agent.execution import live_tools
 from agentobs.agent.loop import run
+from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools import Tool
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.sink import Record, sink
-from agentobs.world import World
+from agentobs.world import Abort, World
 
 from .provider import MODEL, Provider
 
@@ -27,23 +29,39 @@ T = TypeVar("T")
 SESSION = "0" * 32
 
 
+ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
+"""Every tool may run: for tests of other things."""
+
+
 def options(**changes: Any) -> Options:
-    return Options(model=MODEL, max_tokens=100, **changes)
+    return Options(**{"model": MODEL, "max_tokens": 100, "permissions": ANYTHING, **changes})
 
 
 def ticking_world(
-    client: AsyncAnthropic, tools: Sequence[Tool] = (), waits: list[float] | None = None
+    client: AsyncAnthropic,
+    tools: Sequence[Tool] = (),
+    waits: list[float] | None = None,
+    *,
+    abort: Abort | None = None,
+    **asked: Any,
 ) -> World:
-    """A world whose clock ticks once a look, whose ids count, and whose waits are only noted."""
+    """A world whose clock ticks once a look, whose ids count, and whose waits are only noted.
+
+    Who answers beside model and tools (`person`, `inbox`, `roots` ...) is as in `LiveAnswers`.
+    """
     clock, ids = itertools.count(1), itertools.count(1)
     noted: list[float] = [] if waits is None else waits
 
     async def sleep(seconds: float) -> None:
         noted.append(seconds)
 
+    running = live_tools(tools, person="person" in asked)
     return World(
         client=client,
-        run_tool=live_tools(tools),
+        run_tool=running.run_tool,
+        stop_tool=running.stop_tool,
+        ask=LiveAnswers(tools, running, **asked).ask,
+        abort=abort or Abort(),
         now=lambda: next(clock),
         sleep=sleep,
         new_id=lambda: f"{next(ids):032x}",
@@ -58,21 +76,31 @@ def events_of(
     tools: Sequence[Tool] = (),
     conversation: Conversation | None = None,
     waits: list[float] | None = None,
+    world: Mapping[str, Any] | None = None,
+    on: Callable[[Event], None] | None = None,
     **changes: Any,
 ) -> list[Event]:
-    """Run the agent to its end and return its events."""
+    """Run the agent to its end and return its events.
+
+    `world` goes to `ticking_world`, `changes` go to the options; `on` is called with each event.
+    """
 
     async def collect() -> list[Event]:
+        events: list[Event] = []
         async with provider.client() as client:
-            world = ticking_world(client, tools, waits)
+            here = ticking_world(client, tools, waits, **(world or {}))
             running = run(
                 prompt,
-                world=world,
+                world=here,
                 options=options(**changes),
                 tools=tools,
                 conversation=conversation,
             )
-            return [event async for event in running]
+            async for event in running:
+                events.append(event)
+                if on is not None:
+                    on(event)
+        return events
 
     return asyncio.run(collect())
 
@@ -98,3 +126,15 @@ def spans(records: Sequence[Record]) -> list[tuple[str, str | None, str | None, 
 
 def in_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
+
+
+def of_kind(events: Sequence[Any], *kinds: type) -> list[Any]:
+    return [event for event in events if isinstance(event, kinds)]
+
+
+def result_of(events: Sequence[Event]) -> Result:
+    """The result: the last event, and the only one of its kind."""
+    assert [isinstance(e, Result) for e in events] == [False] * (len(events) - 1) + [True]
+    (result,) = events[-1:]
+    assert isinstance(result, Result)
+    return result

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import anthropic
-import httpx2
 import pytest
 
 from agentobs import tracing
-from agentobs.agent.dispatch import TOGETHER, batches, dispatch
+from agentobs.agent.dispatch import TOGETHER, Crew, Dispatcher, Step
 from agentobs.agent.events import ToolDispatch, ToolDone
-from agentobs.agent.execution import live_tools
+from agentobs.agent.state import Conversation
 from agentobs.agent.tools import Tool, tool
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 
 from .provider import Provider
-from .scene import SESSION, in_loop, recorded, spans, ticking_world
+from .scene import ANYTHING, SESSION, in_loop, of_kind, recorded, spans, ticking_world
 
 nothing = Provider([])
 
@@ -29,33 +28,20 @@ def asked(*names: str, **value: Any) -> list[ToolQuestion]:
     return [ToolQuestion(f"call_{n}", name, value) for n, name in enumerate(names, 1)]
 
 
-def done(calls: Sequence[ToolQuestion], tools: Sequence[Tool]) -> list[ToolDispatch | ToolDone]:
-    async def collect() -> list[ToolDispatch | ToolDone]:
-        world = ticking_world(nothing.client(), tools)
-        return [event async for event in dispatch(calls, tools, world, tracing.place())]
+def dispatcher(tools: Sequence[Tool], **world: Any) -> Dispatcher:
+    here = ticking_world(nothing.client(), tools, **world)
+    return Dispatcher(Crew(here, tools, ANYTHING, Conversation()), tracing.place(), 1)
+
+
+def done(calls: Sequence[ToolQuestion], tools: Sequence[Tool]) -> list[Step]:
+    async def collect() -> list[Step]:
+        return [event async for event in dispatcher(tools).finish(calls, {})]
 
     return in_loop(collect())
 
 
-def answer(question: ToolQuestion, *tools: Tool) -> ToolAnswer:
-    async def ask() -> ToolAnswer:
-        return await live_tools(tools)(question)
-
-    return in_loop(ask())
-
-
-def test_neighbours_that_read_run_together() -> None:
-    """Consecutive read-only calls form one batch; every other call, unknown ones too, is a batch of its own."""
-    calls = asked("read", "list", "write", "write", "read", "unknown", "list", "read")
-    split = batches(calls, frozenset({"read", "list"}))
-    assert [[q.name for q in batch] for batch in split] == [
-        ["read", "list"],
-        ["write"],
-        ["write"],
-        ["read"],
-        ["unknown"],
-        ["list", "read"],
-    ]
+def ran(events: Sequence[Step]) -> list[tuple[ToolQuestion, ToolAnswer]]:
+    return [(done.question, done.answer) for done in of_kind(events, ToolDone)]
 
 
 def test_a_batch_overlaps_and_keeps_its_order() -> None:
@@ -77,8 +63,8 @@ def test_a_batch_overlaps_and_keeps_its_order() -> None:
 
     calls = asked("first", "second")
     events = done(calls, [first, second])
-    assert events[:2] == [ToolDispatch(calls[0]), ToolDispatch(calls[1])]
-    assert [(e.question, e.answer) for e in events[2:] if isinstance(e, ToolDone)] == [
+    assert of_kind(events, ToolDispatch) == [ToolDispatch(calls[0]), ToolDispatch(calls[1])]
+    assert ran(events) == [
         (calls[0], ToolAnswer("one")),
         (calls[1], ToolAnswer("two")),
     ]
@@ -115,71 +101,6 @@ def test_no_more_than_ten_run_at_once() -> None:
     assert most == TOGETHER == 10
 
 
-def test_a_tool_that_does_not_exist() -> None:
-    """An unknown tool is answered with the names that there are."""
-
-    @tool
-    def look() -> None: ...
-
-    assert answer(ToolQuestion("c", "lock", {}), look) == ToolAnswer(
-        "There is no tool named 'lock'. The tools are: look.", is_error=True, outcome="unknown"
-    )
-
-
-def test_input_that_does_not_fit() -> None:
-    """Invalid input is answered with what to mend, and the function is not called."""
-
-    @tool
-    def look(where: str) -> None:
-        raise AssertionError("must not run")
-
-    assert answer(ToolQuestion("c", "look", {"were": 1}), look) == ToolAnswer(
-        "The input of look does not fit:\n"
-        "where: Field required\n"
-        "were: Extra inputs are not permitted",
-        is_error=True,
-        outcome="invalid",
-    )
-
-
-def test_a_tool_that_raises() -> None:
-    """An exception becomes an error that names it; so does an error of the provider inside a tool."""
-
-    @tool
-    def look() -> None:
-        raise FileNotFoundError("no such file: a.txt")
-
-    @tool
-    def ask() -> None:
-        raise anthropic.APITimeoutError(httpx2.Request("POST", "http://localhost"))
-
-    assert answer(ToolQuestion("c", "ask", {}), ask).outcome == "failed"
-    assert answer(ToolQuestion("c", "look", {}), look) == ToolAnswer(
-        "look failed with FileNotFoundError: no such file: a.txt", is_error=True, outcome="failed"
-    )
-
-
-def test_a_tool_that_is_too_slow() -> None:
-    """A tool is given up after its time; a TimeoutError of its own is a failure like any other."""
-
-    @tool(timeout_s=0.01)
-    async def wait() -> None:
-        await asyncio.Event().wait()
-
-    @tool
-    async def own() -> None:
-        raise TimeoutError("the host is slow")
-
-    assert answer(ToolQuestion("c", "wait", {}), wait) == ToolAnswer(
-        "wait did not finish within 0.01 seconds and was given up.",
-        is_error=True,
-        outcome="timeout",
-    )
-    assert answer(ToolQuestion("c", "own", {}), own) == ToolAnswer(
-        "own failed with TimeoutError: the host is slow", is_error=True, outcome="failed"
-    )
-
-
 def test_context_reaches_tools() -> None:
     """Context variables reach plain functions in their thread; the place there is inside the tool's span."""
     variable = contextvars.ContextVar("variable", default="unset")
@@ -196,9 +117,7 @@ def test_context_reaches_tools() -> None:
     exchanges = [r for r in records if isinstance(r, ToolExchange)]
     assert places == [exchange.place for exchange in exchanges]
     assert isinstance(events[-1], ToolDone)
-    assert exchanges == [
-        ToolExchange(places[0] or Place(""), 1, 1, events[-1].question, ToolAnswer("set"))
-    ]
+    assert [(e.question, e.answer) for e in exchanges] == [(events[-1].question, ToolAnswer("set"))]
     assert spans(records) == [("tool", "look", None, "ok")]
 
 
@@ -225,11 +144,11 @@ def test_what_is_not_the_tools_fault_stops_the_batch() -> None:
         raise Differs("the question differs")
 
     async def collect() -> list[tuple[str, str | None, str | None, str]]:
-        tools = [wait, differs]
-        world = ticking_world(nothing.client(), tools)
+        running = dispatcher([wait, differs])
         with pytest.raises(Differs):
-            async for _ in dispatch(asked("wait", "differs"), tools, world, tracing.place()):
+            async for _ in running.finish(asked("wait", "differs"), {}):
                 pass
+        await running.close()
         return spans(records)
 
     with recorded() as records:
@@ -251,3 +170,62 @@ def test_a_place_carries_the_session() -> None:
         done(asked("look"), [look])
     (exchange,) = [r for r in records if isinstance(r, ToolExchange)]
     assert (exchange.place.session_id, exchange.place.turn) == (SESSION, 4)
+
+
+def test_safety_is_decided_for_each_call() -> None:
+    """A tool says of each call whether it may run beside others; whatever is not plainly yes is no."""
+    trail: list[str] = []
+
+    def is_safe(arguments: dict[str, Any]) -> bool:
+        return {"yes": True, "no": False}[arguments["word"]]  # raises for any other word
+
+    @tool(concurrent=is_safe)
+    async def step(word: str) -> None:
+        trail.append("in")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        trail.append("out")
+
+    words = ["yes", "yes", "no", "yes", "perhaps"]
+    done([ToolQuestion(f"c{n}", "step", {"word": word}) for n, word in enumerate(words)], [step])
+    assert trail == ["in", "in", "out", "out", *["in", "out"] * 3]
+
+
+def test_a_failing_shell_stops_its_siblings() -> None:
+    """Where a call of a shell-like tool fails, those beside it are stopped; a failing reader stops nobody."""
+    begun = asyncio.Event()
+
+    @tool(tool_class="shell", concurrent=True)
+    async def shell(word: str) -> str:
+        if word == "fail":
+            await begun.wait()
+            raise RuntimeError("exit 1")
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    @tool(read_only=True)
+    async def read(word: str) -> str:
+        if word == "fail":
+            raise RuntimeError("no such file")
+        await asyncio.sleep(0.01)
+        return word
+
+    def outcomes(name: str, *words: str) -> list[str]:
+        calls = [ToolQuestion(f"c{n}", name, {"word": word}) for n, word in enumerate(words)]
+        return [answer.outcome for _, answer in ran(done(calls, [shell, read]))]
+
+    assert outcomes("shell", "wait", "fail", "wait") == ["aborted", "failed", "aborted"]
+    assert outcomes("read", "one", "fail", "two") == ["executed", "failed", "executed"]
+
+
+def test_an_alias_finds_its_tool() -> None:
+    """A tool that was renamed still runs under its former name, which is the one that is recorded."""
+
+    @tool(name="find_order", aliases=("lookup_order",))
+    def find() -> str:
+        return "found"
+
+    with recorded() as records:
+        assert [a.content for _, a in ran(done(asked("lookup_order"), [find]))] == ["found"]
+    assert [r.question.name for r in of_kind(records, ToolExchange)] == ["lookup_order"]

@@ -23,6 +23,7 @@ from agentobs.agent.events import (
     TextDelta,
     ThinkingDelta,
     Tokens,
+    Tombstone,
     ToolDispatch,
     ToolDone,
 )
@@ -47,7 +48,17 @@ from .provider import (
     text,
     whole,
 )
-from .scene import SESSION, events_of, in_loop, options, recorded, spans, ticking_world
+from .scene import (
+    SESSION,
+    events_of,
+    in_loop,
+    of_kind,
+    options,
+    recorded,
+    result_of,
+    spans,
+    ticking_world,
+)
 
 HELLO = {"role": "user", "content": "Hello"}
 DONE = message(text("Done."))
@@ -58,17 +69,6 @@ THOUGHT = {"type": "thinking", "thinking": "Hm, well", "signature": "c2lnbmVkIQ=
 def look(where: str) -> str:
     """Look somewhere."""
     return f"nothing in {where}"
-
-
-def result_of(events: Sequence[Event]) -> Result:
-    assert [isinstance(e, Result) for e in events] == [False] * (len(events) - 1) + [True]
-    (result,) = events[-1:]
-    assert isinstance(result, Result)
-    return result
-
-
-def of_kind(events: Sequence[Any], *kinds: type) -> list[Any]:
-    return [event for event in events if isinstance(event, kinds)]
 
 
 def canonical(value: Any) -> str:
@@ -89,13 +89,17 @@ def test_one_answer() -> None:
         Message(1, answer),
         Result(
             subtype="success",
+            terminal_reason="completed",
             text="Hi there",
             stop_reason="end_turn",
             num_turns=1,
             error=None,
             error_text=None,
             usage={MODEL: Tokens(10, 5, 3)},
-            duration_ns=1,
+            duration_ns=7,
+            provider_ns=1,
+            provider_ok_ns=1,
+            tools_ns=0,
             session_id=None,
         ),
     ]
@@ -126,9 +130,9 @@ def test_turns_with_parallel_tools() -> None:
     steps = of_kind(events, RequestStart, Message, ToolDispatch, ToolDone)
     assert [(e.question, e.answer) if isinstance(e, ToolDone) else e for e in steps] == [
         RequestStart(1, 1),
-        Message(1, asking),
         ToolDispatch(box),
         ToolDispatch(bag),
+        Message(1, asking),
         (box, ToolAnswer("nothing in box")),
         (bag, ToolAnswer("nothing in bag")),
         RequestStart(2, 1),
@@ -186,17 +190,19 @@ def test_answers_are_echoed_as_they_came() -> None:
 
 
 def test_streamed_or_not_the_messages_are_the_same() -> None:
-    """With and without streaming the same conversation comes about; only the deltas are missing."""
+    """With and without streaming the same conversation comes about; only the deltas are missing, and
+    tools begin after the answer."""
     asking = message(THOUGHT, text("Hm"), call("a", "look", where="box"), container={"id": "c"})
     told = []
     for stream, send in ((True, streamed), (False, whole)):
         talk = Conversation()
         with Provider([send(asking), send(DONE)]) as provider:
             events = events_of(provider, tools=[look], conversation=talk, stream=stream)
-        bare = [e for e in events if not isinstance(e, TextDelta | ThinkingDelta)]
+        bare = of_kind(events, RequestStart, Message, ToolDone)
         assert ("stream" in provider.requests[0]) is stream
-        assert (len(bare) < len(events)) is stream
-        told.append((talk, bare[:-1], result_of(events).usage))
+        assert bool(of_kind(events, TextDelta, ThinkingDelta)) is stream
+        steps = [(e.question, e.answer) if isinstance(e, ToolDone) else e for e in bare]
+        told.append((talk, steps, result_of(events).usage))
     assert told[0] == told[1]
 
 
@@ -246,6 +252,7 @@ def test_a_broken_stream_is_asked_again() -> None:
     assert events[:-1] == [
         RequestStart(1, 1),
         TextDelta("Hell"),
+        Tombstone(1, 1, ()),
         Retry(1, 1, 0.5, "RemoteProtocolError", None),
         RequestStart(1, 2),
         TextDelta("Hell"),
@@ -294,13 +301,17 @@ def test_a_refusal_ends_the_run() -> None:
         RequestStart(1, 1),
         Result(
             subtype="error_during_execution",
+            terminal_reason="model_error",
             text="",
             stop_reason=None,
             num_turns=0,
             error="invalid_request_error",
             error_text="Sorry",
             usage={},
-            duration_ns=2,
+            duration_ns=4,
+            provider_ns=1,
+            provider_ok_ns=0,
+            tools_ns=0,
             session_id=None,
         ),
     ]
@@ -376,7 +387,7 @@ def test_a_second_prompt_continues() -> None:
     again = {"role": "user", "content": "And now?"}
     assert provider.requests[2]["messages"] == [*said, again]
     last = {"role": "assistant", "content": DONE["content"]}
-    assert talk == Conversation((*said, again, last), turns=3)
+    assert talk == Conversation((*said, again, last), turns=3, tool_turns=1)
 
 
 def test_further_parameters_and_betas_are_sent() -> None:
@@ -553,12 +564,13 @@ def test_cancellation_while_the_model_answers() -> None:
 def test_cancellation_while_tools_run() -> None:
     """Cancelling the task while tools run stops them, and closes every span as cancelled."""
     talk = Conversation()
-    asking = message(call("a", "wait"), call("b", "wait"))
+    asking = message(call("a", "wait"), call("b", "wait"), text("Well"))
 
     async def stop(provider: Provider) -> list[str]:
         running_now, stopped = asyncio.Semaphore(0), []
 
-        @tool(read_only=True)
+        # Not one that only reads: such calls may begin before their answer is whole.
+        @tool(concurrent=True)
         async def wait() -> None:
             running_now.release()
             try:

@@ -7,10 +7,13 @@ import dataclasses
 import enum
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from agentobs.agent.results import (
@@ -22,6 +25,7 @@ from agentobs.agent.results import (
     PREVIEW_CHARS_MAX,
     Content,
     fit,
+    is_quick,
     render,
     told,
 )
@@ -127,6 +131,68 @@ RESULTS: list[tuple[Any, Any]] = [
 def test_results_are_rendered_for_the_model(result: Any, seen: Any) -> None:
     """Text and content blocks pass as they are; everything else is shown as JSON, or at worst by `str`."""
     assert shown(result) == seen
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters())
+odd = st.binary() | st.builds(Mute) | st.builds(Strange) | st.dates() | st.sets(st.integers())
+blocks = st.fixed_dictionaries({"type": st.sampled_from(["text", "image"]), "text": leaves})
+values = st.recursive(
+    leaves | odd | blocks,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(leaves.filter(lambda key: key == key), inner, max_size=4)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(values, st.integers(1, 300))
+def test_every_value_has_a_result_that_can_be_sent(value: Any, chars_max: int) -> None:
+    """Rendering never raises, and what comes of it is JSON in UTF-8 of bounded size."""
+    seen = fit(render(value), chars_max, lambda _: None)
+    assert len(json.dumps(seen, ensure_ascii=False, allow_nan=False).encode()) < 100_000
+    if isinstance(seen, str):
+        assert len(seen) <= max(chars_max, 150)
+
+
+@given(st.text(alphabet="ab\n", max_size=600), st.integers(1, 400))
+def test_what_is_left_out_is_counted(text: str, chars_max: int) -> None:
+    """Head, tail and the number of characters between them make up the whole."""
+    seen = str(fit(text, chars_max, lambda _: None))
+    if len(text) <= chars_max:
+        assert seen == text
+        return
+    found = re.fullmatch(
+        r"(.*)\n\n\[([\d,]+) of ([\d,]+) characters .* time to see them\.\]\n\n(.*)", seen, re.S
+    )
+    assert found
+    head, left, whole, tail = found.groups()
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert int(whole.replace(",", "")) == len(text)
+    assert int(left.replace(",", "")) == len(text) - len(head) - len(tail)
+
+
+@pytest.mark.parametrize(
+    ("value", "quick"),
+    [
+        ("x" * 100, True),
+        ({"a": [1, 2.5, None, True, {"b": "c"}]}, True),
+        ("x" * 10_000, False),
+        (["x"] * 10_000, False),
+        ({"a": ["x" * 10_000]}, False),
+        (10**5_000, False),
+        (ring(), False),
+        (Strange(), False),
+        (Text("x"), False),
+        ([(1, 2)], False),
+    ],
+    ids=[str(n) for n in range(10)],
+)
+def test_only_small_plain_values_are_quick(value: Any, quick: bool) -> None:
+    """What is large, or runs code of its own when it is shown, is not shown in the event loop."""
+    assert is_quick(value) is quick
 
 
 def test_blocks_are_copies() -> None:

@@ -7,18 +7,26 @@ from agentobs.agent.state import (
     Conversation,
     Options,
     State,
+    answered,
     begin,
+    broken_off,
     calls,
-    follow_up,
-    hear,
+    go_on,
+    next_turn,
     request,
+    told_apart,
 )
 from agentobs.agent.tools import declared
+from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 
 from .provider import call, message, text
 
 HELLO = {"role": "user", "content": "Hello"}
+
+
+def asking(*messages: Json, turn: int = 1) -> State:
+    return State("awaiting_model", messages or (HELLO,), turn, 0, 0, "start")
 
 
 def test_a_request_says_what_the_options_say() -> None:
@@ -45,14 +53,17 @@ def test_a_request_says_what_the_options_say() -> None:
 def test_results_follow_their_calls_in_one_message() -> None:
     """The next state holds the answer and all results in the order of the calls, errors marked."""
     answer = message(text("Let me look."), call("a", "look"), call("b", "look", at=1))
-    state = State((HELLO,), turn=3, tool_turns=0, transition="start")
     first, second = calls(answer)
     assert (first, second) == (ToolQuestion("a", "look", {}), ToolQuestion("b", "look", {"at": 1}))
+    heard = answered(asking(turn=3), answer)
+    assert (heard.phase, heard.turn) == ("dispatching_tools", 3)
     results = [
         ToolDone(first, ToolAnswer("fine"), 1),
         ToolDone(second, ToolAnswer([text("bad")], is_error=True, outcome="failed"), 1),
     ]
-    assert follow_up(state, answer, results) == State(
+    following = next_turn(heard, results)
+    assert following == State(
+        phase="awaiting_model",
         messages=(
             HELLO,
             {"role": "assistant", "content": answer["content"]},
@@ -71,16 +82,65 @@ def test_results_follow_their_calls_in_one_message() -> None:
         ),
         turn=4,
         tool_turns=1,
+        output_retries=0,
         transition="next_turn",
     )
+    steered = next_turn(heard, results, ["Stop!"])
+    assert steered.transition == "steering"
+    assert steered.messages[-1]["content"] == [
+        *following.messages[-1]["content"],
+        text("Stop!"),
+    ]
+
+
+def test_going_on_without_tools() -> None:
+    """What is said after an answer without calls is the user's next message, or goes on with the last."""
+    ended = answered(asking(), message(text("Done.")))
+    following = go_on(ended, ["More"], "follow_up")
+    assert following.messages[-1] == {"role": "user", "content": [text("More")]}
+    assert (following.turn, following.tool_turns, following.transition) == (2, 0, "follow_up")
+    silent = answered(asking(), message())
+    owed = go_on(silent, ["The output!"], "structured_output_retry")
+    assert owed.messages == ({"role": "user", "content": [text("Hello"), text("The output!")]},)
+    assert owed.output_retries == 1
+
+
+def test_an_answer_that_was_stopped() -> None:
+    """Whole blocks stay, and text as far as it came; what the provider would refuse is left out."""
+    thought = {"type": "thinking", "thinking": "Hm", "signature": "c2ln"}
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    kept = [thought, text("So"), search, found, call("a", "look")]
+    cut = [
+        {**search, "id": "t"},
+        {**call("b", "look"), "partial_json": '{"x'},
+        {"type": "thinking", "thinking": "Hm", "signature": ""},
+        text("  "),
+        thought,
+    ]
+    state, owing = broken_off(asking(), message(*kept, *cut))
+    assert state.messages[-1] == {"role": "assistant", "content": kept}
+    assert owing == [ToolQuestion("a", "look", {})]
+    assert broken_off(asking(), {"content": cut})[0].messages == (HELLO,)
+    assert broken_off(asking(), {"content": []})[1] == []
+
+
+def test_ids_are_told_apart() -> None:
+    """A call whose id was used before gets one of its own; answers without such calls stay as they are."""
+    clean = message(call("a", "look"), call("b", "look"))
+    assert told_apart(clean, frozenset("x"))[0] is clean
+    doubled = message(call("a", "look"), text("a"), call("a", "look"), call("b", "look"))
+    apart, doubles = told_apart(doubled, frozenset(("b", "b_2")))
+    assert [block.get("id") for block in apart["content"]] == ["a", None, "a_2", "b_3"]
+    assert doubles == {"a_2": "a", "b_3": "b"}
+    assert [block.get("id") for block in doubled["content"]] == ["a", None, "a", "b"]
 
 
 def test_what_folding_noted_is_not_sent_back() -> None:
     """Notes about cut input and unknown deltas stay here; the cut text is what validation gets to see."""
     cut = {**call("a", "look"), "partial_json": '{"at": '}
     odd = {**text("x"), "unknown_deltas": [{"type": "new"}]}
-    state = State((HELLO,), 1, 0, "start")
-    assert hear(state, message(odd, cut))[1:] == (
+    assert answered(asking(), message(odd, cut)).messages[1:] == (
         {"role": "assistant", "content": [text("x"), call("a", "look")]},
     )
     assert calls(message(cut)) == [ToolQuestion("a", "look", '{"at": ')]
@@ -88,7 +148,7 @@ def test_what_folding_noted_is_not_sent_back() -> None:
 
 def test_an_empty_answer_is_not_sent_back() -> None:
     """An answer without content does not enter the conversation, for the provider would refuse it."""
-    assert hear(State((HELLO,), 1, 0, "start"), message()) == (HELLO,)
+    assert answered(asking(), message()).messages == (HELLO,)
 
 
 def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None:
@@ -111,8 +171,7 @@ def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None
         *given,
     ]
     assert begin(Conversation((HELLO,)), "Again").messages == (
-        HELLO,
-        {"role": "user", "content": "Again"},
+        {"role": "user", "content": [text("Hello"), text("Again")]},
     )
 
 

@@ -1,0 +1,148 @@
+"""Whom the loop asks beside the model and its tools: a person, an inbox, the file system, the ledger.
+
+Here the live answers come from; each is JSON, so that it can be recorded, and given again in a replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, assert_never
+
+from agentobs.agent.execution import LiveTools
+from agentobs.agent.paths import resolver
+from agentobs.agent.tools import Tool
+from agentobs.records.canonical import Json
+from agentobs.records.exchanges import ToolQuestion, WorldQuestion
+from agentobs.world import nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What a person is asked: may this be done?"""
+
+    about: Json
+    """The call (`tool`, `input`), or the budget that was reached (`limit`, `spent_usd`)."""
+    reason: str
+    """Why it is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a person answers."""
+
+    allow: bool
+    scope: Literal["once", "session"] = "once"
+    """For this time, or for every like call of the conversation."""
+    reason: str = ""
+    """Why not; the model is told."""
+
+
+Person = Callable[[Consent], Reply | bool | Awaitable[Reply | bool]]
+"""Asks a person. A plain function runs in a thread."""
+
+
+class Inbox:
+    """What is said to an agent while it runs; thread-safe."""
+
+    def __init__(self) -> None:
+        """Make an empty one."""
+        self._waiting: dict[str, list[str]] = {"steering": [], "follow_up": []}
+        self._lock = threading.Lock()
+
+    def steer(self, text: str) -> None:
+        """Say something now: it goes to the model after the tool that runs; those not yet begun are skipped."""
+        self._say("steering", text)
+
+    def follow_up(self, text: str) -> None:
+        """Say something for when the agent would stop: it goes on with it."""
+        self._say("follow_up", text)
+
+    def take(self, kind: Literal["steering", "follow_up"]) -> list[str]:
+        """Return what was said, and forget it."""
+        with self._lock:
+            said, self._waiting[kind] = self._waiting[kind], []
+        return said
+
+    def _say(self, kind: str, text: str) -> None:
+        with self._lock:
+            self._waiting[kind].append(text)
+
+
+class LiveAnswers:
+    """Answers the loop's questions in the live world."""
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        running: LiveTools,
+        *,
+        person: Person | None = None,
+        inbox: Inbox | None = None,
+        roots: Sequence[Path] = (),
+        spent_today: Callable[[], Decimal] | None = None,
+    ) -> None:
+        """Answer for these tools; without a person nothing is consented to."""
+        self._tools = {tool.name: tool for tool in tools}
+        self._running, self._person, self._inbox = running, person, inbox
+        self._resolve = resolver(roots or (Path.cwd(),))
+        self._spent_today = spent_today
+
+    async def ask(self, question: WorldQuestion) -> Any:
+        """Answer a question; see `World.ask`."""
+        match question.kind:
+            case "consent":
+                return await self._consent(question)
+            case "check":
+                asked = question.asked
+                call = ToolQuestion(question.key, asked["tool"], asked["input"])
+                return await self._running.check(call)
+            case "path":
+                return self._resolve(question.asked)
+            case "tool_set":
+                return [name for name in question.asked if self._is_there(name)]
+            case "steering" | "follow_up":
+                return self._inbox.take(question.kind) if self._inbox else []
+            case "spent_today":
+                spent = self._spent_today
+                return None if spent is None else str(await asyncio.to_thread(spent))
+            case "abort":
+                return None
+        assert_never(question.kind)
+
+    async def _consent(self, question: WorldQuestion) -> Json:
+        if self._person is None:
+            answer: Json = await nobody(question)
+            return answer
+        consent = Consent(question.asked["about"], question.asked["reason"])
+        try:
+            if inspect.iscoroutinefunction(self._person):
+                reply = await self._person(consent)
+            else:
+                replied: Any = await asyncio.to_thread(_call, self._person, consent)
+                reply = await replied if inspect.isawaitable(replied) else replied
+        except Exception as error:
+            return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {error!r}"}
+        reply = Reply(reply) if isinstance(reply, bool) else reply
+        return {
+            "behaviour": "allow" if reply.allow else "deny",
+            "by": "person",
+            "scope": reply.scope,
+            "reason": reply.reason,
+        }
+
+    def _is_there(self, name: str) -> bool:
+        tool = self._tools.get(name)
+        try:
+            return tool is not None and (tool.available is None or bool(tool.available()))
+        except Exception:
+            return False
+
+
+def _call(person: Person, consent: Consent) -> Any:
+    return person(consent)

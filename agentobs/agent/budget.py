@@ -1,0 +1,75 @@
+"""Budgets: how much may be spent, and whether that is reached. Decisions only.
+
+A budget is looked at before each request to the model, so that one answer may go beyond it, and no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from agentobs.agent.events import Limit
+from agentobs.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be spent; None sets no limit.
+
+    What has no price counts as nothing, and is said to be so (`Result.cost_status`).
+    """
+
+    interaction_usd: Decimal | None = None
+    """By one run, in USD."""
+    session_usd: Decimal | None = None
+    """By all runs of one conversation, in USD."""
+    day_usd: Decimal | None = None
+    """By everything that is recorded in this home since midnight UTC, in USD."""
+    session_turns: int | None = None
+    """Turns that used tools, in all runs of one conversation."""
+    at_limit: Literal["stop", "ask", "warn"] = "stop"
+    """What follows: the run ends; a person is asked whether it may go on; an event is told."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits that are not exact or below zero."""
+        for name in ("interaction_usd", "session_usd", "day_usd"):
+            value = getattr(self, name)
+            if value is not None and not _is_amount(value):
+                raise UsageError(
+                    f"a budget of {value!r}",
+                    where=f"Budget.{name}",
+                    todo='Give an amount of at least zero in USD, exact: Decimal("0.50")',
+                )
+
+    @property
+    def is_money(self) -> bool:
+        """Whether anything has to be priced to hold it."""
+        return self.interaction_usd is not None or self.session_usd is not None
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, Decimal) and value.is_finite() and value >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent so far."""
+
+    interaction_usd: Decimal = Decimal(0)
+    session_usd: Decimal = Decimal(0)
+    day_usd: Decimal = Decimal(0)
+    session_turns: int = 0
+
+
+def reached(budget: Budget, spent: Spent) -> Limit | None:
+    """Return the narrowest limit that was reached, or None."""
+    if budget.interaction_usd is not None and spent.interaction_usd >= budget.interaction_usd:
+        return "interaction_usd"
+    if budget.session_usd is not None and spent.session_usd >= budget.session_usd:
+        return "session_usd"
+    if budget.day_usd is not None and spent.day_usd >= budget.day_usd:
+        return "day_usd"
+    if budget.session_turns is not None and spent.session_turns >= budget.session_turns:
+        return "session_turns"
+    return None

@@ -1,0 +1,258 @@
+"""What hostile or broken models, providers and tools can do to a run: one clear result each, and never a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from agentobs.agent import model
+from agentobs.agent.events import Coercion, Retry, Tombstone, ToolDispatch, ToolDone
+from agentobs.agent.state import Conversation
+from agentobs.agent.tools import tool
+
+from .provider import Provider, Reply, call, cut_after, event_bytes, message, streamed, text, whole
+from .scene import events_of, of_kind, recorded, result_of
+
+DONE = message(text("Done."))
+STREAM = {"content-type": "text/event-stream"}
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool(read_only=True)
+def count(number: int, deep: list[int] | None = None) -> str:
+    """Count."""
+    return str((number, deep))
+
+
+def done(events: list[Any]) -> list[tuple[str, str]]:
+    return [(d.question.tool_use_id, d.answer.outcome) for d in of_kind(events, ToolDone)]
+
+
+def test_fifty_parallel_calls() -> None:
+    """Fifty calls run ten at once, and each has its result in its place."""
+    running, most = [0], [0]
+
+    @tool(read_only=True)
+    async def peek(number: int) -> int:
+        """Peek."""
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.001 * (number % 7))
+        running[0] -= 1
+        return number
+
+    asking = message(*(call(f"c{n}", "peek", number=n) for n in range(50)))
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[peek])
+    assert done(events) == [(f"c{n}", "executed") for n in range(50)]
+    results = provider.requests[1]["messages"][2]["content"]
+    assert [block["content"] for block in results] == [str(n) for n in range(50)]
+    assert most == [10]
+
+
+def test_doubled_ids() -> None:
+    """Of two calls with one id both have a result, under an id of their own; a repeated call runs once."""
+    ran: list[str] = []
+
+    @tool
+    def write(what: str) -> str:
+        """Write."""
+        ran.append(what)
+        return what
+
+    asking = message(
+        call("a", "write", what="x"), call("a", "write", what="y"), call("a", "write", what="x")
+    )
+    again = message(call("a", "write", what="x"))
+    with Provider([streamed(asking), streamed(again), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[write])
+    assert done(events) == [
+        ("a", "executed"),
+        ("a_2", "executed"),
+        ("a_3", "duplicate"),
+        ("a_4", "executed"),
+    ]
+    assert ran == ["x", "y", "x"]
+    assert result_of(events).subtype == "success"
+
+
+def test_doubled_ids_of_calls_that_begin_early() -> None:
+    """The same for calls that may begin while the answer is coming."""
+    asking = message(call("a", "look", where="box"), call("a", "look", where="bag"))
+    with Provider([streamed(asking), streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[look])
+    assert [(d.question.tool_use_id, d.answer.content) for d in of_kind(events, ToolDone)] == [
+        ("a", "nothing in box"),
+        ("a_2", "nothing in bag"),
+        ("a_3", "nothing in box"),
+        ("a_4", "nothing in bag"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        ({"number": "3"}, "executed"),
+        ({"number": "three"}, "invalid"),
+        ({"number": None}, "invalid"),
+        ({"number": 1, "more": 2}, "invalid"),
+        ({"number": 1, "deep": ["2", 3]}, "executed"),
+        ([], "invalid"),
+        ("number", "invalid"),
+        (None, "invalid"),
+    ],
+)
+def test_arguments_of_the_wrong_type(given: Any, outcome: str) -> None:
+    """What fits with a little help is helped, and told so; the rest goes back to the model."""
+    asking = message({**call("a", "count"), "input": given})
+    with Provider([whole(asking), whole(DONE)]) as provider:
+        events = events_of(provider, tools=[count], stream=False)
+    assert done(events) == [("a", outcome)]
+    coerced = [c.arguments for c in of_kind(events, Coercion)]
+    assert coerced == {
+        "{'number': '3'}": [("number",)],
+        "{'number': 1, 'deep': ['2', 3]}": [("deep.0",)],
+    }.get(str(given), [])
+
+
+def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that never ends is given up at a bound, with an error that says so."""
+    monkeypatch.setattr(model, "ANSWER_BYTES_MAX", 10_000)
+    started = {"type": "message_start", "message": {**DONE, "content": []}}
+    block = {"type": "content_block_start", "index": 0, "content_block": text("")}
+    delta = {"type": "text_delta", "text": "on and on " * 20}
+    more = event_bytes({"type": "content_block_delta", "index": 0, "delta": delta})
+    endless = Reply((event_bytes(started), event_bytes(block), more * 500), headers=STREAM)
+    with Provider([endless]) as provider:
+        result = result_of(events_of(provider))
+    assert (result.subtype, result.error) == (
+        "error_during_execution",
+        "APIResponseValidationError",
+    )
+    assert "goes on after 10,000 bytes" in str(result.error_text)
+
+
+def test_an_answer_that_takes_too_long() -> None:
+    """A stream of nothing but pings is given up after a time, and asked for again."""
+    pings = tuple(event_bytes({"type": "ping"}) for _ in range(2))
+    import threading
+
+    hold = threading.Event()
+    with Provider([Reply(pings, headers=STREAM, hold=hold), streamed(DONE)]) as provider:
+        events = events_of(provider, answer_seconds=0.3)
+        hold.set()
+    assert [retry.error for retry in of_kind(events, Retry)] == ["APITimeoutError"]
+    assert result_of(events).text == "Done."
+
+
+def test_a_stream_cut_after_a_call_began() -> None:
+    """The broken answer is a tombstone: its call is stopped and void, and the next answer's call runs."""
+    asking = message(call("a", "look", where="box"), text("So"))
+    again = message(call("b", "look", where="bag"))
+    replies = [cut_after(asking, 7), streamed(again), streamed(DONE)]
+    with Provider(replies) as provider, recorded():
+        events = events_of(provider, tools=[look])
+    assert of_kind(events, Tombstone) == [Tombstone(1, 1, ("a",))]
+    assert [e.question.tool_use_id for e in of_kind(events, ToolDispatch)] == ["a", "b"]
+    assert done(events) == [("b", "executed")]
+    assert [m["role"] for m in provider.requests[2]["messages"]] == ["user", "assistant", "user"]
+
+
+class Rude(BaseException):
+    """Neither an Exception nor an exit."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Rude(), GeneratorExit()])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_a_tool_that_raises_what_is_no_exception(error: BaseException, kind: str) -> None:
+    """It failed, like any other; the run goes on."""
+
+    async def fall() -> None:
+        raise error
+
+    def fall_in_thread() -> None:
+        raise error
+
+    falling = tool(name="fall")(fall if kind == "async" else fall_in_thread)
+    with Provider([streamed(message(call("a", "fall"))), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[falling])
+    assert done(events) == [("a", "failed")]
+    assert result_of(events).subtype == "success"
+
+
+def test_a_tool_that_returns_too_much() -> None:
+    """A result of 100 MB does not go to the model: a part of it does, and how much is missing."""
+
+    @tool
+    def shout() -> str:
+        """Shout."""
+        return "A" * 100_000_000
+
+    with Provider([streamed(message(call("a", "shout"))), streamed(DONE)]) as provider:
+        events_of(provider, tools=[shout])
+    result = provider.requests[1]["messages"][2]["content"][0]["content"]
+    assert len(result) < 100_000
+    assert "100,000,000" in result or "99,9" in result
+
+
+def test_an_exception_of_ours_is_a_result() -> None:
+    """A tool set that cannot be had ends the run with a result that keeps the exception."""
+
+    def tools() -> list[Any]:
+        raise LookupError("no such server")
+
+    async def collect() -> Any:
+        from agentobs.agent.loop import complete
+
+        from .scene import options, ticking_world
+
+        with Provider([]) as provider:
+            async with provider.client() as client:
+                return await complete(
+                    "Hello", world=ticking_world(client), options=options(), tools=tools
+                )
+
+    result = asyncio.run(collect())
+    assert (result.subtype, result.terminal_reason, result.error) == (
+        "error_during_execution",
+        "internal_error",
+        "LookupError",
+    )
+    assert isinstance(result.exception, LookupError)
+
+
+def test_a_refusal_is_an_error() -> None:
+    """A model that refuses has not answered."""
+    with Provider([streamed(message(text("No."), stop_reason="refusal"))]) as provider:
+        result = result_of(events_of(provider))
+    assert (result.subtype, result.terminal_reason) == ("error_during_execution", "refusal")
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "reason"),
+    [
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", "prompt_too_long"),
+        (413, "Request exceeds the maximum size", "prompt_too_long"),
+        (400, "messages.0.content.1.image.source: image exceeds 5 MB maximum", "image_error"),
+        (400, "max_tokens: must be greater than 0", "model_error"),
+        (404, "model: claude-nope", "model_error"),
+    ],
+)
+def test_what_ended_the_run(status: int, text: str, reason: str) -> None:
+    """An error of the provider is told apart by what can be done about it."""
+    from .provider import error
+
+    talk = Conversation()
+    refused = error(status, "invalid_request_error", retry="false", text=text)
+    with Provider([refused]) as provider:
+        result = result_of(events_of(provider, conversation=talk))
+    assert (result.subtype, result.terminal_reason) == ("error_during_execution", reason)
+    assert json.dumps(result.error_text) == json.dumps(text)

@@ -1,0 +1,112 @@
+"""What is said to an agent while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentobs.agent.asking import Inbox
+from agentobs.agent.events import Event, FollowUp, Steering, ToolDispatch, ToolDone
+from agentobs.agent.tools import tool
+from agentobs.records.exchanges import ToolAnswer, WorldExchange
+from agentobs.records.facts import Event as EventFact
+
+from .provider import Provider, call, message, streamed, text
+from .scene import events_of, of_kind, recorded, result_of
+
+DONE = message(text("Done."))
+
+
+@tool
+def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+def saying(inbox: Inbox, words: str) -> Any:
+    """Say something when the first tool begins."""
+    said: list[str] = []
+
+    def on(event: Event) -> None:
+        if isinstance(event, ToolDispatch) and not said:
+            said.append(words)
+            inbox.steer(words)
+
+    return on
+
+
+def answers(records: list[Any]) -> list[tuple[str, str, Any]]:
+    asked = of_kind(records, WorldExchange)
+    return [(e.question.kind, e.question.key, e.answer) for e in asked if e.question.kind != "path"]
+
+
+def test_steering_enters_after_the_current_tool() -> None:
+    """The tool that runs ends; those not begun are skipped; the words stand after the results."""
+    inbox = Inbox()
+    asking = message(call("a", "write", what="x"), call("b", "write", what="y"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        events = events_of(
+            provider, tools=[write], world={"inbox": inbox}, on=saying(inbox, "Not y!")
+        )
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed", "skipped"]
+    assert of_kind(events, Steering) == [Steering(1, ("Not y!",), ("b",))]
+    first, second, words = provider.requests[1]["messages"][2]["content"]
+    assert (first["content"], words) == ("wrote x", text("Not y!"))
+    assert (second["is_error"], second["content"].split(":")[0]) == (True, "Skipped")
+    assert answers(records) == [("steering", "1:a", ["Not y!"])]
+    told = [(e.kind, dict(e.numbers)) for e in of_kind(records, EventFact)]
+    assert told == [("steering", {"texts": 1, "skipped": 1})]
+
+
+def test_steering_after_the_last_tool() -> None:
+    """Where nothing is left to skip, the words still go with the results."""
+    inbox = Inbox()
+    asking = message(call("a", "write", what="x"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[write], world={"inbox": inbox}, on=saying(inbox, "Ok"))
+    assert of_kind(events, Steering) == [Steering(1, ("Ok",), ())]
+    assert provider.requests[1]["messages"][2]["content"][1] == text("Ok")
+
+
+def test_follow_ups_come_when_it_would_stop() -> None:
+    """Each follow-up is one more round; what was said for steering goes first; nothing is lost."""
+    inbox = Inbox()
+    inbox.follow_up("And then?")
+    inbox.steer("Louder")
+    replies = [streamed(message(text(words))) for words in ("One", "ONE", "Two")]
+    with Provider(replies) as provider, recorded() as records:
+        events = events_of(provider, world={"inbox": inbox})
+    assert of_kind(events, Steering, FollowUp) == [
+        Steering(1, ("Louder",), ()),
+        FollowUp(2, ("And then?",)),
+    ]
+    assert (result_of(events).text, result_of(events).num_turns) == ("Two", 3)
+    assert [m["content"] for m in provider.requests[2]["messages"]] == [
+        "Hello",
+        [text("One")],
+        [text("Louder")],
+        [text("ONE")],
+        [text("And then?")],
+    ]
+    assert answers(records) == [
+        ("steering", "1:end", ["Louder"]),
+        ("follow_up", "2:end", ["And then?"]),
+    ]
+
+
+def test_follow_ups_do_not_count_as_tool_turns() -> None:
+    """`max_turns` counts turns that used tools only."""
+    inbox = Inbox()
+    inbox.follow_up("Write")
+    asking = message(call("a", "write", what="x"))
+    with Provider([streamed(DONE), streamed(asking), streamed(DONE)]) as provider:
+        result = result_of(events_of(provider, tools=[write], world={"inbox": inbox}, max_turns=2))
+    assert (result.subtype, result.num_turns) == ("success", 3)
+
+
+def test_nothing_said_is_not_recorded() -> None:
+    """The loop looks into the inbox all the time; only what was found there is an exchange."""
+    asking = message(call("a", "write", what="x"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        events = events_of(provider, tools=[write], world={"inbox": Inbox()})
+    assert [done.answer for done in of_kind(events, ToolDone)] == [ToolAnswer("wrote x")]
+    assert answers(records) == []

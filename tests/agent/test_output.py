@@ -1,0 +1,89 @@
+"""Structured output: an answer of a type, or the reason why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from agentobs.agent.events import OutputRetry, ToolDone
+from agentobs.agent.tools import tool
+from agentobs.records.exchanges import ToolExchange
+
+from .provider import Provider, call, message, streamed, text
+from .scene import events_of, of_kind, recorded, result_of
+
+
+class Refund(BaseModel):
+    """A refund."""
+
+    order: str
+    cents: int
+
+
+@tool(read_only=True)
+def look() -> str:
+    """Look."""
+    return "nothing"
+
+
+def given(tool_use_id: str, **values: Any) -> dict[str, Any]:
+    return call(tool_use_id, "structured_output", **values)
+
+
+def test_the_output_ends_the_run() -> None:
+    """The model is told of one more tool; what it gives there is validated and returned."""
+    replies = [
+        streamed(message(call("a", "look"))),
+        streamed(message(given("b", order="A-1", cents=5))),
+    ]
+    with Provider(replies) as provider, recorded() as records:
+        result = result_of(events_of(provider, tools=[look], output=Refund))
+    assert (result.subtype, result.output) == ("success", Refund(order="A-1", cents=5))
+    offered = [offer["name"] for offer in provider.requests[0]["tools"]]
+    assert offered == ["look", "structured_output"]
+    assert provider.requests[0]["tools"][1]["input_schema"]["required"] == ["order", "cents"]
+    assert [e.question.name for e in of_kind(records, ToolExchange)] == [
+        "look",
+        "structured_output",
+    ]
+
+
+def test_an_output_that_does_not_fit() -> None:
+    """The model is told what does not fit and may try again."""
+    replies = [
+        streamed(message(given("a", order="A-1"))),
+        streamed(message(given("b", order="A-1", cents=5))),
+    ]
+    with Provider(replies) as provider:
+        events = events_of(provider, output=Refund)
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["invalid", "executed"]
+    told = provider.requests[1]["messages"][2]["content"][0]["content"]
+    assert told == "The answer does not fit:\ncents: required, but not given"
+    assert result_of(events).output == Refund(order="A-1", cents=5)
+
+
+def test_an_answer_without_the_output() -> None:
+    """A model that ends in words is asked again."""
+    replies = [streamed(message(text("Done."))), streamed(message(given("a", order="x", cents=1)))]
+    with Provider(replies) as provider:
+        events = events_of(provider, output=Refund)
+    assert of_kind(events, OutputRetry) == [OutputRetry(1, 1)]
+    assert result_of(events).output == Refund(order="x", cents=1)
+
+
+def test_retries_are_bounded() -> None:
+    """Words and misfits count together; beyond the limit the run ends with its own subtype."""
+    replies = [
+        streamed(message(text("Done."))),
+        streamed(message(given("a", order="x"))),
+        streamed(message(given("b", order="y"))),
+    ]
+    with Provider(replies) as provider:
+        result = result_of(events_of(provider, output=Refund, max_output_retries=2))
+    assert (result.subtype, result.terminal_reason, result.output) == (
+        "error_max_structured_output_retries",
+        "max_structured_output_retries",
+        None,
+    )
+    assert len(provider.requests) == 3

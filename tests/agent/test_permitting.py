@@ -1,0 +1,196 @@
+"""Permissions in the loop: who decides, who is asked, what the model is told, what is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agentobs.agent.asking import Consent, Reply
+from agentobs.agent.events import Denial, Permission, ToolDone
+from agentobs.agent.permissions import Permissions, Rule
+from agentobs.agent.state import Conversation
+from agentobs.agent.tools import tool
+from agentobs.records.exchanges import ToolExchange, WorldExchange
+from agentobs.records.facts import Permission as PermissionFact
+
+from .provider import Provider, call, message, streamed, text
+from .scene import events_of, of_kind, recorded, result_of, spans
+
+DONE = message(text("Done."))
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool(subject="what")
+def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+@tool(tool_class="edit", paths=("file",), subject="file")
+def edit(file: str) -> str:
+    """Edit a file."""
+    return f"edited {file}"
+
+
+def rule(text: str, behaviour: Any = "allow", source: Any = "user") -> Rule:
+    return Rule.parse(text, behaviour, source)
+
+
+def decisions(records: list[Any]) -> list[tuple[Any, ...]]:
+    return [
+        (p.tool_use_id, p.behaviour, p.reason_type, p.source, p.resolver, p.asked)
+        for p in of_kind(records, PermissionFact)
+    ]
+
+
+def test_nobody_to_ask_means_deny() -> None:
+    """A call that needs consent where nobody is there is denied, and the reason reaches the model."""
+    asking = message(call("a", "look", where="box"), call("b", "write", what="x"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        events = events_of(provider, tools=[look, write], permissions=Permissions())
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed", "denied"]
+    denied = provider.requests[1]["messages"][2]["content"][1]
+    assert denied["is_error"] is True
+    assert result_of(events).denials == (Denial("b", "write", denied["content"]),)
+    assert [(behaviour, resolver) for _, behaviour, _, _, resolver, _ in decisions(records)] == [
+        ("allow", "mode"),
+        ("deny", "nobody"),
+    ]
+    (consent,) = of_kind(records, WorldExchange)
+    assert (consent.question.kind, consent.question.key) == ("consent", "b")
+    assert [e.answer.outcome for e in of_kind(records, ToolExchange)] == ["executed", "denied"]
+
+
+def test_a_person_is_asked_and_waited_for() -> None:
+    """The person sees the tool, the input and why; the wait is a span and is told with the decision."""
+    seen: list[Consent] = []
+
+    def person(consent: Consent) -> Reply:
+        seen.append(consent)
+        return Reply(False, reason="Not on a Sunday.")
+
+    asking = message(call("a", "write", what="x"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        events = events_of(
+            provider, tools=[write], permissions=Permissions(), world={"person": person}
+        )
+    assert seen[0].about == {"tool": "write", "input": {"what": "x"}}
+    assert seen[0].reason
+    (told,) = of_kind(events, Permission)
+    assert (told.decision.behaviour, told.decision.resolver) == ("deny", "person")
+    assert told.waited_ns > 0
+    assert "Not on a Sunday." in provider.requests[1]["messages"][2]["content"][0]["content"]
+    assert ("blocked_on_user", "write", "tool", "ok") in spans(records)
+    assert decisions(records) == [("a", "deny", "person", None, "person", True)]
+
+
+def test_a_grant_holds_for_the_conversation() -> None:
+    """What is permitted for the session is not asked again, also in the next run; other inputs are."""
+    asked: list[Any] = []
+
+    async def person(consent: Consent) -> Reply:
+        asked.append(consent.about["input"])
+        return Reply(True, scope="session")
+
+    talk = Conversation()
+    world = {"person": person}
+    same, other = call("b", "write", what="x"), call("c", "write", what="y")
+    replies = [
+        streamed(message(call("a", "write", what="x"), same)),
+        streamed(DONE),
+        streamed(message(call("d", "write", what="x"), other)),
+        streamed(DONE),
+    ]
+    with Provider(replies) as provider, recorded() as records:
+        for _ in range(2):
+            events_of(
+                provider,
+                tools=[write],
+                permissions=Permissions(),
+                world=world,
+                conversation=talk,
+            )
+    assert asked == [{"what": "x"}, {"what": "y"}]
+    assert len(talk.grants) == 2
+    assert [(d[0], d[2], d[3]) for d in decisions(records)] == [
+        ("a", "person", "session"),
+        ("b", "rule", "session"),
+        ("d", "rule", "session"),
+        ("c", "person", "session"),
+    ]
+
+
+def test_a_person_who_cannot_be_asked() -> None:
+    """Asking that fails means deny; the loop goes on."""
+
+    def person(consent: Consent) -> bool:
+        raise RuntimeError("no terminal")
+
+    asking = message(call("a", "write", what="x"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(
+            provider, tools=[write], permissions=Permissions(), world={"person": person}
+        )
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["denied"]
+    assert result_of(events).subtype == "success"
+
+
+def test_rules_come_before_people() -> None:
+    """Deny goes before ask, ask before allow; each decision keeps the source of its rule."""
+    permissions = Permissions(
+        rules=(
+            rule("write", "allow", "project"),
+            rule("write(secret*)", "deny", "policy"),
+            rule("write(big*)", "ask", "user"),
+        )
+    )
+    asking = message(*(call(w, "write", what=w) for w in ("small", "secret1", "big1")))
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        events_of(provider, tools=[write], permissions=permissions)
+    assert decisions(records) == [
+        ("small", "allow", "rule", "project", "rule", False),
+        ("secret1", "deny", "rule", "policy", "rule", False),
+        ("big1", "deny", "rule", "user", "nobody", True),
+    ]
+
+
+def test_no_mode_leaves_the_roots(tmp_path: Path) -> None:
+    """A path that leads out of the roots by a link is denied in every mode, and nobody is asked."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (root / "door").symlink_to(outside)
+    asking = message(
+        call("a", "edit", file="notes.txt"),
+        call("b", "edit", file="door/notes.txt"),
+        call("c", "edit", file="../outside/notes.txt"),
+    )
+    with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
+        events = events_of(provider, tools=[edit], world={"roots": (root,)})
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == [
+        "executed",
+        "denied",
+        "denied",
+    ]
+    assert [d[2] for d in decisions(records)][1:] == ["safety_check", "safety_check"]
+    asked = [e for e in of_kind(records, WorldExchange) if e.question.kind == "path"]
+    assert [(e.question.key, [p["inside"] for p in e.answer]) for e in asked] == [
+        ("a", [True]),
+        ("b", [False]),
+        ("c", [False]),
+    ]
+
+
+def test_a_denied_reader_does_not_begin_early() -> None:
+    """A call that is not plainly permitted never begins while the answer is still coming."""
+    permissions = Permissions(rules=(rule("look", "deny"),))
+    asking = message(call("a", "look", where="box"), text("So"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[look], permissions=permissions)
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["denied"]
+    assert len(of_kind(events, Permission)) == 1
