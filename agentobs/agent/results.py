@@ -57,10 +57,24 @@ def render(value: Any) -> Content:
 
 
 def is_quick(value: Any) -> bool:
-    """Return whether rendering a value takes no time worth a thread."""
-    if isinstance(value, str):
-        return len(value) <= PREVIEW_CHARS_MAX
-    return value is None or isinstance(value, bool | float)
+    """Return whether a value is plain JSON and small, so that rendering it takes no time worth a thread."""
+    waiting, room = [value], PREVIEW_CHARS_MAX
+    while waiting:
+        item = waiting.pop()
+        kind = type(item)
+        if kind is dict or kind is list:
+            room -= 8 * len(item)
+        elif kind is str:
+            room -= len(item)
+        elif not (item is None or kind is bool or kind is float):
+            room -= item.bit_length() if kind is int else room
+        if room <= 0:
+            return False
+        if kind is dict:
+            waiting += (*item.keys(), *item.values())
+        elif kind is list:
+            waiting += item
+    return True
 
 
 def told(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""Threads: plain functions, each in a daemon thread of its own.
+"""Threads: plain functions, each alone in a daemon thread.
 
 Not the pool of asyncio: there a function that never returns holds one of few places for ever, and the
 interpreter waits for it at its end. Here whoever waits may give up; the thread is then left to itself,
-and only so many may be left.
+and only so many may be left. A thread whose function has returned serves the next one.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
 
 LEFT_MAX = 64
 """How many threads that were given up may be at work in this process. Our choice."""
+
+IDLE_MAX = 16
+"""How many threads wait for the next function. Our choice."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -35,17 +40,16 @@ async def in_thread(work: Callable[[], T]) -> T:
     context = contextvars.copy_context()
     here = _Work()
 
-    def run() -> None:
+    def run() -> Callable[[], object]:
         outcome: tuple[T | None, BaseException | None]
         try:
             outcome = context.run(work), None
         except BaseException as error:
             outcome = None, error
         here.end()
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            loop.call_soon_threadsafe(_tell, ended, outcome)
+        return lambda: loop.call_soon_threadsafe(_tell, ended, outcome)
 
-    threading.Thread(target=run, name="agentobs-tool", daemon=True).start()
+    _hand(run)
     try:
         value, error = await ended
     except BaseException:
@@ -75,6 +79,37 @@ class _Work:
         with self._lock:
             self._is_left = not self._has_ended
             _Work.left += self._is_left
+
+
+Run = Callable[[], Callable[[], object]]
+"""Does the work, and returns what tells of its end."""
+
+_idle: list[SimpleQueue[Run]] = []
+"""Where threads wait for work; appending to and popping from a list is atomic."""
+
+os.register_at_fork(after_in_child=_idle.clear)  # its threads stayed behind in the parent
+
+
+def _hand(run: Run) -> None:
+    """Give work to a thread that waits for some, or else to a new one."""
+    try:
+        _idle.pop().put(run)
+    except IndexError:
+        inbox: SimpleQueue[Run] = SimpleQueue()
+        inbox.put(run)
+        threading.Thread(target=_serve, args=[inbox], name="agentobs-tool", daemon=True).start()
+
+
+def _serve(inbox: SimpleQueue[Run]) -> None:
+    is_waiting = True
+    while is_waiting:
+        tell = inbox.get()()
+        is_waiting = len(_idle) < IDLE_MAX
+        if is_waiting:
+            _idle.append(inbox)  # before the end is told: the next call finds this thread
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            tell()
+        del tell  # it holds the result, which may be large
 
 
 def _tell(

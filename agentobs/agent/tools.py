@@ -33,7 +33,7 @@ RESULT_CHARS_MAX = 50_000
 """How long a result may be where nobody says otherwise, in characters: some 12,000 tokens. Our choice."""
 
 Function = Callable[..., Any]
-"""A plain function, run in a thread, or an async one, run in the loop."""
+"""A plain function, run in a thread of its own, or an async one, run in the loop, which it must not block."""
 
 ToolClass = Literal["read", "edit", "write", "shell"]
 """What a tool does: it only reads; it edits files; it changes something else; it runs commands."""
@@ -59,7 +59,8 @@ class Tool:
     destructive: bool = True
     """Whether a call may destroy what cannot be brought back."""
     retries: int = 0
-    """How often a call that failed or took too long is begun again."""
+    """How often a call that failed or took too long is begun again; a plain function that took too long
+    may still be at work then."""
     optional: bool = False
     """Whether a turn can do without it; one that is not optional and not there ends the run."""
     available: Callable[[], bool] | None = None

@@ -306,6 +306,24 @@ def test_threads_that_never_return_are_few(
     assert asyncio.run(ask()) == ["timeout"] * 3 + ["failed", "executed"]
 
 
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    """Threads do not survive a fork: the child's first call does not wait for one that stayed behind."""
+    script = """
+import asyncio, os, sys
+from agentobs.agent.threads import in_thread
+
+asyncio.run(in_thread(os.getpid))
+child = os.fork()
+if child == 0:
+    os._exit(asyncio.run(in_thread(lambda: 7)))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert found.stdout == "7\n"
+
+
 def test_context_reaches_plain_functions() -> None:
     """A plain function in its thread sees the caller's context variables; what it sets stays its own."""
     variable = contextvars.ContextVar("variable", default="unset")
