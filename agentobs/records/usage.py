@@ -286,4 +286,4 @@ def _dict(counts: Mapping[str, Any], name: str, reader: _Counts) -> Mapping[str,
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and value else None

@@ -61,7 +61,7 @@ def test_one_session_whole(tmp_path: Path) -> None:
         found = connection.execute("FROM sessions")
         names = [column[0] for column in found.description]
         [row] = found.fetchall()
-    price = Decimal("0.000002") * 20 + Decimal("0.00001") * 40 + Decimal("0.0000001") * 1000
+    price = Decimal("0.000002") * 20 + Decimal("0.00001") * 40 + Decimal("0.0000002") * 1000
     session = dict(zip(names, row, strict=True))
     assert str(session.pop("started_at")) == "2026-09-21 14:13:20"
     assert session == {

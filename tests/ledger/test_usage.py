@@ -1,0 +1,171 @@
+"""Counts as a provider may send them: what is none is zero, and the row says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange
+from agentobs.records.usage import MOST, Usage, usage_rows
+from agentobs.store.database import connect
+from tests.store.making import a_home, attempt, end, record, start
+
+GOOD = {"input_tokens": 10, "output_tokens": 5}
+
+
+def one(**changes: Any) -> Usage:
+    [row] = usage_rows("claude-opus-5", {**GOOD, **changes}, "exact")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("count", "note"),
+    [
+        (-1, "negative"),
+        (MOST + 1, "huge"),
+        (2**70, "huge"),
+        (1.5, "no_integer"),
+        (12.0, "no_integer"),
+        (float("nan"), "no_integer"),
+        ("12", "no_integer"),
+        (True, "bool"),
+        ([1], "no_integer"),
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"],
+)
+def test_a_count_that_is_none(name: str, count: Any, note: str) -> None:
+    """It counts as zero, and makes the row an estimate whose note names it."""
+    row = one(**{name: count})
+    tokens = (row.input_tokens, row.output_tokens, row.cache_read_tokens, row.cache_write_5m_tokens)
+    assert tokens == tuple(
+        GOOD[key] if key in GOOD and key != name else 0 for key in (*GOOD, "", "")
+    )
+    assert (row.certainty, row.note) == ("estimated", f"{name}:{note}")
+
+
+def test_a_count_that_must_be_there() -> None:
+    """Input and output are always told; where they are not, or null, the row is an estimate."""
+    [row] = usage_rows("m", {"output_tokens": None}, "lower_bound")
+    assert (row.input_tokens, row.output_tokens) == (0, 0)
+    assert (row.certainty, row.note) == ("estimated", "input_tokens:missing/output_tokens:null")
+
+
+def test_null_is_how_a_provider_says_nothing() -> None:
+    """Counts and objects that may be missing may be null, too."""
+    row = one(cache_read_input_tokens=None, cache_creation=None, server_tool_use=None, iterations=None,
+              inference_geo="", output_tokens_details=None)  # fmt: skip
+    assert (row.certainty, row.note, row.inference_geo) == ("exact", None, None)
+
+
+def test_more_read_from_the_cache_than_input() -> None:
+    """That is what caching is for, and no error."""
+    row = one(cache_read_input_tokens=100_000)
+    assert (row.certainty, row.cache_read_tokens, row.prompt_tokens) == ("exact", 100_000, 100_010)
+
+
+@pytest.mark.parametrize(
+    ("split", "total", "written", "note"),
+    [
+        ({"ephemeral_5m_input_tokens": 3, "ephemeral_1h_input_tokens": 4}, 7, (3, 4), None),
+        (None, 7, (7, 0), None),
+        ({}, 7, (7, 0), None),
+        ({"ephemeral_5m_input_tokens": 3}, 7, (7, 0), "cache_creation:less_than_total"),
+        ({"ephemeral_1h_input_tokens": 3}, 7, (0, 7), "cache_creation:less_than_total"),
+        ({"ephemeral_5m_input_tokens": 9}, 7, (9, 0), "cache_creation:more_than_total"),
+        ({"ephemeral_24h_input_tokens": 7}, 7, (7, 0), "ephemeral_24h_input_tokens:unknown"),
+        ([], 7, (7, 0), "cache_creation:no_object"),
+    ],
+)
+def test_how_long_a_cache_write_lives(
+    split: Any, total: int, written: tuple[int, int], note: str | None
+) -> None:
+    """Without a split it is 5 minutes; a split that does not fit its total makes an estimate."""
+    row = one(cache_creation=split, cache_creation_input_tokens=total)
+    assert (row.cache_write_5m_tokens, row.cache_write_1h_tokens) == written
+    assert (row.note, row.certainty) == (note, "estimated" if note else "exact")
+
+
+def test_what_is_not_known_is_kept() -> None:
+    """Counts and kinds of server requests of a later version stand under their names; text never does."""
+    row = one(
+        server_tool_use={"web_search_requests": 2, "web_fetch_requests": 3, "image_requests": 4},
+        cache_creation={"ephemeral_24h_input_tokens": 0},
+        audio_tokens=6,
+        output_tokens_details={"thinking_tokens": 1, "audio_tokens": 2},
+        said="a secret",
+        **{"no label, but a sentence": 7},
+    )
+    assert (row.web_search_requests, row.web_fetch_requests) == (2, 3)
+    assert row.server_requests == {"image_requests": 4}
+    assert row.other_counts == {
+        "audio_tokens": 6,
+        "output_tokens_details.audio_tokens": 2,
+        "cache_creation.ephemeral_24h_input_tokens": 0,
+    }
+    assert row.has_unpriced_requests
+    assert "secret" not in repr(row)
+    assert "sentence" not in repr(row)
+
+
+def test_a_redeemed_credit_changes_the_bill() -> None:
+    """What is billed is then not what is counted: an estimate."""
+    assert one(fallback_credit={"status": {"type": "redeemed"}}).note == "fallback_credit:redeemed"
+    assert one(fallback_credit={"status": {"type": "not_applied"}}).certainty == "exact"
+
+
+def test_a_note_is_always_a_label() -> None:
+    """However many counts are none, the note names as many as a label has room for."""
+    names = {f"kind_{number}_requests": -1 for number in range(50)}
+    row = one(server_tool_use={**names, "a sentence": -1})
+    assert row.note is not None
+    assert len(row.note) <= 128
+    assert row.note.startswith("kind_0_requests:negative/kind_1_requests:negative")
+
+
+def streamed(*events: dict[str, Any]) -> ModelExchange:
+    """A stream of these events, whole or not."""
+    body = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events).encode()
+    made = attempt(1, 1)
+    whole = events[-1]["type"] == "message_stop"
+    answer = Answer(200, {"content-type": "text/event-stream"}, (Chunk(body, 1),),
+                    "complete" if whole else "cancelled")  # fmt: skip
+    return ModelExchange(
+        **{f: getattr(made, f) for f in made.__slots__ if f != "answer"}, answer=answer
+    )
+
+
+BEGUN = {
+    "type": "message_start",
+    "message": {"type": "message", "role": "assistant", "model": "claude-opus-5", "id": "msg_1", "content": [],
+                "usage": {"input_tokens": 2050, "cache_read_input_tokens": 9, "output_tokens": 1}},
+}  # fmt: skip
+LAST = {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 31772, "output_tokens": 80}}
+SILENT = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}}
+STOP = {"type": "message_stop"}
+
+
+@pytest.mark.parametrize(
+    ("events", "counts", "certainty"),
+    [
+        ((BEGUN, LAST, STOP), (31772, 9, 80), "exact"),
+        ((BEGUN, LAST), (31772, 9, 80), "lower_bound"),
+        ((BEGUN,), (2050, 9, 1), "lower_bound"),
+        ((BEGUN, SILENT, STOP), (2050, 9, 1), "lower_bound"),
+        ((BEGUN, STOP), (2050, 9, 1), "lower_bound"),
+    ],
+)
+def test_the_last_counts_of_a_stream_stand(
+    tmp_path: Path, events: Any, counts: tuple[int, ...], certainty: str
+) -> None:
+    """They replace the first ones. Where they did not come, or the stream ended early, it is a lower bound."""
+    home = a_home(tmp_path)
+    record(home, [start(1), streamed(*events), end(1)])
+    with connect(home) as connection:
+        sql = "SELECT input_tokens, cache_read_tokens, output_tokens, cost_status FROM costs"
+        assert connection.execute(sql).fetchall() == [(*counts, certainty)]
