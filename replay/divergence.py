@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from anthropic import AnthropicError
 from agentobs.redaction import redact
 from replay.diff import Difference, aligned, looks_like
 
-Kind = Literal["content", "missing", "extra", "order", "tool", "outcome", "network"]
+Kind = Literal["content", "missing", "extra", "order", "tool", "world", "outcome", "network"]
 ToolUses = Callable[[str], dict[str, Any] | None]
 """Finds a tool call by its id."""
 SHOWN = 6
@@ -32,6 +32,9 @@ class Progress:
     requests: int
     tools_matched: int
     tools: int
+    answers_matched: int = 0
+    answers: int = 0
+    """Questions to the world beside model and tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,10 @@ class Divergence:
     def text(self) -> str:
         """Return the report for people; secrets are taken out of it."""
         p = self.progress
-        tools = f" and {p.tools_matched} of {p.tools} tool calls" if p.tools else ""
-        matched = f"{p.requests_matched} of {p.requests} requests{tools} matched"
-        lines = [f"DIVERGED  {self.fixture}  {self._where()}   ({matched})", ""]
+        parts = [f"{p.requests_matched} of {p.requests} requests"]
+        parts += [f"{p.tools_matched} of {p.tools} tool calls"] if p.tools else []
+        parts += [f"{p.answers_matched} of {p.answers} other questions"] if p.answers else []
+        lines = [f"DIVERGED  {self.fixture}  {self._where()}   ({listed(parts)} matched)", ""]
         if not self.differences:
             lines += [f"  {self.summary}", ""]
         for difference in self.differences:
@@ -123,19 +127,19 @@ class ReplayStopped(AnthropicError):
 
 
 def explain(
-    difference: Difference | None, body: Any, live: frozenset[str], tool_use: ToolUses
+    difference: Difference | None, body: Any, went: Callable[[str], str], tool_use: ToolUses
 ) -> str:
     """Follow a difference in a request body back to what put it there.
 
     Args:
         difference: the first difference, or None.
         body: the request that came, parsed.
-        live: the tool_use ids that ran live in this replay.
+        went: tells, of a tool_use id, how the call went otherwise in this replay.
         tool_use: finds a call in the recorded answers, for a body that does not repeat its history.
     """
     match difference.keys if difference else ():
         case ("messages", int(at), "content", int(block), *_):
-            return _explain_block(body, at, block, live, tool_use)
+            return _explain_block(body, at, block, went, tool_use)
         case ("messages", int(at), *_):
             return f"message {at} was written by the agent ({_role(body, at)})"
         case ("system", *_):
@@ -153,7 +157,7 @@ def explain(
 
 
 def _explain_block(
-    body: Any, at: int, block_at: int, live: frozenset[str], tool_use: ToolUses
+    body: Any, at: int, block_at: int, went: Callable[[str], str], tool_use: ToolUses
 ) -> str:
     block = _get(body, "messages", at, "content", block_at)
     if not isinstance(block, dict):
@@ -163,8 +167,12 @@ def _explain_block(
     tool_use_id = str(block.get("tool_use_id"))
     call = _call(body, at, tool_use_id) or tool_use(tool_use_id)
     name = f"{call.get('name')}({_arguments(call.get('input'))})" if call else tool_use_id
-    ran = "ran live and" if tool_use_id in live else "was answered by the agent's own code, which"
-    return f"tool_result of {name}: it {ran} returned something else than recorded"
+    return f"tool_result of {name}: {went(tool_use_id)}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as one listing: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def _call(body: Any, before: int, tool_use_id: str) -> dict[str, Any] | None:

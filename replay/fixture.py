@@ -2,16 +2,22 @@ r"""Fixtures: recordings made to be committed; writer and reader of the format t
 
 A fixture is a text file, one JSON value a line:
 
-    {"agentobs_fixture": 1, "name": ..., "entry": ..., "arguments": ..., "outcome": ...}
+    {"agentobs_fixture": 2, "name": ..., "entry": ..., "arguments": ..., "outcome": ...}
     {"ask": 1, "lane": "main", "turn": 1, "method": "POST", "path": "/v1/messages", "body": {...}}
     {"answer": 1, "status": 200, "headers": {...}, "ending": "complete", "chunks": [[bytes, ms], ...]}
     {"event": "event: message_start\ndata: ..."}            one line a stream event, or one "body" or "text"
+    {"world": "consent", "key": "toolu_...", "lane": "main", "turn": 1, "asked": ..., "answer": ...}
     {"tool": "toolu_...", "lane": "main", "turn": 1, "name": ..., "input": ..., "result": ...}
     {"ask": 2, "lane": "main", "like": 1, "add": [...]}      the history stands once
-    {"end": {"asks": 2, "tools": 1}, "digest": "b2:..."}     over all the lines before
+    {"end": {"asks": 2, "tools": 1, "world": 1}, "digest": "b2:..."}     over all the lines before
 
 No line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines.
 Request bodies are rebuilt byte for byte. What was redacted stays redacted.
+
+Version 2 (November 2026) has the lines of the world: what the loop asked beside model and tools. Each
+stands behind the last request of its lane that was asked before it. It also has `tries` of a tool, and
+the outcomes of calls that the loop answers itself or that were stopped. All else is as in version 1,
+which was written when the loop asked nobody: there a call that ran was permitted by that alone.
 """
 
 from __future__ import annotations
@@ -19,17 +25,19 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from agentobs.errors import DamagedError, ForeignError, RecordingError, UsageError
 from agentobs.recording.streams import find_in_stream
 from agentobs.records.canonical import canonical, digest
 from agentobs.records.exchanges import (
     Answer,
+    AskKind,
     Chunk,
     Failure,
     ModelExchange,
@@ -39,18 +47,20 @@ from agentobs.records.exchanges import (
     ToolAnswer,
     ToolExchange,
     ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
 )
 from agentobs.records.messages import (
     assemble,
-    blocks,
     is_stream,
     split_events,
     tool_results,
     tool_uses,
 )
 from agentobs.redaction import find
+from replay.pieces import Pieces, built, change, compact, kept_of, pieces_of, take_apart
 
-FORMAT = 1
+FORMAT = 2
 """The version that is written; every older one is read for ever, a newer one is refused."""
 FILE = "recording.jsonl"
 """The name of a fixture's file in its folder."""
@@ -89,34 +99,41 @@ class RecordedTool:
     answer: ToolAnswer
 
 
-@dataclass(slots=True)
-class _Pieces:
-    """A JSON body taken apart around its messages, so that the next one is built by appending."""
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """What the world answered to a question that was neither the model's nor a tool's."""
 
-    keys: dict[str, bytes]
-    """Each top-level key with the JSON of its value; `messages` is empty."""
-    messages: list[bytes]
-
-    def body(self) -> bytes:
-        parts = [b"{"]
-        for key, value in self.keys.items():
-            parts += (b"," if len(parts) > 1 else b"", _compact(key), b":")
-            parts += (b"[", b",".join(self.messages), b"]") if key == "messages" else (value,)
-        return b"".join((*parts, b"}"))
+    lane: str
+    turn: int | None
+    after: int
+    """How many requests of its lane were asked before it."""
+    question: WorldQuestion
+    answer: Any = field(repr=False)
 
 
 class Fixture:
-    """A fixture that was read: its header, asks and tools, and the bodies on demand."""
+    """A fixture that was read: its header, asks, tools and other answers, and the bodies on demand."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], asks: list[Ask], tools: list[RecordedTool]
+        self,
+        path: Path,
+        header: dict[str, Any],
+        asks: list[Ask],
+        tools: list[RecordedTool],
+        world: Sequence[RecordedAnswer] = (),
     ) -> None:
         """Hold what `load` read."""
         self.path = path
         self.header = header
         self.asks = asks
         self.tools = tools
-        self._pieces: OrderedDict[int, _Pieces] = OrderedDict()
+        self.world = list(world)
+        self._pieces: OrderedDict[int, Pieces] = OrderedDict()
+
+    @property
+    def asks_the_world(self) -> bool:
+        """Whether it was recorded with what was asked beside model and tools: from version 2 on."""
+        return bool(self.header["agentobs_fixture"] >= 2)
 
     @property
     def name(self) -> str:
@@ -147,7 +164,7 @@ class Fixture:
             return b""
         return self._built(number).body()
 
-    def _built(self, number: int) -> _Pieces:
+    def _built(self, number: int) -> Pieces:
         chain: list[int] = []
         link = number
         while link not in self._pieces:
@@ -162,17 +179,12 @@ class Fixture:
                 self._pieces.popitem(last=False)
         return self._pieces[number]
 
-    def _build(self, number: int) -> _Pieces:
+    def _build(self, number: int) -> Pieces:
         shape = self.asks[number - 1].shape
         if "body" in shape:
-            return _take_apart(shape["body"])
+            return take_apart(shape["body"])
         base = self._pieces[shape["like"]]
-        kept = base.messages[: len(base.messages) - shape.get("drop", 0)]
-        for back in shape.get("unmark", []):
-            kept[-back] = _unmarked(kept[-back])
-        added = [_compact(message) for message in shape.get("add", [])]
-        changed = {key: _compact(value) for key, value in shape.get("set", {}).items()}
-        return _Pieces({**base.keys, **changed}, kept + added)
+        return built(base, shape)
 
 
 def find_fixture(path: Path) -> Path:
@@ -217,14 +229,19 @@ def load(path: str | Path) -> Fixture:
             "the fixture was changed: its digest does not match", where=str(file), todo=_AGAIN
         )
     try:
-        asks, tools = _parse(data[:last])
+        asks, tools, world = _parse(data[:last])
+        whole = end["end"] == _counts(asks, tools, world) and header.keys() >= _HEADER
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise DamagedError(
             f"the fixture does not read: {error!r}", where=str(file), todo=_AGAIN
         ) from error
-    return Fixture(file, header, asks, tools)
+    if not whole:
+        raise DamagedError("the fixture is not whole", where=str(file), todo=_AGAIN)
+    return Fixture(file, header, asks, tools, world)
 
 
+_HEADER = {"name", "entry", "arguments", "outcome", "reason", "signature"}
+"""What a first line has besides the version."""
 _AGAIN = "Restore it from version control, or freeze the session again"
 
 
@@ -246,9 +263,16 @@ def _header(file: Path, data: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool]]:
+def _counts(asks: Sized, tools: Sized, world: Sized) -> dict[str, int]:
+    """Return what the last line counts."""
+    counts = {"asks": len(asks), "tools": len(tools)}
+    return {**counts, "world": len(world)} if len(world) else counts
+
+
+def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAnswer]]:
     asks: list[Ask] = []
     tools: list[RecordedTool] = []
+    world: list[RecordedAnswer] = []
     lines = json.loads(b"[" + data.partition(b"\n")[2].strip().replace(b"\n", b",") + b"]")
     at = 0
     while at < len(lines):
@@ -257,14 +281,17 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool]]:
         if "tool" in value:
             tools.append(_tool(value))
             continue
+        if "world" in value:
+            world.append(_world(value, sum(ask.lane == value["lane"] for ask in asks)))
+            continue
         body: list[Any] = []
         answer = lines[at]
         at += 1
-        while at < len(lines) and not {"ask", "tool"} & lines[at].keys():
+        while at < len(lines) and not {"ask", "tool", "world"} & lines[at].keys():
             body.append(lines[at])
             at += 1
         asks.append(_ask(value, _answer(answer, body), asks))
-    return asks, tools
+    return asks, tools, world
 
 
 def _ask(value: dict[str, Any], answer: Answer, before: list[Ask]) -> Ask:
@@ -292,7 +319,7 @@ def _answer(value: dict[str, Any], lines: list[dict[str, Any]]) -> Answer:
         if "event" in line:
             data = line["event"].encode("utf-8", "surrogatepass")
         elif "body" in line:
-            data = _compact(line["body"])
+            data = compact(line["body"])
         elif "base64" in line:
             data = base64.b64decode(line["base64"])
         else:
@@ -308,9 +335,19 @@ def _tool(value: dict[str, Any]) -> RecordedTool:
         turn=value.get("turn"),
         question=ToolQuestion(value["tool"], value["name"], value["input"]),
         answer=ToolAnswer(
-            value["result"], value.get("is_error", False), value.get("outcome", "executed")
+            value["result"],
+            value.get("is_error", False),
+            value.get("outcome", "executed"),
+            value.get("tries", 1),
         ),
     )
+
+
+def _world(value: dict[str, Any], after: int) -> RecordedAnswer:
+    if value["world"] not in _KINDS:
+        raise ValueError(f"a question of kind {value['world']!r}")
+    question = WorldQuestion(value["world"], str(value["key"]), value["asked"])
+    return RecordedAnswer(value["lane"], value.get("turn"), after, question, value["answer"])
 
 
 def as_recording(fixture: Fixture) -> Recording:
@@ -375,36 +412,97 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
             f"something that looks like a secret is left ({', '.join(sorted({f.kind for f in left}))})",
             todo="Nothing was written; take it out of the agent's input and record again",
         )
-    tools = sum("tool" in line for line in lines)
-    return data + _line({"end": {"asks": len(models), "tools": tools}, "digest": digest(data)})
+    tools = [line for line in lines if "tool" in line]
+    world = [line for line in lines if "world" in line]
+    return data + _line({"end": _counts(models, tools, world), "digest": digest(data)})
+
+
+_KINDS = get_args(AskKind)
+_OF_A_CALL = ("check", "path", "consent")
+"""Kinds of questions that come before the call runs whose id is their key."""
 
 
 def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterator[dict[str, Any]]:
-    tools = {
-        (e.place.lane, e.question.tool_use_id): e
-        for e in recording.exchanges
-        if isinstance(e, ToolExchange)
-    }
+    tools: dict[tuple[str, str], list[ToolExchange]] = {}
+    for exchange in recording.exchanges:
+        if isinstance(exchange, ToolExchange):
+            tools.setdefault((exchange.place.lane, exchange.question.tool_use_id), []).append(
+                exchange
+            )
+    first, world = _world_lines(recording, models)
     shaper = _Shaper()
     afters = _afters(models)
     for number, exchange in enumerate(models, 1):
         after = {"after": afters[number]} if number in afters else {}
+        yield from map(_world_line, _sorted(first.get(number, []), []))
         yield {"ask": number, **shaper.shape(number, exchange), **after}
         yield _answer_line(number, exchange)
         yield from _body_lines(exchange.answer)
-        message = assemble(exchange.answer.headers, exchange.answer.body)
-        for call in tool_uses(message):
-            if tool := tools.pop((exchange.place.lane, str(call.get("id"))), None):
-                yield _tool_line(tool)
-    for tool in tools.values():
-        yield _tool_line(tool)
+        calls = tool_uses(assemble(exchange.answer.headers, exchange.answer.body))
+        told = _sorted(world.get(number, []), [str(call.get("id")) for call in calls])
+        yield from (_world_line(e) for e in told if e.question.kind in _OF_A_CALL)
+        for call in calls:
+            if ran := tools.get((exchange.place.lane, str(call.get("id")))):
+                yield _tool_line(ran.pop(0))
+        yield from (_world_line(e) for e in told if e.question.kind not in _OF_A_CALL)
+    for ran in tools.values():
+        yield from map(_tool_line, ran)
+
+
+def _world_lines(
+    recording: Recording, models: list[ModelExchange]
+) -> tuple[dict[int, list[WorldExchange]], dict[int, list[WorldExchange]]]:
+    """Return the questions to the world by the ask of their lane that they come before, or after.
+
+    Before stand only those that came before every request of their lane; of a lane without any, before
+    the first request of all.
+    """
+    before: dict[int, list[WorldExchange]] = {}
+    after: dict[int, list[WorldExchange]] = {}
+    for exchange in recording.exchanges:
+        if isinstance(exchange, WorldExchange):
+            own = [n for n, m in enumerate(models, 1) if m.place.lane == exchange.place.lane]
+            started = [n for n in own if models[n - 1].started_ns <= exchange.started_ns]
+            if started:
+                after.setdefault(started[-1], []).append(exchange)
+            else:
+                before.setdefault(own[0] if own else 1, []).append(exchange)
+    return before, after
+
+
+def _sorted(exchanges: Iterable[WorldExchange], calls: list[str]) -> list[WorldExchange]:
+    """Return questions to the world in an order that does not depend on which came first.
+
+    Those of one answer's calls come in the order of the calls, all others by kind and key, in which
+    numbers count as numbers.
+    """
+
+    def place(exchange: WorldExchange) -> tuple[Any, ...]:
+        key, kind = exchange.question.key, exchange.question.kind
+        named = [(-len(call), at) for at, call in enumerate(calls) if call in key]
+        parts = re.split(r"(\d{1,18})", key)
+        numbered = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+        return min(named, default=(0, len(calls)))[1], _KINDS.index(kind), numbered
+
+    return sorted(exchanges, key=place)
+
+
+def _world_line(exchange: WorldExchange) -> dict[str, Any]:
+    return {
+        "world": exchange.question.kind,
+        "key": exchange.question.key,
+        "lane": exchange.place.lane,
+        "turn": exchange.place.turn,
+        "asked": exchange.question.asked,
+        "answer": exchange.answer,
+    }
 
 
 class _Shaper:
     """Writes each request as a change of an earlier one of its lane."""
 
     def __init__(self) -> None:
-        self._recent: OrderedDict[int, tuple[ModelExchange, _Pieces]] = OrderedDict()
+        self._recent: OrderedDict[int, tuple[ModelExchange, Pieces]] = OrderedDict()
 
     def shape(self, number: int, exchange: ModelExchange) -> dict[str, Any]:
         question = exchange.question
@@ -416,7 +514,7 @@ class _Shaper:
         }
         if not question.body:
             return {**place, **asked}
-        pieces = _pieces_of(question.body)
+        pieces = pieces_of(question.body)
         if pieces is None:
             return {**place, **asked, **_raw(question.body)}
         base = self._base(exchange, pieces)
@@ -431,56 +529,22 @@ class _Shaper:
             **place,
             "like": like,
             **{k: v for k, v in asked.items() if k not in same},
-            **_change(old, pieces),
+            **change(old, pieces),
         }
 
     def _base(
-        self, exchange: ModelExchange, pieces: _Pieces
-    ) -> tuple[int, tuple[ModelExchange, _Pieces]] | None:
+        self, exchange: ModelExchange, pieces: Pieces
+    ) -> tuple[int, tuple[ModelExchange, Pieces]] | None:
         best, most = None, 0
         for number, (before, old) in reversed(self._recent.items()):
             if before.place.lane != exchange.place.lane or list(old.keys) != list(pieces.keys):
                 continue
             if len(old.messages) <= most:
                 continue
-            kept, _ = _kept(old.messages, pieces.messages)
+            kept, _ = kept_of(old.messages, pieces.messages)
             if kept > most:
                 best, most = (number, (before, old)), kept
         return best
-
-
-def _change(old: _Pieces, new: _Pieces) -> dict[str, Any]:
-    kept, unmarked = _kept(old.messages, new.messages)
-    drop = len(old.messages) - kept
-    changed = {key: json.loads(text) for key, text in new.keys.items() if old.keys[key] != text}
-    return {
-        **({"drop": drop} if drop else {}),
-        **({"unmark": [kept - place for place in unmarked]} if unmarked else {}),
-        "add": [json.loads(message) for message in new.messages[kept:]],
-        **({"set": changed} if changed else {}),
-    }
-
-
-def _kept(old: list[bytes], new: list[bytes]) -> tuple[int, list[int]]:
-    """Return how many messages of `old` begin `new`, and the places of those that lost their marks."""
-    count, unmarked = 0, []
-    for a, b in zip(old, new, strict=False):
-        if a != b:
-            if _unmarked(a) != b:
-                break
-            unmarked.append(count)
-        count += 1
-    return count, unmarked
-
-
-def _unmarked(message: bytes) -> bytes:
-    """Return a message without the marks of the cache on its blocks."""
-    if b'"cache_control"' not in message:
-        return message
-    value = json.loads(message)
-    for block in blocks(value) if isinstance(value, dict) else ():
-        block.pop("cache_control", None)
-    return _compact(value)
 
 
 def _asked(exchange: ModelExchange) -> dict[str, Any]:
@@ -490,30 +554,6 @@ def _asked(exchange: ModelExchange) -> dict[str, Any]:
 
 def _meant(headers: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if not name.startswith("x-stainless-")}
-
-
-def _pieces_of(body: bytes) -> _Pieces | None:
-    """Take a JSON body apart, or return None where writing it again would not give the same bytes."""
-    try:
-        pieces = _take_apart(json.loads(body))
-        return pieces if pieces.body() == body else None
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _take_apart(value: Any) -> _Pieces:
-    messages = value.get("messages")
-    if not isinstance(messages, list):
-        return _Pieces({key: _compact(inner) for key, inner in value.items()}, [])
-    keys = {key: b"" if key == "messages" else _compact(inner) for key, inner in value.items()}
-    return _Pieces(keys, [_compact(message) for message in messages])
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-def _compact(value: Any) -> bytes:
-    return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def _afters(models: list[ModelExchange]) -> dict[int, list[int]]:
@@ -591,7 +631,7 @@ def _body_lines(answer: Answer) -> Iterator[dict[str, Any]]:
         return
     try:
         value = json.loads(body)
-        exact = _compact(value) == body
+        exact = compact(value) == body
     except (ValueError, RecursionError):
         exact = False
     yield {"body": value} if exact else _raw(body)
@@ -608,6 +648,7 @@ def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
         "result": answer.content,
         **({"is_error": True} if answer.is_error else {}),
         **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
+        **({"tries": answer.tries} if answer.tries != 1 else {}),
     }
 
 

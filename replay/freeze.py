@@ -45,7 +45,8 @@ def freeze(recording: Recording, folder: Path, versions: dict[str, str]) -> Froz
     except OSError as error:
         raise UsageError(f"cannot write a fixture: {error.strerror}", where=str(folder)) from error
     models = sum(isinstance(e, ModelExchange) for e in recording.exchanges)
-    return Frozen(fixture, test, models, len(recording.exchanges) - models, kept)
+    tools = sum(isinstance(e, ToolExchange) for e in recording.exchanges)
+    return Frozen(fixture, test, models, tools, kept)
 
 
 def failing_turn(recording: Recording) -> int:

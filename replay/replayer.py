@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import functools
 import inspect
+import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
@@ -19,23 +20,26 @@ from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Literal
 
-from agentobs import tracing, world
+from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording import wire
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import (
+    MADE_BY_THE_LOOP,
     Answer,
     ModelExchange,
     Place,
     Question,
     ToolAnswer,
+    ToolExchange,
     ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
 )
 from agentobs.records.facts import InteractionEnd, SessionEnd, settled
-from agentobs.redaction import redact
 from agentobs.sink import Record, sink
 from agentobs.world import World
-from replay.diff import Difference, differences
+from replay.diff import Difference, differences, safe
 from replay.divergence import (
     SHOWN,
     Divergence,
@@ -44,13 +48,26 @@ from replay.divergence import (
     Progress,
     ReplayStopped,
     explain,
+    listed,
 )
 from replay.entry import entry_of
-from replay.fixture import Ask, Fixture, RecordedTool, value_of
+from replay.fixture import Ask, Fixture, RecordedAnswer, RecordedTool, value_of
 from replay.guard import no_network
 from replay.lanes import Lane, Mismatch, asked_body, without_boundary
 from replay.step import Next, Step, step_of
+from replay.tools import Calls, same_call
 from replay.trajectory import trajectory
+from replay.world import (
+    SAID,
+    WHY,
+    Answers,
+    RecordedAbort,
+    clean,
+    lane_here,
+    meant,
+    same_question,
+    unasked,
+)
 
 ToolPolicy = Literal["recorded", "live"] | Collection[str]
 """Which tools of the agent loop run: none, all, or those of these names."""
@@ -75,9 +92,8 @@ class Replay:
         self._policy = tools
         self._network = network
         self._lanes = {name: Lane(fixture, name) for name in fixture.lanes}
-        self._tools = {(t.lane, t.question.tool_use_id): t for t in fixture.tools}
-        self._tools_asked = 0
-        self._live: set[str] = set()
+        self._calls = Calls(fixture.tools)
+        self._answers = Answers(fixture.world, lambda lane: self._lane(lane).asked)
         self._until: int | None = None
         self._captured: tuple[str, Any] | None = None
         self._divergence: Divergence | None = None
@@ -87,7 +103,7 @@ class Replay:
     def __enter__(self) -> Replay:
         """Start answering from the fixture."""
         with ExitStack() as stack:
-            stack.enter_context(wire.answering(self._answer))
+            stack.enter_context(wire.answering(self._answer, self._stopped))
             stack.enter_context(sink.redirect(self._collect))
             stack.enter_context(world.transformed(self._world))
             for key in KEYS:
@@ -235,13 +251,15 @@ class Replay:
             return None, error
 
     def check(self) -> None:
-        """Raise the first divergence, or the requests that were recorded and never asked."""
+        """Raise the first divergence, or what was recorded and never asked."""
         self.raise_divergence()
         if self._until is not None:
             return
         for lane in self._lanes.values():
             if lane.left:
                 raise DivergenceError(self._latch(self._missing(lane)))
+        for answer in self._answers.left:
+            raise DivergenceError(self._latch(self._not_asked(answer)))
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
         """Raise the first divergence again, if there was one; `cause` is what it led to."""
@@ -264,9 +282,16 @@ class Replay:
 
     @property
     def progress(self) -> Progress:
-        """How many of the recorded requests and tool calls were asked."""
+        """How many of the recorded requests, tool calls and other questions were asked."""
         asked = sum(lane.asked for lane in self._lanes.values())
-        return Progress(asked, len(self.fixture.asks), self._tools_asked, len(self.fixture.tools))
+        return Progress(
+            requests_matched=asked,
+            requests=len(self.fixture.asks),
+            tools_matched=self._calls.matched,
+            tools=self._calls.total,
+            answers_matched=self._answers.total - len(self._answers.left),
+            answers=self._answers.total,
+        )
 
     def _answer(self, question: Question, place: Place) -> Answer:
         with self._lock:
@@ -282,6 +307,10 @@ class Replay:
             self._numbers[id(question.body)] = taken.number
             return _without_wait(taken.answer)
 
+    def _stopped(self) -> Exception:
+        """Return what a client gets that goes on reading where it had stopped when it was recorded."""
+        return ReplayStopped("the client stopped reading here when this was recorded")
+
     def _is_past(self, lane: Lane) -> bool:
         """Return whether the recorded path of `until` has ended."""
         return self._until is not None and lane.name == "main" and lane.turns >= self._until
@@ -291,21 +320,55 @@ class Replay:
         return self._is_past(lane) and question.path.partition("?")[0] == MESSAGES
 
     def _world(self, live: World) -> World:
-        return dataclasses.replace(live, run_tool=self._tool_runner(live), sleep=_no_wait)
+        def stop_tool(tool_use_id: str) -> None:
+            if tool_use_id in self._calls.live:
+                live.stop_tool(tool_use_id)
+
+        return dataclasses.replace(
+            live,
+            run_tool=self._tool_runner(live),
+            stop_tool=stop_tool,
+            ask=self._ask,
+            abort=RecordedAbort(self._answers),
+            sleep=_no_wait,
+        )
+
+    async def _ask(self, question: WorldQuestion) -> Any:
+        """Answer for the world beside model and tools."""
+        with self._lock:
+            self.raise_divergence()
+            name = lane_here()
+            lane, recorded = self._lane(name), self._answers.of(name, question)
+            same = recorded is not None and same_question(recorded.question, question)
+            if recorded is not None and same:
+                return self._answers.give(recorded)
+            if recorded is None and question.kind in SAID:
+                return []
+            if not self.fixture.asks_the_world:
+                answer = unasked(question)
+            elif self._is_past(lane):
+                # Beyond the recorded path nobody is there to ask, least of all a person.
+                answer = world.nobody(question)
+            else:
+                raise DivergenceError(self._latch(self._world_mismatch(lane, question, recorded)))
+        return await answer
 
     def _tool_runner(self, live: World) -> Any:
         async def run_tool(question: ToolQuestion) -> ToolAnswer:
             self.raise_divergence()
-            here = tracing.place()
-            lane = here.lane if here else "main"
-            recorded = self._tools.get((lane, question.tool_use_id))
+            lane = lane_here()
+            recorded = self._calls.of(lane, question.tool_use_id)
             if self._runs_live(question, recorded):
-                self._live.add(question.tool_use_id)
-                self._tools_asked += recorded is not None
+                self._calls.live.add(question.tool_use_id)
+                self._calls.came(recorded)
                 return await live.run_tool(question)
-            if recorded is None or not _same_call(recorded.question, question):
+            if (
+                recorded is None
+                or recorded.answer.outcome in MADE_BY_THE_LOOP
+                or not same_call(recorded.question, question)
+            ):
                 raise DivergenceError(self._latch(self._tool_mismatch(lane, question, recorded)))
-            self._tools_asked += 1
+            self._calls.came(recorded)
             return recorded.answer
 
         return run_tool
@@ -323,6 +386,10 @@ class Replay:
         if isinstance(record, ModelExchange):
             number = self._numbers.pop(id(record.question.body), None)
             record = record if number is None else _with_body(record, b"")
+        elif isinstance(record, ToolExchange):
+            self._calls.heard(record)
+        elif isinstance(record, WorldExchange):
+            self._answers.told(record)
         self._records.append((record, number))
 
     def _call(
@@ -380,7 +447,7 @@ class Replay:
             )
         found = differences(_asked(missed.expected, old), _asked(question, new))
         first = found[0] if found else None
-        why = explain(first, new, frozenset(self._live), self.fixture.tool_use)
+        why = explain(first, new, self._calls.went, self.fixture.tool_use)
         return self._report("content", lane, "the bodies differ", found, why)
 
     def _missing(self, lane: Lane) -> Divergence:
@@ -400,11 +467,52 @@ class Replay:
         if recorded is None:
             summary = f"tool {question.name} was called ({question.tool_use_id}); the recording has no result for it"
             return self._report("tool", self._lane(lane), summary)
+        outcome = recorded.answer.outcome
+        if outcome in MADE_BY_THE_LOOP:
+            summary = f"tool {question.name} was run ({question.tool_use_id}); it was {outcome} when it was recorded"
+            why = "permissions, the tools or their inputs are checked otherwise than when it was recorded"
+            return self._report("tool", self._lane(lane), summary, why=why)
         old, new = ({"name": q.name, "input": q.input} for q in (recorded.question, question))
         why = f"tool call {question.tool_use_id} reached the tool with something else than recorded"
         return self._report(
             "tool", self._lane(lane), "a tool call differs", differences(old, new), why
         )
+
+    def _world_mismatch(
+        self, lane: Lane, question: WorldQuestion, recorded: RecordedAnswer | None
+    ) -> Divergence:
+        kind, key = question.kind, safe(clean(question.key))
+        if recorded is not None:
+            found = differences(
+                {kind: meant(recorded.question)},
+                {kind: json.loads(clean(canonical(meant(question))))},
+            )
+            summary = f"{kind} {key} was asked about something else"
+            why = f"{kind} {key} is about something else than when it was recorded"
+            return self._report("world", lane, summary, found, why, between=True)
+        call = self.fixture.tool_use(question.key)
+        about = f" for {safe(str(call.get('name')))}" if call else ""
+        summary = f"{kind} {key} was asked{about}; the recording has no answer for it"
+        near = self._answers_near(lane)
+        return self._report("world", lane, summary, why=f"{WHY[kind]}; {near}", between=True)
+
+    def _answers_near(self, lane: Lane) -> str:
+        """Return what was asked of the world in this part of the recording, in one line."""
+        near = [
+            a.question for a in self.fixture.world if (a.lane, a.after) == (lane.name, lane.asked)
+        ]
+        if not near:
+            return "nothing was asked here"
+        named = [f"{question.kind} {safe(question.key)}" for question in near[:SHOWN]]
+        more = f" and {len(near) - SHOWN} more" if len(near) > SHOWN else ""
+        return f"asked here were {', '.join(named)}{more}"
+
+    def _not_asked(self, answer: RecordedAnswer) -> Divergence:
+        kind, lane = answer.question.kind, self._lane(answer.lane)
+        what = "told" if kind == "abort" else "asked"
+        turn = f" in turn {answer.turn}" if answer.turn else ""
+        summary = f"{kind} {safe(answer.question.key)} was recorded{turn} and never {what}"
+        return self._report("missing", lane, summary, why=WHY[kind], between=True)
 
     def _report(
         self,
@@ -413,16 +521,20 @@ class Replay:
         summary: str,
         found: list[Difference] | None = None,
         why: str = "",
+        *,
+        between: bool = False,
     ) -> Divergence:
-        due = next(iter(lane.due()), None)
+        """Describe a divergence at the request that is due, or `between` the last one and the next."""
+        due = None if between else next(iter(lane.due()), None)
+        turn = lane.turns or None if between else due.turn if due else None
         return Divergence(
             fixture=self.fixture.name,
             path=_short_path(self.fixture.path.parent),
             kind=kind,
             lane=lane.name,
-            number=lane.asked + 1,
+            number=max(lane.asked, 1) if between else lane.asked + 1,
             of=len(lane.asks),
-            turn=due.turn if due else None,
+            turn=turn,
             summary=summary,
             differences=tuple((found or [])[:SHOWN]),
             more=max(len(found or []) - SHOWN, 0),
@@ -433,12 +545,12 @@ class Replay:
 
     def _never_asked(self, due: Ask | None) -> str:
         left = sum(len(lane.left) for lane in self._lanes.values()) - (due is not None)
-        tools = len(self.fixture.tools) - self._tools_asked
-        if left <= 0 and tools <= 0:
-            return ""
+        tools = self._calls.total - self._calls.matched
         parts = [_count(left, "recorded request")] if left > 0 else []
         parts += [_count(tools, "tool call")] if tools > 0 else []
-        return f"{' and '.join(parts)} never asked"
+        others = len(self._answers.left)
+        parts += [_count(others, "other question")] if others > 0 else []
+        return f"{listed(parts)} never asked" if parts else ""
 
     def _check_outcome(self) -> None:
         end, header = self._session_end(), self.fixture.header
@@ -496,15 +608,6 @@ def _asked(question: Ask | Question, body: Any) -> Any:
         {**body, "(request)": {**head, **meant}}
         if isinstance(body, dict)
         else {"body": body, **head, **meant}
-    )
-
-
-def _same_call(recorded: ToolQuestion, came: ToolQuestion) -> bool:
-    if recorded.name != came.name:
-        return False
-    old, new = canonical(recorded.input), canonical(came.input)
-    return old == new or old == redact(new.encode("utf-8", "surrogatepass")).decode(
-        "utf-8", "surrogatepass"
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from agentobs.records.exchanges import ModelExchange, ToolExchange
-from agentobs.records.facts import SessionEnd
+from agentobs.records.exchanges import ModelExchange, ToolExchange, WorldExchange
+from agentobs.records.facts import Permission, SessionEnd
 from agentobs.records.messages import assemble, blocks
 from agentobs.redaction import redact
 from agentobs.sink import Record
@@ -21,16 +21,23 @@ def trajectory(records: Iterable[Record]) -> str:
     """Return the steps of a run, lane by lane, then how it ended. No time, id or chance is in it."""
     lanes: dict[str, list[str]] = {}
     tools: list[ToolExchange] = []
+    decided: list[Permission] = []
+    asked: list[WorldExchange] = []
     ends: list[str] = []
     for record in records:
         if isinstance(record, ModelExchange):
             lanes.setdefault(record.place.lane, []).extend(_asked(record))
         elif isinstance(record, ToolExchange):
             tools.append(record)
+        elif isinstance(record, Permission):
+            decided.append(record)
+        elif isinstance(record, WorldExchange):
+            asked.append(record)
         elif isinstance(record, SessionEnd):
             ends.append(f"end {record.outcome} {record.reason or ''}".rstrip())
     steps = [line for name, lines in lanes.items() for line in [f"lane {name}", *lines]]
-    text = "\n".join([*steps, *_tools(tools), *ends]) + "\n"
+    told = [*_tools(tools), *_permissions(decided), *_outside(asked), *ends]
+    text = "\n".join([*steps, *told]) + "\n"
     return redact(text.encode("utf-8", "replace")).decode()
 
 
@@ -60,6 +67,27 @@ def _tools(ran: list[ToolExchange]) -> Iterator[str]:
     ):
         result = _short(str(tool.answer.content))
         yield f"  turn {tool.place.turn}  {tool.question.name} {tool.answer.outcome}: {result}"
+
+
+def _permissions(decided: list[Permission]) -> Iterator[str]:
+    """Yield the decisions that somebody was asked about, or that denied a call."""
+    shown = [each for each in decided if each.asked or each.behaviour == "deny"]
+    if shown:
+        yield "permissions"
+    for each in sorted(shown, key=lambda p: (p.lane, p.turn or 0, p.tool_use_id)):
+        why = " ".join(filter(None, dict.fromkeys((each.reason_type, each.source, each.resolver))))
+        yield f"  turn {each.turn}  {each.behaviour} {each.tool}  ({why})"
+
+
+def _outside(asked: list[WorldExchange]) -> Iterator[str]:
+    """Yield what else came from outside: answers about calls, words, aborts."""
+    if asked:
+        yield "from outside"
+    for each in sorted(
+        asked, key=lambda e: (e.place.lane, e.place.turn or 0, e.question.kind, e.question.key)
+    ):
+        answer = _short(json.dumps(each.answer, ensure_ascii=False, default=repr))
+        yield f"  turn {each.place.turn}  {each.question.kind} {safe(each.question.key)}: {answer}"
 
 
 def _count(messages: object) -> str:

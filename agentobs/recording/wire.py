@@ -7,6 +7,7 @@ it arrives; nothing is buffered for it, and nothing that we do can raise into it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -37,21 +38,28 @@ PlaceOf = Callable[[], Place]
 KEPT_BYTES = 32 * 1024 * 1024
 """How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
 
+STEPS = 100
+"""How often an event loop is let go on where a client stopped reading, before that is said."""
+
 _answerer: Answerer | None = None
+_stopped: Callable[[], Exception] | None = None
 
 
 @contextlib.contextmanager
-def answering(answerer: Answerer) -> Iterator[None]:
+def answering(answerer: Answerer, stopped: Callable[[], Exception] | None = None) -> Iterator[None]:
     """Answer every instrumented client of this process from `answerer`, letting nothing out.
 
-    Process-wide, not by context: threads that the agent starts are answered, too.
+    Process-wide, not by context: threads that the agent starts are answered, too. Where the recorded
+    client had stopped reading, a client that reads on gets what `stopped` returns; our own loop, which
+    knows where it was stopped, gets a timeout.
     """
-    global _answerer
-    before, _answerer = _answerer, answerer
+    global _answerer, _stopped
+    before = _answerer, _stopped
+    _answerer, _stopped = answerer, stopped
     try:
         yield
     finally:
-        _answerer = before
+        _answerer, _stopped = before
 
 
 def is_answered() -> bool:
@@ -274,7 +282,10 @@ class RecordingTransport(httpx2.BaseTransport):
         tape = _start(request, self._place_of, self._client)
         if _answerer is not None:
             request.read()
-            response = _respond(_answerer, request, self._place_of, tape)
+            try:
+                response = _respond(_answerer, request, self._place_of, tape)
+            except _Stopped as stopped:
+                raise stopped.error from None
         else:
             if tape and not _is_read(request):
                 request.stream = _TeeRequest(request.stream, tape)
@@ -312,7 +323,11 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
         tape = _start(request, self._place_of, self._client)
         if _answerer is not None:
             await request.aread()
-            response = _respond(_answerer, request, self._place_of, tape)
+            try:
+                response = _respond(_answerer, request, self._place_of, tape)
+            except _Stopped as stopped:
+                await _let_go_on()
+                raise stopped.error from None
         else:
             if tape and not _is_read(request):
                 request.stream = _AsyncTeeRequest(request.stream, tape)
@@ -448,36 +463,67 @@ def _respond(
 
     Raises:
         httpx2.TransportError: the recorded one, where there was no response.
+        _Stopped: there was none, for the client had stopped waiting.
     """
     question = question_of(request)
     if tape:
         tape.question = question
-    answer = answerer(question, tracing.place() or place_of())
+    place = tracing.place() or place_of()
+    answer = answerer(question, place)
+    end: Exception | None = None
+    if answer.ending == "cancelled":
+        text = "the client stopped here when this was recorded"
+        foreign = place.interaction_id is None and _stopped is not None
+        end = _stopped() if foreign and _stopped else httpx2.ReadTimeout(text, request=request)
+    elif answer.ending == "cut":
+        end = transport_error(answer.failure, request)
     if answer.status is None:
+        if answer.ending == "cancelled" and end is not None:
+            raise _Stopped(end)
         raise transport_error(answer.failure, request)
     return httpx2.Response(
         answer.status,
         headers=answer.headers,
-        stream=_AnswerStream(answer, request),
+        stream=_AnswerStream(answer, end),
         request=request,
     )
 
 
-class _AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The body of a recorded answer, in its chunks, with its failure at the end."""
+class _Stopped(Exception):
+    """The recorded client did not wait for an answer."""
 
-    def __init__(self, answer: Answer, request: httpx2.Request) -> None:
-        self._answer, self._request = answer, request
+    def __init__(self, error: Exception) -> None:
+        """Carry what a client gets that does wait."""
+        self.error = error
+
+
+async def _let_go_on() -> None:
+    """Let the event loop go on for a while: whatever stopped the client may come once more."""
+    with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
+        asyncio.get_running_loop()
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
+
+
+class _AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """The body of a recorded answer, in its chunks, with what was raised at its end."""
+
+    def __init__(self, answer: Answer, end: Exception | None) -> None:
+        self._answer, self._end = answer, end
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._answer.chunks:
             yield chunk.data
-        if self._answer.ending == "cut":
-            raise transport_error(self._answer.failure, self._request)
+        if self._end is not None:
+            raise self._end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for data in self:
-            yield data
+        for chunk in self._answer.chunks:
+            yield chunk.data
+        if self._answer.ending == "cancelled":
+            await _let_go_on()
+        if self._end is not None:
+            raise self._end
 
     def close(self) -> None:
         return None

@@ -1,0 +1,147 @@
+"""The world of a replay: what the loop asked beside model and tools is answered from the fixture.
+
+An answer belongs to a lane, a kind and a key. What a call needs (consent, its check, its paths) is known
+by the id of the call; anything else recurs, too, and is given only after as many requests of its lane as
+it came after when it was recorded. That nothing was said is not recorded: it is what is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from agentobs import tracing
+from agentobs.records.canonical import canonical
+from agentobs.records.exchanges import AskKind, WorldExchange, WorldQuestion
+from agentobs.redaction import redact
+from agentobs.world import Abort, nobody
+from replay.fixture import RecordedAnswer
+
+SAID: tuple[AskKind, ...] = ("steering", "follow_up")
+"""Questions to which silence is an answer, and is not recorded."""
+OF_A_CALL: tuple[AskKind, ...] = ("consent", "check", "path")
+"""Questions about one tool call, whose id is their key."""
+
+WHY: dict[AskKind, str] = {
+    "consent": "the rules of permission, the mode or the tool's own settings are others than when it was recorded",
+    "check": "the tool has got a check of its own, or another one, since it was recorded",
+    "path": "the tool takes paths, or others, that it did not take when it was recorded",
+    "tool_set": "the tools that may be missing are others than when it was recorded",
+    "spent_today": "the budget of the day is another than when it was recorded",
+    "steering": "the agent looks for what was said elsewhere than when it was recorded",
+    "follow_up": "the agent would have stopped elsewhere than when it was recorded",
+    "abort": "the run was stopped there when it was recorded, and did not get there now",
+}
+"""The probable cause where such a question is not the recorded one."""
+
+PERMITTED = {"behaviour": "allow", "by": "person", "scope": "once", "reason": ""}
+"""The consent to a call that ran before there was any."""
+
+Asked = Callable[[str], int]
+"""Tells how many requests of a lane were asked so far."""
+
+
+class Answers:
+    """The recorded answers of the world, some of them given."""
+
+    def __init__(self, recorded: list[RecordedAnswer], asked: Asked) -> None:
+        """Take the answers of a fixture."""
+        self._left = list(recorded)
+        self._asked = asked
+        self.total = len(recorded)
+
+    @property
+    def left(self) -> list[RecordedAnswer]:
+        """The answers that were not asked for, in recorded order."""
+        return list(self._left)
+
+    def of(self, lane: str, question: WorldQuestion) -> RecordedAnswer | None:
+        """Return the recorded answer to a question by its lane, kind and key, without giving it."""
+        for answer in self._left:
+            known = answer.question
+            if (answer.lane, known.kind, known.key) != (lane, question.kind, clean(question.key)):
+                continue
+            if question.kind in OF_A_CALL or answer.after <= self._asked(lane):
+                return answer
+        return None
+
+    def give(self, answer: RecordedAnswer) -> Any:
+        """Give an answer, which is then spent."""
+        self._left.remove(answer)
+        return answer.answer
+
+    def told(self, exchange: WorldExchange) -> None:
+        """Note that the loop told where it was stopped."""
+        recorded = self.of(exchange.place.lane, exchange.question)
+        if exchange.question.kind == "abort" and recorded is not None:
+            self.give(recorded)
+
+    def stops(self, lane: str, point: str, count: int) -> bool:
+        """Return whether the run was stopped there when it was recorded."""
+        recorded = self.of(lane, WorldQuestion("abort", point))
+        if recorded is None or not isinstance(recorded.answer, dict):
+            return False
+        stopped = recorded.answer.get("count")
+        return isinstance(stopped, int) and count >= stopped
+
+
+class RecordedAbort(Abort):
+    """Stops a run where it was stopped when it was recorded, and nowhere else."""
+
+    def __init__(self, answers: Answers) -> None:
+        """Look into the recorded answers."""
+        super().__init__()
+        self._answers = answers
+        self._reached: set[str] = set()
+
+    def stop(self) -> None:
+        """Change nothing: the recording says where the run was stopped."""
+
+    def reached(self, point: str, count: int) -> bool:
+        """Return whether the run was stopped here; from then on it is, in that lane."""
+        lane = lane_here()
+        if lane not in self._reached and self._answers.stops(lane, point, count):
+            self._reached.add(lane)
+        return lane in self._reached
+
+    async def wait(self) -> None:
+        """Wait for ever: answers of a replay come at once, so that nothing needs to be interrupted."""
+        await asyncio.get_running_loop().create_future()
+
+
+async def unasked(question: WorldQuestion) -> Any:
+    """Answer as if nobody had been asked: for recordings of when calls just ran."""
+    match question.kind:
+        case "consent":
+            return dict(PERMITTED)
+        case "path":
+            return [{"path": path, "inside": True} for path in question.asked]
+        case _:
+            return await nobody(question)
+
+
+def lane_here() -> str:
+    """Return the lane of the caller."""
+    here = tracing.place()
+    return here.lane if here else "main"
+
+
+def same_question(recorded: WorldQuestion, came: WorldQuestion) -> bool:
+    """Return whether the same was asked, but for secrets, which were not recorded."""
+    old, new = canonical(meant(recorded)), canonical(meant(came))
+    return old == new or old == clean(new)
+
+
+def meant(question: WorldQuestion) -> Any:
+    """Return what is compared of a question: of consent neither our words nor the tool's name, which may change."""
+    match question.kind, question.asked:
+        case "consent", {"about": {"tool": _, **about}}:
+            return about
+        case _:
+            return question.asked
+
+
+def clean(text: str) -> str:
+    """Return text as it was recorded: without secrets."""
+    return redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")

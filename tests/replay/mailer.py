@@ -1,0 +1,108 @@
+"""An agent of our own loop that has to ask: for consent, for paths, for what is said meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anthropic import AsyncAnthropic
+
+import agentobs
+from agentobs.agent.asking import Consent, Inbox, Reply
+from agentobs.agent.events import Event, Result
+from agentobs.agent.loop import live_world, run
+from agentobs.agent.state import Options
+from agentobs.agent.tools import Tool, tool
+from agentobs.records.exchanges import Answer, Recording
+from agentobs.world import Abort
+from replay import Fixture
+from tests.provider_script import MODEL, call, streamed, text
+from tests.replay.agents import KEY, frozen, recorded
+
+On = Callable[["Mailer", Event], None]
+Person = Callable[["Mailer", Consent], Reply]
+
+
+def send(to: str, body: str = "") -> str:
+    """Send a mail."""
+    if to == "broken":
+        raise ConnectionError("no such server")
+    return f"sent to {to}"
+
+
+def save(path: str) -> str:
+    """Save the draft."""
+    return f"saved {path}"
+
+
+SEND = tool(send)
+LOOK = tool(read_only=True, name="look")(lambda: "two mails")
+SAVE = tool(paths=("path",), tool_class="edit")(save)
+FAX = tool(available=lambda: True, optional=True, name="fax")(lambda: "faxed")
+
+
+class Mailer:
+    """The agent, with switches for what a later version of it might do otherwise."""
+
+    def __init__(self, url: str | None = None, **changes: Any) -> None:
+        self.url = url
+        self.tools: Sequence[Tool] = changes.get("tools", (SEND, LOOK, SAVE))
+        self.options: dict[str, Any] = changes.get("options", {})
+        self._person: Person = changes.get("person", agrees)
+        self._on: On = changes.get("on", lambda agent, event: None)
+        self.inbox, self.abort = Inbox(), Abort()
+        self.events: list[Event] = []
+
+    def person(self, consent: Consent) -> Reply:
+        return self._person(self, consent)
+
+    async def answer(self, prompt: str) -> str:
+        """Answer one prompt and return the text."""
+        client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
+        world = live_world(
+            client, self.tools, person=self.person, inbox=self.inbox, abort=self.abort
+        )
+        options = Options(model=MODEL, max_tokens=99, **self.options)
+        with agentobs.session("mailer"):
+            running = run(prompt, world=world, options=options, tools=self.tools)
+            async with contextlib.aclosing(running) as events:
+                async for event in events:
+                    self.events.append(event)
+                    self._on(self, event)
+        last = self.events[-1]
+        assert isinstance(last, Result)
+        return f"{last.terminal_reason}: {last.text}"
+
+    def run(self, prompt: str = "Mail them.") -> str:
+        return asyncio.run(self.answer(prompt))
+
+
+def agrees(agent: Mailer, consent: Consent) -> Reply:
+    return Reply(allow=True)
+
+
+def mails(*to: str) -> list[Answer]:
+    """One turn that mails somebody, each call by itself in its order, and the end."""
+    calls = [call(number, "send", to=each) for number, each in enumerate(to, 1)]
+    return [streamed(text("Mailing."), *calls, number=1), streamed(text("Done."), number=2)]
+
+
+def made(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> tuple[Fixture, Mailer, str]:
+    """Record and freeze one run; return the fixture, the agent as it ran, and what it returned."""
+    recording, agent, told = once(tmp_path, given, **changes)
+    return frozen(tmp_path, recording, "mailer"), agent, told
+
+
+def once(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> tuple[Recording, Mailer, str]:
+    """Record one run; return the recording, the agent as it ran, and what it returned."""
+    agents: list[Mailer] = []
+    told: list[str] = []
+
+    def run_it(url: str) -> None:
+        agents.append(Mailer(url, **changes))
+        told.append(agents[0].run())
+
+    return recorded(tmp_path, run_it, given), agents[0], told[0]
