@@ -12,6 +12,8 @@ from anthropic import AsyncAnthropic
 from agentobs.agent.events import Message, Result
 from agentobs.agent.execution import live_tools
 from agentobs.agent.loop import live_world, run
+from agentobs.agent.permissions import Permissions
+from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools import declared
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
@@ -89,6 +91,7 @@ def _options(exchange: Exchange) -> Options:
         system=body.get("system"),
         stream=exchange.is_stream,
         max_retries=0,
+        permissions=Permissions(mode="bypassPermissions", bypass_confirmed=True),
         extra={key: value for key, value in body.items() if key not in ours},
     )
 
