@@ -160,13 +160,15 @@ def parse(data: bytes, where: str) -> Overlay:
     except UnicodeDecodeError as error:
         raise _bad(where, None, "not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+)", str(error))
-        line = int(found[1]) if found else None
+        place = re.search(r"\(at line (\d+)", str(error))
+        line = int(place[1]) if place else None
         raise _bad(where, line, f"no TOML: {str(error).partition(' (at')[0]}") from error
     except RecursionError as error:
         raise _bad(where, None, "nested too deeply") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A key that was mistyped is told before the one that is missing because of it.
+        found = error.errors(include_url=False)
+        first = min(found, key=lambda each: each["type"] != "extra_forbidden")
         raise _bad(where, _line_of(text, first["loc"]), _told(first)) from error
 
 

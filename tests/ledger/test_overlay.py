@@ -1,0 +1,213 @@
+"""The overlay and the user's own prices: what they change, how they are told apart, and what a typo says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import genai_prices
+import pytest
+
+from agentobs.errors import UsageError
+from agentobs.ledger import Context, PriceBook, book_of, in_force, resolve, use_home
+from agentobs.ledger.book import ENVIRONMENT, FILE, price_version
+from agentobs.ledger.overlay import parse
+
+SOURCE = 'source = "our contract"\nchecked = 2026-11-22\n'
+AT = 1_795_000_000_000_000_000
+"""2026-11-18."""
+
+
+def told(own: str, context: Context, prompt: int = 1) -> tuple[str, str, str, str | None]:
+    """Return (input, output, certainty, note) by a file of prices."""
+    unit = PriceBook(own.encode()).at(context, AT, prompt)
+    if unit.rates is None:
+        return "", "", unit.certainty, unit.note
+    return str(unit.rates.input), str(unit.rates.output), unit.certainty, unit.note
+
+
+def test_ours_is_dated_and_has_sources() -> None:
+    """Every entry of our own overlay names where it was read and when."""
+    [ours] = PriceBook().overlays()
+    entries = [*ours.price, *ours.factor, ours.web_search]
+    assert len(entries) > 5
+    for entry in entries:
+        assert entry is not None
+        assert "https://" in entry.source
+        assert entry.checked >= date(2026, 11, 1)
+
+
+def test_a_model_that_nobody_lists() -> None:
+    """The user's file gives it a price; factors such as that for batches hold for it, too."""
+    own = f'[[price]]\nmodels = ["my-model"]\ninput = 1.5\noutput = 2\n{SOURCE}'
+    assert told(own, Context("my-model")) == ("1.5", "2", "exact", "from our contract")
+    assert told(own, Context("my-model", "batch")) == (
+        "0.75", "1.0", "exact", "from our contract; times 0.5 (batch)",
+    )  # fmt: skip
+    assert told(own, Context("other-model")) == ("", "", "unknown_model", None)
+
+
+def test_a_price_takes_the_place_of_what_is_listed() -> None:
+    """One without a context replaces the standard price and the listed batch price; the classes that it does not
+    name stay. One for a context holds there alone."""  # fmt: skip
+    plain = f'[[price]]\nmodels = ["claude-opus-5-5"]\ninput = 3\n{SOURCE}'
+    assert told(plain, Context("claude-opus-5-5-20260922")) == (
+        "3",
+        "20",
+        "exact",
+        "from our contract",
+    )
+    assert told(plain, Context("claude-opus-5-5", "batch"))[:2] == ("1.5", "10.0")
+    fast = plain.replace("input = 3", 'speed = "fast"\ninput = 9')
+    assert told(fast, Context("claude-opus-5-5")) == ("4", "20", "exact", None)
+    assert told(fast, Context("claude-opus-5-5", None, None, "fast"))[:2] == ("9", "40")
+    both = plain.replace(
+        "input = 3", 'speed = "fast"\nservice_tier = "batch"\ninput = 5\noutput = 6'
+    )
+    assert told(both, Context("claude-opus-5-5", "batch", None, "fast")) == (
+        "5", "6", "exact", "from our contract",
+    )  # fmt: skip
+
+
+def test_a_price_has_days_and_sizes() -> None:
+    """`since`, `until` and `prompt_tokens_above` say when it holds; around it stays what is listed."""
+    own = (
+        '[[price]]\nmodels = ["claude-opus-5-5"]\nsince = 2026-11-01\nuntil = 2026-12-01\n'
+        f"prompt_tokens_above = 1000\ninput = 7\n{SOURCE}"
+    )
+    found = PriceBook(own.encode()).resolve(Context("claude-opus-5-5"))
+    assert [(unit.valid_from_ns // 86_400_000_000_000, unit.prompt_tokens_from, str(unit.rates and unit.rates.input))
+            for unit in found if unit.valid_from_ns >= 20_000 * 86_400_000_000_000] == [
+        (20_740, 0, "4"), (20_740, 1001, "4"), (20_758, 0, "4"), (20_758, 1001, "7"), (20_788, 0, "4"),
+        (20_788, 1001, "4"),
+    ]  # fmt: skip
+
+
+def test_a_factor_multiplies_all_token_prices() -> None:
+    """A discount of the user's; one that has the name of an earlier factor takes its place."""
+    discount = f'[[factor]]\nname = "discount"\ntimes = 0.9\n{SOURCE}'
+    assert told(discount, Context("claude-opus-5-5"))[:3] == ("3.6", "18.0", "exact")
+    at_home = f'[[factor]]\nname = "us"\ninference_geo = "us"\ntimes = 1\n{SOURCE}'
+    assert told(at_home, Context("claude-opus-5-5", None, "us"))[:3] == ("4", "20", "exact")
+    fine = discount.replace("0.9", "0.333333")
+    unit = PriceBook(fine.encode()).at(Context("claude-haiku-5-5"), AT, 1)
+    assert unit.rates is not None
+    assert str(unit.rates.cache_write_5m) == "0.041667"
+    assert (unit.certainty, unit.note) == (
+        "estimated",
+        "times 0.333333 (discount); rounded to 6 digits",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("[[price]]\nmodels = [\"a\"]\ninputt = 3\n" + SOURCE, 3, "inputt is no key here; expected one of"),
+        ("[[price]]\nmodels = [\"a\"]\n" + SOURCE + "\n[[price]]\nmodel = [\"a\"]\n" + SOURCE, 7, "model is no key"),
+        ("[[prise]]\nmodels = [\"a\"]\n", 1, "prise is no key here; expected one of price, factor, web_search"),
+        ("[[price]]\nmodels = [\"a\"]\ninput = \"3\"\n" + SOURCE, 3, "input is '3'; expected a number without quotes"),
+        ("[[price]]\nmodels = [\"a\"]\ninput = -3\n" + SOURCE, 3, "greater than or equal to 0"),
+        ("[[price]]\nmodels = [\"a\"]\ninput = 0.12345678\n" + SOURCE, 3, "no more than 6 decimal places"),
+        ("[[price]]\nmodels = [\"a\"]\ninput = nan\n" + SOURCE, 3, "input is"),
+        ("[[price]]\nmodels = [\"a\"]\ninput = 1e400\n" + SOURCE, 3, "input is"),
+        ("[[price]]\nmodels = \"a\"\n" + SOURCE, 2, "models is 'a'; expected otherwise: input should be a valid list"),
+        ("[[price]]\nmodels = [1]\n" + SOURCE, 2, "string"),
+        ("[[price]]\nmodels = [\"a\"]\nsince = \"yesterday\"\n" + SOURCE, 3, "since is 'yesterday'"),
+        ("[[price]]\nmodels = [\"a\"]\nsince = 2026-02-02\nuntil = 2026-01-01\n" + SOURCE, 1, "since must be before"),
+        ("# prices\n\n[[price]]\nmodels = [\"a\"]\nchecked = 2026-11-22\n", 3, "source is missing"),
+        ("[[factor]]\nname = \"x\"\n" + SOURCE, 1, "times is missing"),
+        ("[web_search]\nusd_per_thousand = true\n" + SOURCE, 2, "usd_per_thousand is True"),
+        ("[[price]]\nmodels = [\"a\"\ninput = 3\n", 3, "no TOML"),
+        ("price = 3\n", 1, "price is 3"),
+    ],
+)  # fmt: skip
+def test_a_typo(text: str, line: int, words: str) -> None:
+    """It is one error: which file and line, what was found, and what was expected."""
+    with pytest.raises(UsageError) as caught:
+        parse(text.encode(), "prices.toml")
+    assert caught.value.where == f"prices.toml, line {line}"
+    assert words in caught.value.found
+    assert caught.value.todo
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00", b"[" * 100_000])
+def test_what_is_no_text(data: bytes) -> None:
+    """Bytes that are no TOML at all are one error, too."""
+    with pytest.raises(UsageError):
+        parse(data, "prices.toml")
+
+
+def test_versions_tell_which_prices_were_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version names genai-prices, our overlay, and the user's file; the environment goes before the home."""
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    plain = book_of(tmp_path)
+    assert plain is book_of(None)
+    assert plain.version.startswith(f"{genai_prices.__version__}+")
+    (tmp_path / FILE).write_text(f'[[factor]]\nname = "a"\ntimes = 0.9\n{SOURCE}')
+    own = book_of(tmp_path)
+    assert own.version.startswith(f"{plain.version}+")
+    other = tmp_path / "other.toml"
+    other.write_text("")
+    monkeypatch.setenv(ENVIRONMENT, str(other))
+    assert book_of(tmp_path).version not in (own.version, plain.version)
+    other.unlink()
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        book_of(tmp_path)
+    assert caught.value.where == str(other)
+
+
+def test_an_agent_does_not_fall_over_a_typo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a running agent's own prices are no good that is said once, and the listed ones hold."""
+    path = tmp_path / FILE
+    path.write_text("[[price]]\nmodel = 3\n")
+    monkeypatch.setenv(ENVIRONMENT, str(path))
+    use_home(tmp_path)
+    try:
+        with pytest.warns(
+            RuntimeWarning, match=r"own prices are left out: .*toml, line 2: model is no key"
+        ):
+            found = resolve(Context("claude-opus-5-5"))
+        assert found[-1].rates is not None
+        assert found[-1].rates.input == Decimal(4)
+        assert price_version() == PriceBook().version
+    finally:
+        monkeypatch.undo()
+        in_force.cache_clear()
+
+
+def test_prices_never_come_from_the_network() -> None:
+    """No socket is opened to price a call, and switching the updater of genai-prices on changes no price of ours."""
+    code = """
+import socket
+def refuse(*args, **kwargs):
+    raise AssertionError("a socket was opened")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = socket.create_connection = refuse
+from genai_prices.data_snapshot import DataSnapshot, set_custom_snapshot
+set_custom_snapshot(DataSnapshot(providers=[], from_auto_update=True))
+from agentobs.ledger import Context, Meter, resolve
+meter = Meter()
+meter.add("claude-opus-5-5", {"input_tokens": 1000000, "output_tokens": 0}, 1795000000 * 10**9)
+print(meter.total().usd)
+import sys, threading
+print([n for n in sys.modules if n == "genai_prices.update_prices" and threading.active_count() > 1])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout == "4.000000000000\n[]\n"
+    assert socket.socket.connect is not None
+
+
+def test_a_cloud_platforms_name_is_an_estimate() -> None:
+    """The model is known, but the platform bills by a list of its own: taken as the provider's, and told so."""
+    found = told("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
+    assert found == ("3", "15", "estimated", "the listed price of claude-sonnet-4-5")
