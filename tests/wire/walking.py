@@ -13,9 +13,8 @@ from agentobs.agent.events import Message, Result
 from agentobs.agent.execution import live_tools
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.permissions import Permissions
-from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation, Options
-from agentobs.agent.tools import declared
+from agentobs.agent.tools import Tool, declared
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from tests.wire.corpus import Exchange, WireFile, blocks, continued
 
@@ -67,9 +66,13 @@ async def _run(
     client: AsyncAnthropic, prompt: Any, path: Sequence[Exchange], first: int, talk: Conversation
 ) -> tuple[int, bool]:
     """Run the loop on a prompt, until it ends or has heard the last recorded answer."""
-    tools = [declared(declaration, dict) for declaration in path[first].tools]
     world = replace(live_world(client), run_tool=_recorded_results(path))
     heard, failed = 0, False
+
+    def tools() -> list[Tool]:
+        """Those of the request that comes next: clients change them between turns."""
+        return [declared(declaration, dict) for declaration in path[first + heard].tools]
+
     running = run(
         prompt, world=world, options=_options(path[first]), tools=tools, conversation=talk
     )
