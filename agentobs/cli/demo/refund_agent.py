@@ -3,7 +3,7 @@
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.agent import Options, complete, live_world, tool
+from agentobs.agent import Options, Permissions, Rule, complete, live_world, tool
 
 ORDERS = {"A-17": {"status": "shipped", "carrier": "DHL", "total": "41,90", "currency": "EUR"}}
 
@@ -28,7 +28,7 @@ def lookup_policy(carrier: str) -> str:
     return f"{carrier}: lost parcels are refunded in full within 30 days."
 
 
-@tool
+@tool(needs_permission=False)
 def issue_refund(order_id: str, amount: str) -> str:
     """Refund an amount to the customer.
 
@@ -51,6 +51,7 @@ async def answer(prompt: str) -> str:
         model="claude-sonnet-5",
         max_tokens=1024,
         system="You refund orders. Look everything up before you act.",
+        permissions=Permissions(rules=(Rule.parse("issue_refund", "allow", "project"),)),
     )
     result = await complete(prompt, world=live_world(client, TOOLS), tools=TOOLS, options=options)
     if "could not" in result.text:
