@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentobs.recording.kept import keep_result
     from agentobs.recording.session import Session, fail, record, session, stop_recorder
     from agentobs.store.database import connect, query
+    from agentobs.store.spending import spent_today
 
 _HOMES = {
     "Session": "agentobs.recording.session",
@@ -23,6 +24,7 @@ _HOMES = {
     "stop_recorder": "agentobs.recording.session",
     "connect": "agentobs.store.database",
     "query": "agentobs.store.database",
+    "spent_today": "agentobs.store.spending",
 }
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "query",
     "record",
     "session",
+    "spent_today",
     "stop_recorder",
 ]
 

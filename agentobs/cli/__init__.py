@@ -22,7 +22,12 @@ _COMMANDS = {
     ),
     "sessions": ("agentobs.cli.look", "List recorded sessions, the newest first."),
     "show": ("agentobs.cli.look", "Show one session: turns, tools, money, where the time went."),
-    "cost": ("agentobs.cli.look", "Show what was spent, by model, session or day."),
+    "cost": (
+        "agentobs.cli.cost",
+        "Show what was spent, by model, session, day, agent or source; reconcile with the invoice.",
+    ),
+    "reprice": ("agentobs.cli.cost", "Price stored calls again with other prices: a what-if."),
+    "cache": ("agentobs.cli.cost", "Show what caching saved, and what misses wasted and why."),
     "sql": ("agentobs.cli.look", "Ask the store in SQL, read-only."),
     "freeze": ("agentobs.cli.again", "Make a recorded session a fixture and a test."),
     "replay": (

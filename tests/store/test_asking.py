@@ -29,16 +29,25 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyC
 def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnection) -> None:
     """Each named query begins with its question and runs without any parameter."""
     assert query_names() == [
+        "cache_by_session",
+        "cache_efficiency",
+        "cache_misses",
+        "cost_by_agent",
         "cost_by_day",
         "cost_by_model",
         "cost_by_session",
+        "cost_by_source",
+        "costs_not_exact",
         "last_failed",
         "session_segments",
         "session_timeline",
         "session_turns",
         "sessions",
         "slowest_requests",
+        "spent_today",
         "tool_latency",
+        "unpriced_models",
+        "usage_by_model_day",
     ]
     for name in query_names():
         first = query_text(name).partition("\n")[0]
@@ -79,7 +88,7 @@ def test_a_query_that_is_not_there(asked: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(UsageError) as refused:
         named(asked, "cost_by_modell")
     assert str(refused.value) == (
-        "cost_by_modell: no query of that name. Did you mean cost_by_model or cost_by_day or cost_by_session."
+        "cost_by_modell: no query of that name. Did you mean cost_by_model or cost_by_day or cost_by_source."
     )
     with pytest.raises(UsageError) as refused:
         named(asked, "sessions", limits=1)

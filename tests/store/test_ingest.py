@@ -63,6 +63,7 @@ def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
             "interaction_ends": 6,
             "attempts": 6,
             "usage": 6,
+            "prefixes": 0,
             "tool_uses": 0,
             "tool_results": 0,
             "permissions": 0,

@@ -253,9 +253,9 @@ def test_certainty_is_carried_to_the_sum(tmp_path: Path) -> None:
     )
     with connect(home) as connection:
         rows = named(connection, "cost_by_model").fetchall()
-        assert [(row[0], row[1], *row[7:11]) for row in rows] == [
-            (MODEL, 3, 1, 1, 1, 0),
-            ("nobody", 1, 0, 0, 0, 1),
+        assert [(row[0], row[1], *row[7:12]) for row in rows] == [
+            (MODEL, 3, "estimated", 1, 1, 1, 0),
+            ("nobody", 1, "unknown_model", 0, 0, 0, 1),
         ]
         assert rows[1][6] is None
 

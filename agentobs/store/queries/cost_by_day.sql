@@ -1,6 +1,8 @@
 -- What did each day cost?
 --
--- $since_ns: only calls sent then or later, or NULL. Days are those of UTC.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
+-- then, or NULL.
+-- Days are those of UTC.
 SELECT
     sent_at::DATE AS day,
     count(*) AS calls,
@@ -9,6 +11,12 @@ SELECT
     sum(cache_read_tokens) AS cache_read_tokens,
     sum(cache_write_tokens) AS cache_write_tokens,
     sum(cost_usd) AS cost_usd,
+    CASE
+        WHEN count(cost_usd) = 0 THEN 'unknown_model'
+        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+        ELSE 'exact'
+    END AS cost_status,
     count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
     count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
     count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -22,6 +30,9 @@ SELECT
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
 FROM costs
-WHERE $since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT
+WHERE
+    ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
 GROUP BY day
 ORDER BY day DESC;

@@ -1,6 +1,7 @@
--- What did each session cost, dearest first?
+-- What did each session cost, its sub-agents included, dearest first?
 --
--- $since_ns: only calls sent then or later, or NULL. $limit: at most so many sessions, or NULL for all.
+-- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many
+-- sessions, or NULL for all.
 WITH spent AS (
     SELECT
         session_id,
@@ -10,6 +11,12 @@ WITH spent AS (
         sum(cache_read_tokens) AS cache_read_tokens,
         sum(cache_write_tokens) AS cache_write_tokens,
         sum(cost_usd) AS cost_usd,
+        CASE
+            WHEN count(cost_usd) = 0 THEN 'unknown_model'
+            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+            ELSE 'exact'
+        END AS cost_status,
         count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
         count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
         count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -23,7 +30,9 @@ WITH spent AS (
         sum(cache_write_1h_usd) AS cache_write_1h_usd,
         sum(server_tools_usd) AS server_tools_usd
     FROM costs
-    WHERE $since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT
+    WHERE
+        ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+        AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
     GROUP BY session_id
 ), named AS (
     SELECT session_id, arg_min(name, started_ns) AS name, min(started_ns) AS started_ns

@@ -17,7 +17,11 @@ WITH each_price AS (
     SELECT
         *,
         -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
-        input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens
+        input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens,
+        CASE
+            WHEN certainty = 'exact' AND (code_execution_requests > 0 OR cardinality(server_requests) > 0) THEN 'lower_bound'
+            ELSE certainty
+        END AS counts_status
     FROM (
         SELECT * FROM usage WHERE billed AND batch_result_id IS NULL
         UNION ALL
@@ -85,9 +89,9 @@ SELECT
     CASE
         WHEN price_certainty IS NULL THEN 'unpriced'
         WHEN price_certainty <> 'exact' THEN price_certainty
-        WHEN certainty = 'exact' AND (code_execution_requests > 0 OR cardinality(server_requests) > 0) THEN 'lower_bound'
-        ELSE certainty
+        ELSE counts_status
     END AS cost_status,
+    counts_status,
     price_version,
     input_usd_each,
     output_usd_each,
@@ -123,7 +127,8 @@ COMMENT ON COLUMN costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes fo
 COMMENT ON COLUMN costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
 COMMENT ON COLUMN costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
 COMMENT ON COLUMN costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, or the provider ran something that has no price here; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
-COMMENT ON COLUMN costs.price_version IS 'The version of genai-prices that was asked.';
+COMMENT ON COLUMN costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
+COMMENT ON COLUMN costs.price_version IS 'The version of the prices that were asked.';
 COMMENT ON COLUMN costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
 COMMENT ON COLUMN costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
 COMMENT ON COLUMN costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';

@@ -46,8 +46,9 @@ COMMENT ON COLUMN call_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writ
 COMMENT ON COLUMN call_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN call_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
 COMMENT ON COLUMN call_costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
-COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts; `estimated`: see prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
-COMMENT ON COLUMN call_costs.price_version IS 'The version of genai-prices that was asked.';
+COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, or the provider ran something that has no price here; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN call_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
+COMMENT ON COLUMN call_costs.price_version IS 'The version of the prices that were asked.';
 COMMENT ON COLUMN call_costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
 COMMENT ON COLUMN call_costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
 COMMENT ON COLUMN call_costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';

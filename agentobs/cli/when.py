@@ -1,0 +1,43 @@
+"""Points in time as people type them: `7d`, `2026-11-01`, `2026-11-01T12:30`, all in UTC."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from agentobs import world
+
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+
+
+class When(click.ParamType[int]):
+    """An instant in nanoseconds since 1970."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the instant that was typed."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if ago := _AGO.fullmatch(text):
+            return world.now() - int(ago[1]) * _SECONDS[ago[2]] * 1_000_000_000
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is no time: say how long ago (30m, 12h, 7d, 2w) or a day in UTC (2026-11-01, "
+                "2026-11-01T12:30)",
+                param,
+                ctx,
+            )
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds) * 1000
+
+
+WHEN = When()

@@ -1,0 +1,58 @@
+-- What did caching save each session, what did misses waste, and which lifetime would have cost less?
+--
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only sessions whose last call was sent then or
+-- later, and before then, or NULL. $limit: at most so many sessions, or NULL for all.
+WITH wanted AS (
+    SELECT session_id, max(at_ns) AS last_ns
+    FROM usage
+    WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+    GROUP BY session_id
+    HAVING
+        ($since_ns::BIGINT IS NULL OR last_ns >= $since_ns::BIGINT)
+        AND ($until_ns::BIGINT IS NULL OR last_ns < $until_ns::BIGINT)
+), wasted AS (
+    SELECT
+        session_id,
+        count(*) AS misses,
+        sum(missed_tokens) AS missed_tokens,
+        sum(wasted_usd) AS wasted_usd,
+        mode(reason ORDER BY reason) AS usual_reason
+    FROM cache_misses
+    WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+    GROUP BY session_id
+), named AS (
+    SELECT session_id, arg_min(name, started_ns) AS name
+    FROM session_starts
+    GROUP BY session_id
+)
+SELECT
+    wanted.session_id,
+    named.name,
+    efficiency.calls,
+    efficiency.input_tokens,
+    efficiency.cache_read_tokens,
+    efficiency.cache_write_tokens,
+    efficiency.hit_ratio,
+    efficiency.read_saved_usd,
+    efficiency.write_premium_usd,
+    efficiency.saved_usd,
+    coalesce(wasted.misses, 0) AS misses,
+    coalesce(wasted.missed_tokens, 0) AS missed_tokens,
+    coalesce(wasted.wasted_usd, CASE WHEN wasted.misses IS NULL THEN 0 END) AS wasted_usd,
+    wasted.usual_reason,
+    lifetimes.gaps_over_5m,
+    lifetimes.gaps_over_1h,
+    lifetimes.cache_usd,
+    lifetimes.cache_5m_usd,
+    lifetimes.cache_1h_usd,
+    lifetimes.better,
+    efficiency.cost_usd,
+    efficiency.cost_status,
+    efficiency.unpriced_calls
+FROM wanted
+JOIN cache_efficiency AS efficiency ON wanted.session_id = efficiency.session_id
+LEFT JOIN wasted ON wanted.session_id = wasted.session_id
+LEFT JOIN cache_lifetimes AS lifetimes ON wanted.session_id = lifetimes.session_id
+LEFT JOIN named ON wanted.session_id = named.session_id
+ORDER BY efficiency.cost_usd DESC NULLS LAST, wanted.session_id
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

@@ -1,0 +1,11 @@
+-- Which models have no price, and how many calls do they have?
+--
+-- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL.
+SELECT model, count(*) AS calls
+FROM costs
+WHERE
+    cost_usd IS NULL
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
+GROUP BY model
+ORDER BY calls DESC, model;

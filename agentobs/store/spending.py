@@ -1,0 +1,84 @@
+"""Spending: what was spent since an instant, by all processes of a home, for budgets that last a day.
+
+Cheap enough to ask before each call of a model: an answer is kept for `FRESH_SECONDS`. How late it can be is
+that, and what the recorders have not written yet (at most a fraction of a second). What this process spends
+itself is known at once from its own meter; the store adds what others spend.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from decimal import Decimal
+
+import duckdb
+
+from agentobs import world
+from agentobs.errors import AgentobsError, say_once
+from agentobs.recording.home import Home, existing_home
+from agentobs.store.asking import named
+from agentobs.store.database import connect
+
+FRESH_SECONDS = 2.0
+"""How long an answer is kept. To ask anew takes some 50 ms on a small store (November 2026)."""
+
+_DAY_NS = 86_400_000_000_000
+
+
+@dataclass(slots=True)
+class _Known:
+    since_ns: int
+    asked_ns: int
+    answer: tuple[Decimal, int]
+
+
+_known: dict[str, _Known] = {}
+_lock = threading.Lock()
+
+
+def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> tuple[Decimal, int]:
+    """Return the dollars spent since an instant, and how many calls are not exact, live recordings included.
+
+    Calls without a price are among those that are not exact; nothing stands for them in the dollars.
+
+    Args:
+        since_ns: calls sent then or later count, nanoseconds since 1970.
+        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+
+    Raises:
+        HomeError: there are no recordings at that place.
+        ForeignError: the file in the place of the store is not ours, or of a newer version.
+    """
+    place = home if isinstance(home, Home) else existing_home(home)
+    with _lock:
+        key = str(place.path)
+        known, now = _known.get(key), world.monotonic()
+        if known and known.since_ns == since_ns and now - known.asked_ns < FRESH_SECONDS * 1e9:
+            return known.answer
+        # The first question brings the published file up to date where that is due; later ones read the tail.
+        with connect(place, ingest=known is None) as connection:
+            row = named(connection, "spent_today", since_ns=since_ns).fetchone()
+        answer = (row[0], row[1]) if row else (Decimal(0), 0)
+        _known[key] = _Known(since_ns, now, answer)
+        return answer
+
+
+def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:
+    """Return the dollars spent today (UTC) by all processes of a home; 0 where nothing was recorded.
+
+    For budgets: it raises nothing. Where the store cannot be asked, that is said once, and the last answer of
+    today stands.
+    """
+    now_ns = world.now()
+    since_ns = now_ns - now_ns % _DAY_NS
+    try:
+        place = home if isinstance(home, Home) else existing_home(home)
+    except AgentobsError:
+        return Decimal(0)
+    try:
+        return spent(since_ns, place)[0]
+    except (AgentobsError, OSError, duckdb.Error) as error:
+        say_once(f"what was spent today is not known: {error}", about=f"spending of {place.path}")
+        known = _known.get(str(place.path))
+        return known.answer[0] if known and known.since_ns == since_ns else Decimal(0)
