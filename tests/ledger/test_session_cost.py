@@ -1,0 +1,146 @@
+"""`session.cost()`: what a session has spent, live and in process, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import Anthropic, APIError, AsyncAnthropic
+
+import agentobs
+from agentobs.ledger import Spent
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from tests.provider_script import cut, script, streamed, text
+
+ASK: dict[str, Any] = {
+    "model": "claude-sonnet-5",
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "x"}],
+}
+KEY = "sk-ant-api03-one-more-key-for-the-tests-0123"
+ONE = Decimal("0.0000906")
+"""10 tokens of input, 3 read from the cache and 7 of output, at 2, 0.20 and 10 dollars a million."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    yield tmp_path / "home"
+    agentobs.stop_recorder()
+
+
+def ask(client: Anthropic) -> None:
+    list(client.messages.create(**ASK, stream=True))
+
+
+def spent(session: agentobs.Session) -> Spent:
+    found = session.cost()
+    assert found is not None
+    return found
+
+
+def test_what_a_session_spent(home: Path) -> None:
+    """It grows call by call, by model and part, and stays when the session has ended; sessions do not mix."""
+    answers = script(*[streamed(text("ok"))] * 4)
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        with agentobs.session("first") as first:
+            assert (spent(first).usd, spent(first).calls) == (Decimal(0), 0)
+            ask(client)
+            assert spent(first).usd == ONE
+            ask(client)
+            assert spent(first).usd == 2 * ONE
+        with agentobs.session("second") as second:
+            ask(client)
+        ask(client)
+        assert (spent(first).usd, spent(second).usd) == (2 * ONE, ONE)
+    found = spent(second)
+    assert (found.status, found.calls, found.calls_not_exact) == ("exact", 1, 0)
+    assert found.by_model["claude-sonnet-5"].usd == ONE
+    assert found.usd_by_part == {
+        "input": Decimal("0.00002"), "output": Decimal("0.00007"), "cache_read": Decimal("0.0000006"),
+        "cache_write_5m": 0, "cache_write_1h": 0, "server_tools": 0,
+    }  # fmt: skip
+    with agentobs.connect(home) as connection:
+        stored = connection.execute(
+            "SELECT name, cost_usd FROM sessions WHERE name <> 'process' ORDER BY started_at"
+        )
+        assert stored.fetchall() == [("first", 2 * ONE), ("second", ONE)]
+
+
+def test_a_try_that_failed_after_it_used_tokens_counts(home: Path) -> None:
+    """It is a lower bound, beside the try that succeeded."""
+    answers = script(cut(streamed(text("ok")), 1), streamed(text("ok")))
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        with agentobs.session("retried") as session:
+            with pytest.raises((APIError, httpx2.TransportError)):
+                ask(client)
+            ask(client)
+        found = spent(session)
+    assert found.usd == ONE + Decimal("0.0000306")
+    assert (found.status, found.uncertain) == ("lower_bound", {"lower_bound": 1})
+
+
+async def _in_a_loop(url: str) -> list[Decimal | None]:
+    client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url))
+    read = []
+    async with agentobs.session("async") as session:
+        for _ in range(2):
+            async with client.messages.stream(**ASK) as stream:
+                await stream.get_final_message()
+        for _ in range(200):  # a reading waits a moment only; what is slower is in the next one
+            read.append(spent(session).usd)
+            if read[-1] == 2 * ONE:
+                break
+    return read
+
+
+def test_it_can_be_read_in_an_event_loop(home: Path) -> None:
+    """Each reading is as much as the last or more, and it comes to what was spent."""
+    answers = script(*[streamed(text("ok"))] * 2)
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        read = asyncio.run(_in_a_loop(provider.url))
+    assert read[-1] == 2 * ONE
+    assert read == sorted(read, key=lambda usd: usd or Decimal(0))
+
+
+def test_a_forked_process_counts_its_own(home: Path) -> None:
+    """In a child the session goes on from what the parent had spent; the parent's sum stays its own."""
+    answers = script(*[streamed(text("ok"))] * 3)
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        with agentobs.session("forked") as session:
+            ask(client)
+            assert spent(session).usd == ONE
+            reader, writer = os.pipe()
+            if (child := os.fork()) == 0:
+                try:
+                    ask(Anthropic(api_key=KEY, base_url=provider.url, http_client=client._client))
+                    os.write(writer, json.dumps(str(spent(session).usd)).encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            assert Decimal(json.loads(os.read(reader, 100))) == 2 * ONE
+            assert spent(session).usd == ONE
+
+
+def test_what_is_not_recorded_has_no_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the home cannot be used the answer is None, not 0."""
+    agentobs.stop_recorder()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "file"))
+    with (
+        pytest.warns(RuntimeWarning, match="not recording"),
+        agentobs.session("nowhere") as session,
+    ):
+        assert session.cost() is None
+    agentobs.stop_recorder()
