@@ -44,7 +44,11 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     if _asks_each_time(asked):
         reason = "A person has allowed this call, once: a rule wants it asked each time." + words
         return _answered(asked, "allow", reason), None
-    grant = Rule("allow", call.tool, EXACT + exact(call), "session")
+    own = exact(call)
+    if own is None:
+        reason = "A person has allowed this call, once: nothing tells it from others." + words
+        return _answered(asked, "allow", reason), None
+    grant = Rule("allow", call.tool, EXACT + own, "session")
     reason = "A person has allowed this call for the rest of the session." + words
     return Decision("allow", "person", "session", grant, reason, "person"), grant
 

@@ -6,11 +6,12 @@ at last the mode. Nothing later undoes what came earlier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentobs.agent.permissions.hosts import blocked_host, blocked_in_text, is_url
+from agentobs.agent.permissions.hosts import Match, blocked_host, blocked_in_text, is_url
 from agentobs.agent.permissions.matching import Sight, allowing, forbids
 from agentobs.agent.permissions.modes import Mode, changes_nothing, unruled
 from agentobs.agent.permissions.permissions import Permissions, is_stripped
@@ -37,6 +38,10 @@ class Decision:
     resolver: Resolver
 
 
+_Matches = Sequence[tuple[Rule, Match]]
+"""The rules that deny or ask, in their order, and whether each means the call."""
+
+
 def decide(call: Call, permissions: Permissions, *, over_budget: bool = False) -> Decision:
     """Return what shall happen to a call.
 
@@ -47,16 +52,21 @@ def decide(call: Call, permissions: Permissions, *, over_budget: bool = False) -
     """
     sight = Sight.of(call)
     mode = permissions.mode
-    rules = order(permissions.rules)
-    denying = [rule for rule in rules if rule.behaviour == "deny"]
+    rules = _ordered(permissions.rules)
+    matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behaviour != "allow"]
     return (
         _unsafe(call, permissions.blocked_hosts, over_budget)
-        or _denied(denying, sight)
+        or _denied(matches)
         or _unplanned(call, mode)
-        or _asked(denying + [rule for rule in rules if rule.behaviour == "ask"], sight, mode)
+        or _asked(matches, mode)
         or _allowed(rules, sight, mode)
         or _by_mode(sight, mode)
     )
+
+
+@functools.lru_cache(maxsize=16)
+def _ordered(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return tuple(order(rules))
 
 
 def _unsafe(call: Call, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
@@ -91,8 +101,9 @@ def _is_inside(path: ResolvedPath) -> bool:
     return path.inside is True and ".." not in path.path.split("/") and "\0" not in path.path
 
 
-def _denied(rules: Iterable[Rule], sight: Sight) -> Decision | None:
-    rule = next((rule for rule in rules if forbids(rule, sight) == "yes"), None)
+def _denied(matches: _Matches) -> Decision | None:
+    sure = (rule for rule, match in matches if match == "yes" and rule.behaviour == "deny")
+    rule = next(sure, None)
     if rule is None:
         return None
     return _ruled("deny", rule, f"{_named(rule)} denies this call. Do not try to get around it.")
@@ -108,9 +119,8 @@ def _unplanned(call: Call, mode: Mode) -> Decision | None:
     )
 
 
-def _asked(rules: Iterable[Rule], sight: Sight, mode: Mode) -> Decision | None:
+def _asked(matches: _Matches, mode: Mode) -> Decision | None:
     """Ask where a rule to ask matches, or where a rule to ask or deny may match."""
-    matches = [(rule, forbids(rule, sight)) for rule in rules]
     sure = next((rule for rule, match in matches if match == "yes"), None)
     unsure = next((rule for rule, match in matches if match == "doubt"), None)
     rule = sure or unsure

@@ -6,6 +6,7 @@ Programs read some of them differently, so a host stands here for every reading 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import unicodedata
@@ -27,6 +28,7 @@ _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 _NAME_IN_TEXT = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\s'\"<>|;&()`,=@/\[\]{}$!#?*\\:]+")
 
 
+@functools.lru_cache(maxsize=1024)
 def readings(host: str) -> frozenset[str]:
     """Return every name and address that a host, or a URL's host, may be taken for; none if it is no host."""
     found: set[str] = set()
@@ -257,6 +259,7 @@ def _fits(pattern: str, reading: str) -> bool:
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+@functools.lru_cache(maxsize=1024)
 def _network(pattern: str) -> _Network | None:
     if not re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", pattern):
         return None

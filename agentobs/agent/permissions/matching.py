@@ -30,7 +30,10 @@ from agentobs.agent.permissions.globs import (
 )
 from agentobs.agent.permissions.hosts import Match, host_fits, host_may_fit, readings, url_fits
 from agentobs.agent.permissions.rules import Call, Rule, exact
-from agentobs.agent.permissions.shell import Form, Reading, read_command
+from agentobs.agent.permissions.shell import Reading, read_command
+
+_EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
+"""A word of nothing but unknown values, with a blank beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,21 @@ class Sight:
     call: Call
     reading: Reading | None
     """The commands of a shell's call."""
+    written: tuple[str, ...] = ()
+    """Every form of every command as it is written, the whole text among them."""
+    known: tuple[str, ...] = ()
+    """The same with holes, each of which takes the blank beside it where a word may be nothing."""
 
     @classmethod
     def of(cls, call: Call) -> Sight:
         """Look at a call."""
-        is_command = call.tool_class == "shell" and call.subject is not None
-        return cls(call, read_command(call.subject or "") if is_command else None)
+        if call.tool_class != "shell" or call.subject is None:
+            return cls(call, None)
+        reading = read_command(call.subject)
+        forms = [form for part in reading.parts for form in (part.form, *part.hidden)]
+        written = dict.fromkeys([call.subject.strip(), *(form.written for form in forms)])
+        known = dict.fromkeys(_EMPTY.sub(HOLE, form.known.replace(GAP, " ")) for form in forms)
+        return cls(call, reading, tuple(written), tuple(known))
 
     @property
     def doubt(self) -> str | None:
@@ -54,8 +66,14 @@ class Sight:
 
 
 def names(rule: Rule, call: Call) -> bool:
-    """Return whether a rule is about the call's tool, under its name or an older one."""
-    return any(fits(rule.tool, name) for name in (call.tool, *call.aliases))
+    """Return whether a rule is about the call's tool, under its name or an older one.
+
+    To allow, a rule must write the name as it is. A rule that forbids holds in other capitals, too.
+    """
+    tools = (call.tool, *call.aliases)
+    if rule.behaviour == "allow":
+        return any(fits(rule.tool, name) for name in tools)
+    return any(fits(rule.tool.lower(), name.lower()) for name in tools)
 
 
 def forbids(rule: Rule, sight: Sight) -> Match:
@@ -68,7 +86,7 @@ def forbids(rule: Rule, sight: Sight) -> Match:
     if rule.is_exact:
         return _said(pattern[1:] in (call.subject, exact(call)))
     if sight.reading is not None:
-        return _command_forbidden(pattern, sight.reading, call.subject or "")
+        return _command_forbidden(pattern, sight, sight.reading)
     if pattern.startswith("host:"):
         return _hosts_forbidden(pattern[5:], call.hosts)
     if "://" in pattern and call.subject is not None:
@@ -136,23 +154,13 @@ def _command_allowed(pattern: str, known: str) -> bool:
     )
 
 
-def _command_forbidden(pattern: str, reading: Reading, command: str) -> Match:
-    wanted = [*_spellings(_unquoted(pattern, " ")), *_spellings(pattern)]
-    forms = [form for part in reading.parts for form in (part.form, *part.hidden)]
-    if any(_written_fits(each, forms, command) for each in wanted):
+def _command_forbidden(pattern: str, sight: Sight, reading: Reading) -> Match:
+    wanted = {*_spellings(_unquoted(pattern, " ")), *_spellings(pattern)}
+    if any(fits(each, text) for each in wanted for text in sight.written):
         return "yes"
-    known = [_EMPTY.sub(HOLE, form.known.replace(GAP, " ")) for form in forms]
-    if reading.is_guess or any(may_fit(each, text) for each in wanted for text in known):
+    if reading.is_guess or any(may_fit(each, text) for each in wanted for text in sight.known):
         return "doubt"
     return "no"
-
-
-_EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
-"""A word of nothing but unknown values, with a blank beside it."""
-
-
-def _written_fits(pattern: str, forms: Sequence[Form], command: str) -> bool:
-    return fits(pattern, command.strip()) or any(fits(pattern, form.written) for form in forms)
 
 
 def _spellings(pattern: str) -> tuple[str, ...]:
@@ -162,6 +170,8 @@ def _spellings(pattern: str) -> tuple[str, ...]:
 
 def _unquoted(pattern: str, blank: str) -> str:
     """Return a pattern's words as a command's words are compared: without quotes, one blank between them."""
+    if not re.search(r"[\\'\"]", pattern):
+        return " ".join(pattern.split())
     try:
         words = shlex.split(pattern)
     except ValueError:

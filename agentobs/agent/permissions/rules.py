@@ -6,10 +6,13 @@ What a pattern means depends on the call, see `matching.py`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from pydantic_core import to_json
 
 from agentobs.errors import UsageError
 from agentobs.records.canonical import canonical
@@ -129,8 +132,8 @@ class Call:
     """The tool's input, validated."""
 
 
-def exact(call: Call) -> str:
-    """Return the text that stands for this call and for no other of its tool.
+def exact(call: Call) -> str | None:
+    """Return the text that stands for this call and for no other of its tool; None where there is none.
 
     Where the subject alone says it, that is the text. Where paths and hosts belong to it, they are named,
     so that a link that points elsewhere tomorrow makes another text; and where a tool has no subject, its
@@ -140,12 +143,15 @@ def exact(call: Call) -> str:
     if subject is not None and not call.paths and not call.hosts and not subject.startswith("{"):
         return subject
     named: dict[str, Any] = {"subject": subject}
-    if subject is None:
-        named["input"] = call.input
     if call.paths:
         named["paths"] = [path.path for path in call.paths]
     if call.hosts:
         named["hosts"] = list(call.hosts)
+    if subject is None:
+        try:
+            named["input"] = json.loads(to_json(call.input, bytes_mode="base64"))
+        except ValueError:  # a value that has no text of its own, or none that ends
+            return None
     return canonical(named)
 
 

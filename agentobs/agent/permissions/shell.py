@@ -66,7 +66,7 @@ def read_command(text: str) -> Reading:
     return Reading(tuple(reader.parts), next(iter(reader.doubts), None), reader.is_guess)
 
 
-_STRANGE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000"
+_STRANGE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000"
                       r"\ud800-\udfff\ufdd0-\ufdef\ufeff]")  # fmt: skip
 _REDIRECTION = re.compile(r"&>>?|<<<|<<-?|<>|<&|>>|>&|>\||<|>")
 _PLAIN_VALUE = re.compile(

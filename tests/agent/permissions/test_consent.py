@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,7 +78,7 @@ def test_nobody_to_ask_means_deny() -> None:
         ({**YES, "reason": 1}, "its reason"),
         ({**YES, "input": {"command": "git status"}}, "changes the input"),
         ({**YES, "until": "tomorrow"}, "a field 'until'"),
-        ({**YES, 1: 2}, "a field '1'"),
+        (dict[Any, Any]([(1, 2)]), "a field '1'"),
     ],
 )
 def test_what_is_no_answer_is_a_denial_that_says_so(answer: Any, why: str) -> None:
@@ -157,6 +159,18 @@ def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
         after = Permissions().with_grant(grant)
         assert decide(call, after).behaviour == "allow"
         assert decide(other, after).behaviour == "ask"
+
+
+def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
+    """Without subject and with an input that has no text, a yes for the session grants nothing."""
+    call = writing(None, input={"to": object()})
+    decision, grant = consented(asked(call), ALWAYS, call)
+    assert (decision.behaviour, grant) == ("allow", None)
+    known = writing(None, input={"to": {"at": Path("a"), "on": {date(2026, 1, 2)}}, "as": b"\xff"})
+    _, grant = consented(asked(known), ALWAYS, known)
+    assert grant is not None
+    assert decide(known, Permissions().with_grant(grant)).behaviour == "allow"
+    assert decide(call, Permissions().with_grant(grant)).behaviour == "ask"
 
 
 def test_where_a_rule_asks_a_yes_holds_once() -> None:

@@ -130,6 +130,8 @@ def test_a_rule_for_an_older_name_holds() -> None:
         assert decide(call, permitted(allow=(text,))).behaviour == "allow"
     for text in ("Mail", "mai", "ost"):
         assert decide(call, permitted(allow=(text,))).behaviour == "ask"
+    for text in ("MAIL", "Send_Mail(a@*)"):
+        assert decide(call, permitted("bypassPermissions", deny=(text,))).behaviour == "deny"
 
 
 def test_covering_is_never_claimed_wrongly() -> None:
