@@ -111,12 +111,8 @@ def begin(conversation: Conversation, prompt: Prompt) -> State:
     asked = tool_uses(last) if last.get("role") == "assistant" else []
     given = {block.get("tool_use_id") for block in said}
     owed = [tool_result(b["id"], INTERRUPTED) for b in asked if b["id"] not in given]
-    if last.get("role") == "user":
-        messages = _with_user(conversation.messages, said)
-    else:
-        plain = isinstance(prompt, str) and not owed
-        content = prompt if plain else [*owed, *said]
-        messages = (*conversation.messages, {"role": "user", "content": content})
+    content = prompt if isinstance(prompt, str) and not owed else [*owed, *said]
+    messages = (*conversation.messages, {"role": "user", "content": content})
     return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+import json
 import os
 import sys
 from contextlib import aclosing
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,31 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     show_default=True,
     help="Tokens of one answer.",
 )
+@click.option("--max-usd", help="Stop when so much was spent, such as 0.50.")
+@click.option(
+    "--mode",
+    type=click.Choice(["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]),
+    default="default",
+    show_default=True,
+    help="What happens to tool calls that no rule is about.",
+)
+@click.option(
+    "--dangerously-bypass-permissions",
+    "confirmed",
+    is_flag=True,
+    help="Confirm the mode bypassPermissions: every tool runs unasked.",
+)
+@click.option(
+    "--allow", multiple=True, metavar="RULE", help="Let calls run, such as `edit(src/**)`."
+)
+@click.option("--ask", multiple=True, metavar="RULE", help="Ask about calls first.")
+@click.option("--deny", multiple=True, metavar="RULE", help="Never let calls run.")
+@click.option(
+    "--permissions",
+    "settings",
+    type=click.Path(path_type=Path),
+    help='A JSON file of rules: {"allow": [...], "ask": [...], "deny": [...]}.',
+)
 @click.option("--name", default="run", show_default=True, help="The session's name.")
 @click.pass_context
 def run(
@@ -45,17 +73,38 @@ def run(
     tools: str | None,
     max_turns: int | None,
     max_tokens: int,
+    max_usd: str | None,
+    mode: str,
+    confirmed: bool,
+    allow: tuple[str, ...],
+    ask: tuple[str, ...],
+    deny: tuple[str, ...],
+    settings: Path | None,
     name: str,
 ) -> None:
-    """Answer PROMPT; the session is recorded."""
+    """Answer PROMPT; the session is recorded. Ctrl-C stops in good order, a second one at once.
+
+    Calls that need consent are asked about on the terminal; where there is none they are denied.
+    """
     if not any(world.environ(key) for key in KEYS):
         raise UsageError(
             "no key in the environment (ANTHROPIC_API_KEY)",
             todo="Set one, or see `agentobs demo`, which needs none",
         )
+    from agentobs.agent.permissions import from_settings
     from agentobs.recording.home import open_home
     from agentobs.recording.session import session, start_recorder
 
+    given = {"allow": list(allow), "ask": list(ask), "deny": list(deny)}
+    rules = from_settings(given, "command_line", where="the command line")
+    if settings is not None:
+        rules += from_settings(settings, "user")
+    told = [[str(rule), rule.behaviour, rule.source] for rule in rules]
+    permitted = {"mode": mode, "confirmed": confirmed, "rules": told}
+    # What does not fit is said before anything runs.
+    options_of(
+        model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, max_usd=max_usd
+    )
     start_recorder(str(open_home(home_option(context)).path))
     decorated = session(name)(answer)
     failed = asyncio.run(
@@ -66,6 +115,8 @@ def run(
             tools=tools,
             max_turns=max_turns,
             max_tokens=max_tokens,
+            max_usd=max_usd,
+            permitted=permitted,
         )
     )
     sys.exit(1 if failed else 0)
@@ -78,19 +129,30 @@ async def answer(
     tools: str | None,
     max_turns: int | None,
     max_tokens: int,
+    max_usd: str | None = None,
+    permitted: dict[str, Any] | None = None,
 ) -> bool:
     """Answer one prompt on the terminal; returns whether it failed. A replay calls this again."""
+    import signal
+
     from anthropic import AsyncAnthropic
 
-    from agentobs.agent import Options, Result, TextDelta, ToolDispatch, live_world
+    from agentobs.agent import Abort, Result, TextDelta, ToolDispatch, live_world
     from agentobs.agent import run as run_loop
+    from agentobs.recording.kept import keep_result
     from agentobs.recording.session import record
 
-    found = load_tools(tools) if tools else []
+    found, abort = load_tools(tools) if tools else [], Abort()
     client = record(AsyncAnthropic(open_telemetry=False))
-    options = Options(model=model, system=system, max_turns=max_turns, max_tokens=max_tokens)
-    events = run_loop(prompt, world=live_world(client, found), options=options, tools=found)
-    async with aclosing(events):
+    options = options_of(
+        model, system, permitted or {}, max_turns=max_turns, max_tokens=max_tokens, max_usd=max_usd
+    )
+    person = ask_on_terminal if sys.stdin.isatty() else None
+    here = live_world(client, found, person=person, abort=abort, keep=keep_result)
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGINT, _stop, abort, loop)
+    async with aclosing(run_loop(prompt, world=here, options=options, tools=found)) as events:
         async for event in events:
             match event:
                 case TextDelta():
@@ -99,12 +161,75 @@ async def answer(
                     click.echo(f"\n[{printable(event.question.name)}]", err=True)
                 case Result():
                     click.echo()
-                    if event.subtype != "success":
-                        click.echo(
-                            f"error: {event.subtype}: {_shown(event.error_text or '')}", err=True
-                        )
+                    _tell_end(event)
                     return event.subtype != "success"
     return True
+
+
+def options_of(
+    model: str,
+    system: str | None,
+    permitted: dict[str, Any],
+    *,
+    max_turns: int | None,
+    max_tokens: int,
+    max_usd: str | None,
+) -> Any:
+    """Return the loop's options.
+
+    Raises:
+        UsageError: a rule, the mode or the amount does not fit.
+    """
+    from agentobs.agent import Budget, Options, Permissions, Rule
+
+    try:
+        usd = Decimal(max_usd) if max_usd is not None else None
+    except InvalidOperation:
+        raise UsageError(
+            f"{max_usd!r} is no amount", where="--max-usd", todo="Give dollars, such as 0.50"
+        ) from None
+    permissions = Permissions(
+        mode=permitted.get("mode", "default"),
+        rules=tuple(Rule.parse(*rule) for rule in permitted.get("rules", ())),
+        bypass_confirmed=permitted.get("confirmed", False),
+    )
+    return Options(
+        model=model,
+        system=system,
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        budget=Budget(interaction_usd=usd),
+        permissions=permissions,
+    )
+
+
+def ask_on_terminal(consent: Any) -> Any:
+    """Ask the person at the terminal whether a call may run."""
+    from agentobs.agent import Reply
+
+    about = json.dumps(consent.about, ensure_ascii=False, default=str)
+    click.echo(f"\n{_shown(consent.reason)}\n{printable(about)}", err=True)
+    told = click.prompt(
+        "Run it? (y)es, (s)ession, (n)o and why", default="n", err=True, show_default=False
+    )
+    word, _, reason = str(told).strip().partition(" ")
+    if word.lower() in ("y", "yes", "s", "session"):
+        return Reply(True, "session" if word.lower().startswith("s") else "once")
+    return Reply(False, reason=reason)
+
+
+def _stop(abort: Any, loop: asyncio.AbstractEventLoop) -> None:
+    abort.stop()
+    loop.remove_signal_handler(2)
+
+
+def _tell_end(result: Any) -> None:
+    if result.denials:
+        names = ", ".join(printable(denial.name) for denial in result.denials)
+        click.echo(f"denied: {names}", err=True)
+    if result.subtype != "success":
+        why = f"{result.terminal_reason}: {result.error_text or ''}".rstrip(": ")
+        click.echo(f"error: {result.subtype}: {_shown(why)}", err=True)
 
 
 def load_tools(named: str) -> list[Any]:

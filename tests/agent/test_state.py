@@ -171,7 +171,8 @@ def test_calls_that_were_interrupted_are_answered_with_the_next_prompt() -> None
         *given,
     ]
     assert begin(Conversation((HELLO,)), "Again").messages == (
-        {"role": "user", "content": [text("Hello"), text("Again")]},
+        HELLO,
+        {"role": "user", "content": "Again"},
     )
 
 

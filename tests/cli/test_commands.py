@@ -252,15 +252,17 @@ def test_run_records_a_session_that_replays(
     Path("mytools.py").write_text(
         "from agentobs.agent import tool\n"
         "@tool\ndef weather(city: str) -> str:\n    return city + ' is wet'\n"
-        "@tool\ndef clock(zone: str) -> str:\n    return '12:00'\n"
+        "@tool(subject='zone')\ndef clock(zone: str) -> str:\n    return '12:00'\n"
     )
     with ServedProvider(script(*answers()), ServeOptions(match="order")) as provider:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         agentobs.stop_recorder()
-        ended = shell("run", "How is it?", "--tools", "mytools", home=tmp_path / "home")
+        arguments = ["run", "How is it?", "--tools", "mytools", "--max-usd", "0.50"]
+        allowed = ["--allow", "weather", "--allow", "clock(*)"]
+        ended = shell(*arguments, *allowed, home=tmp_path / "home")
         assert agentobs.stop_recorder()
-    assert (ended.code, ended.out) == (0, "Looking.Oslo is wet.\n")
+    assert (ended.code, ended.out, "denied" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
     assert last_session(tmp_path / "home").name == "run"
     assert shell("freeze", "run", home=tmp_path / "home").code == 0
     matched = shell("replay", "fixtures/run")
