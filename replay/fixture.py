@@ -154,15 +154,26 @@ class Fixture:
         return list(dict.fromkeys(ask.lane for ask in self.asks))
 
     def body(self, number: int) -> bytes:
-        """Return the exact request body of an ask; its chain is walked without recursion."""
+        """Return the exact request body of an ask; its chain is walked without recursion.
+
+        Raises:
+            DamagedError: it cannot be put together.
+        """
         shape = self.asks[number - 1].shape
-        if "text" in shape:
-            return str(shape["text"]).encode("utf-8", "surrogatepass")
-        if "base64" in shape:
-            return base64.b64decode(shape["base64"])
-        if "body" not in shape and "like" not in shape:
-            return b""
-        return self._built(number).body()
+        try:
+            if "text" in shape:
+                return str(shape["text"]).encode("utf-8", "surrogatepass")
+            if "base64" in shape:
+                return base64.b64decode(shape["base64"])
+            if "body" not in shape and "like" not in shape:
+                return b""
+            return self._built(number).body()
+        except _UNREADABLE as error:
+            raise DamagedError(
+                f"request {number} of the fixture does not read: {error!r}",
+                where=str(self.path),
+                todo=_AGAIN,
+            ) from error
 
     def _built(self, number: int) -> Pieces:
         chain: list[int] = []
@@ -231,7 +242,7 @@ def load(path: str | Path) -> Fixture:
     try:
         asks, tools, world = _parse(data[:last])
         whole = end["end"] == _counts(asks, tools, world) and header.keys() >= _HEADER
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise DamagedError(
             f"the fixture does not read: {error!r}", where=str(file), todo=_AGAIN
         ) from error
@@ -242,6 +253,8 @@ def load(path: str | Path) -> Fixture:
 
 _HEADER = {"name", "entry", "arguments", "outcome", "reason", "signature"}
 """What a first line has besides the version."""
+_UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+"""What reading raises where a line is not what it should be."""
 _AGAIN = "Restore it from version control, or freeze the session again"
 
 
@@ -295,7 +308,13 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
 
 
 def _ask(value: dict[str, Any], answer: Answer, before: list[Ask]) -> Ask:
-    base = before[value["like"] - 1] if "like" in value else None
+    if value["ask"] != len(before) + 1:
+        raise ValueError(f"request {value['ask']} stands in place {len(before) + 1}")
+    base = None
+    if "like" in value:
+        if not 1 <= value["like"] <= len(before):
+            raise ValueError(f"a request like {value['like']}, which is no earlier one")
+        base = before[value["like"] - 1]
     return Ask(
         number=value["ask"],
         lane=value["lane"],

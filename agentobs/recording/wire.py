@@ -38,8 +38,8 @@ PlaceOf = Callable[[], Place]
 KEPT_BYTES = 32 * 1024 * 1024
 """How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
 
-STEPS = 100
-"""How often an event loop is let go on where a client stopped reading, before that is said."""
+GRACE_SECONDS = 1.0
+"""How long a client has to stop where it had stopped when it was recorded. Our choice: one that does ends the wait."""
 
 _answerer: Answerer | None = None
 _stopped: Callable[[], Exception] | None = None
@@ -326,7 +326,7 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
             try:
                 response = _respond(_answerer, request, self._place_of, tape)
             except _Stopped as stopped:
-                await _let_go_on()
+                await _grace(stopped.error)
                 raise stopped.error from None
         else:
             if tape and not _is_read(request):
@@ -497,12 +497,12 @@ class _Stopped(Exception):
         self.error = error
 
 
-async def _let_go_on() -> None:
-    """Let the event loop go on for a while: whatever stopped the client may come once more."""
-    with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
-        asyncio.get_running_loop()
-        for _ in range(STEPS):
-            await asyncio.sleep(0)
+async def _grace(end: Exception) -> None:
+    """Give whatever stopped the recorded client time to stop this one; our own loop needs none."""
+    if not isinstance(end, httpx2.ReadTimeout):
+        with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
+            asyncio.get_running_loop()
+            await asyncio.sleep(GRACE_SECONDS)
 
 
 class _AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
@@ -520,9 +520,9 @@ class _AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for chunk in self._answer.chunks:
             yield chunk.data
-        if self._answer.ending == "cancelled":
-            await _let_go_on()
         if self._end is not None:
+            if self._answer.ending == "cancelled":
+                await _grace(self._end)
             raise self._end
 
     def close(self) -> None:
