@@ -87,7 +87,14 @@ Run = Callable[[], Callable[[], object]]
 _idle: list[SimpleQueue[Run]] = []
 """Where threads wait for work; appending to and popping from a list is atomic."""
 
-os.register_at_fork(after_in_child=_idle.clear)  # its threads stayed behind in the parent
+
+def _forget() -> None:
+    """Begin anew in a forked process: the threads stayed behind in the parent."""
+    _idle.clear()
+    _Work.left, _Work._lock = 0, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _hand(run: Run) -> None:
