@@ -55,7 +55,7 @@ def decide(call: Call, permissions: Permissions, *, over_budget: bool = False) -
     rules = _ordered(permissions.rules)
     matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behaviour != "allow"]
     return (
-        _unsafe(call, permissions.blocked_hosts, over_budget)
+        _unsafe(sight, permissions.blocked_hosts, over_budget)
         or _denied(matches)
         or _unplanned(call, mode)
         or _asked(matches, mode)
@@ -69,7 +69,8 @@ def _ordered(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return tuple(order(rules))
 
 
-def _unsafe(call: Call, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
+def _unsafe(sight: Sight, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
+    call = sight.call
     if over_budget:
         return _held(
             "The budget of this session is used up, so no more tools run. "
@@ -83,17 +84,17 @@ def _unsafe(call: Call, blocked: tuple[str, ...], over_budget: bool) -> Decision
         )
     host = blocked_host(call.hosts, blocked)
     if host is None:
-        host = _blocked_in_subject(call, blocked)
+        host = _blocked_in_subject(sight, blocked)
     if host is not None:
         return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
     return None
 
 
-def _blocked_in_subject(call: Call, blocked: tuple[str, ...]) -> str | None:
+def _blocked_in_subject(sight: Sight, blocked: tuple[str, ...]) -> str | None:
     """Look for hosts where a tool names none itself: in a command, or in a subject that is a URL."""
-    subject = call.subject or ""
-    if call.tool_class == "shell":
-        return blocked_in_text(subject, blocked)
+    subject = sight.call.subject or ""
+    if sight.reading is not None:
+        return blocked_in_text("\n".join((subject, *sight.written)), blocked)
     return blocked_host([subject], blocked) if is_url(subject) else None
 
 

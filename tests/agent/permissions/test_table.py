@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from agentobs.agent.permissions import MODES, SOURCES, Permissions, Rule, ToolClass, decide
+from agentobs.agent.permissions import (
+    MODES,
+    SOURCES,
+    Permissions,
+    Rule,
+    ToolClass,
+    consented,
+    decide,
+    from_settings,
+)
 
 from .calls import CALLS, editing, permitted, writing
 
@@ -85,3 +95,18 @@ def test_a_tool_that_needs_no_permission_runs(mode: Any) -> None:
     assert decide(free, permitted(mode, deny=("send_mail",))).behaviour == "deny"
     lasting = writing(needs_permission=False, destructive=True)
     assert decide(lasting, permitted(mode)).behaviour == ("deny" if mode == "plan" else "allow")
+
+
+def test_the_examples_of_the_document_hold() -> None:
+    """The settings and the answer in the document are read as they stand there."""
+    settings, answer = (
+        json.loads(block.split("```")[0]) for block in DOCUMENT.read_text().split("```json")[1:]
+    )
+    assert len(from_settings(settings, "project")) == 5
+    call = writing()
+    decision, grant = consented(decide(call, Permissions()), answer, call)
+    assert (decision.behaviour, grant) == (
+        "allow",
+        Rule("allow", "send_mail", f"={call.subject}", "session"),
+    )
+    assert answer["reason"] in decision.reason
