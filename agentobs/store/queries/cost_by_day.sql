@@ -4,7 +4,7 @@
 -- then, or NULL.
 -- Days are those of UTC.
 SELECT
-    sent_at::DATE AS day,
+    day,
     count(*) AS calls,
     sum(input_tokens) AS input_tokens,
     sum(output_tokens) AS output_tokens,

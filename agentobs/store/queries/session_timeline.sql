@@ -45,7 +45,7 @@ WITH RECURSIVE known AS (
     UNION ALL BY NAME
     SELECT
         'permission' AS kind, decided.lane, decided.turn, decided.tool_use_id AS id, decided.tool AS name,
-        concat_ws(' ', decided.reason_type, decided.source, decided.resolver) AS label,
+        concat_ws(' ', decided.reason_type, decided.source, nullif(decided.resolver, decided.reason_type)) AS label,
         decided.at_ns - decided.waited_ns AS started_ns,
         CASE WHEN decided.asked THEN decided.waited_ns END AS duration_ns,
         coalesce(tried.depth, 0) AS depth, decided.behaviour AS outcome

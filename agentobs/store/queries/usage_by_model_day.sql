@@ -2,7 +2,7 @@
 --
 -- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. Days are those of UTC.
 SELECT
-    sent_at::DATE AS day,
+    day,
     model,
     service_tier,
     count(*) AS calls,

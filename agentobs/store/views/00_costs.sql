@@ -66,6 +66,8 @@ SELECT
     iteration,
     at_ns,
     make_timestamp_ns(at_ns) AS sent_at,
+    -- Not a cast of the timestamp, which would round the last nanoseconds of a day up to the next.
+    DATE '1970-01-01' + (at_ns // 86400000000000)::INTEGER AS day,
     kind,
     model,
     coalesce(canonical_model, model) AS canonical_model,
@@ -106,6 +108,7 @@ COMMENT ON COLUMN costs.attempt_id IS 'The attempt.';
 COMMENT ON COLUMN costs.iteration IS '0 where the response has no iterations, else their number from 1.';
 COMMENT ON COLUMN costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN costs.sent_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN costs.day IS 'The day of it. [UTC]';
 COMMENT ON COLUMN costs.kind IS 'What was sampled: `message`, `compaction` and others.';
 COMMENT ON COLUMN costs.model IS 'The model that is billed.';
 COMMENT ON COLUMN costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';

@@ -26,6 +26,7 @@ COMMENT ON COLUMN call_costs.attempt_id IS 'The attempt.';
 COMMENT ON COLUMN call_costs.iteration IS '0 where the response has no iterations, else their number from 1.';
 COMMENT ON COLUMN call_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN call_costs.sent_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN call_costs.day IS 'The day of it. [UTC]';
 COMMENT ON COLUMN call_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
 COMMENT ON COLUMN call_costs.model IS 'The model that is billed.';
 COMMENT ON COLUMN call_costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';
@@ -173,7 +174,7 @@ COMMENT ON COLUMN cost_by_model.server_tools_usd IS 'Part of cost_usd: web searc
 
 CREATE OR REPLACE VIEW cost_by_day AS
 SELECT
-    sent_at::DATE AS day,
+    day,
     count(*) AS calls,
     sum(input_tokens) AS input_tokens,
     sum(output_tokens) AS output_tokens,

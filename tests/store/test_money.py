@@ -1,0 +1,478 @@
+"""The views of money: small cases worked out by hand, and sums that no order and no split can change."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.records.exchanges import Chunk, ModelExchange, Place, Question
+from agentobs.records.facts import Attempt, Prefix, ToolUse
+from agentobs.store.database import connect, named
+from tests.store.making import (
+    MODEL,
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    usage_row,
+    write_facts,
+)
+
+DAY = 86_400 * SECOND
+MINUTE = 60 * SECOND
+IN, OUT, W5, W1 = (Decimal(n) / 1_000_000 for n in ("2", "10", "2.5", "4"))
+"""Dollars a token of claude-sonnet-5-5 (published prices, 2026-09)."""
+VIEWS = (
+    "cost_by_session", "cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_source",
+    "cost_by_tool_turn", "cost_certainty", "cache_efficiency", "cache_misses", "cache_lifetimes",
+)  # fmt: skip
+
+
+def an_attempt(number: int, **changes: Any) -> Attempt:
+    """Return the fact of an attempt that goes with `usage_row(number)`."""
+    values: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Attempt))
+    values |= {
+        "session_id": session_id(1),
+        "lane": "main",
+        "attempt_id": f"{number:032x}",
+        "llm_request_id": f"{number:032x}",
+        "attempt": 1,
+        "started_ns": T0 + number,
+        "duration_ns": SECOND,
+        "endpoint": "/v1/messages",
+        "method": "POST",
+        "outcome": "ok",
+        "query_source": "main",
+        "tool_use_count": 0,
+    }
+    return Attempt(**{**values, **changes})
+
+
+def plain(number: int, **changes: Any) -> Any:
+    """Return usage of ten tokens each way and nothing else: 0.00012 USD."""
+    none = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
+    return usage_row(number, **{**none, "input_tokens": 10, "output_tokens": 10, **changes})
+
+
+ONE = 10 * IN + 10 * OUT
+
+
+def asked(tmp_path: Path, facts: list[Any], *queries: str) -> list[list[dict[str, Any]]]:
+    """Write facts and return the rows of some SELECTs."""
+    home = a_home(tmp_path)
+    write_facts(home, facts)
+    found = []
+    with connect(home) as connection:
+        for query in queries:
+            answer = connection.execute(query)
+            names = [column[0] for column in answer.description]
+            found.append([dict(zip(names, row, strict=True)) for row in answer.fetchall()])
+    return found
+
+
+def test_aliases_and_dated_ids_are_one_model(tmp_path: Path) -> None:
+    """One row a model, whatever ids were billed; the ids stand beside it."""
+    ids = ("claude-sonnet-4-5", "claude-sonnet-4-5-20250929", "claude-opus-5-5")
+    facts = [plain(number, model=model) for number, model in enumerate(ids)]
+    [rows] = asked(tmp_path, facts, "FROM cost_by_model ORDER BY canonical_model")
+    assert [(row["canonical_model"], row["models"], row["calls"]) for row in rows] == [
+        ("claude-opus-5-5", ["claude-opus-5-5"], 1),
+        ("claude-sonnet-4-5", ["claude-sonnet-4-5", "claude-sonnet-4-5-20250929"], 2),
+    ]
+
+
+def test_the_parts_of_a_sum(tmp_path: Path) -> None:
+    """Each part of a sum is the sum of that part, and the parts add up to it."""
+    facts = [
+        plain(1, cache_write_5m_tokens=100, cache_write_1h_tokens=1000, web_search_requests=2),
+        plain(2),
+    ]
+    [[row]] = asked(tmp_path, facts, "FROM cost_by_session")
+    assert row["input_usd"] == 20 * IN
+    assert row["output_usd"] == 20 * OUT
+    assert row["cache_write_5m_usd"] == 100 * W5
+    assert row["cache_write_1h_usd"] == 1000 * W1
+    assert row["server_tools_usd"] == Decimal("0.02")
+    parts = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "server_tools")
+    assert row["cost_usd"] == sum(row[f"{part}_usd"] for part in parts)
+    assert (row["cache_write_tokens"], row["cost_status"]) == (1100, "exact")
+
+
+def test_days_are_those_of_utc(tmp_path: Path) -> None:
+    """A call belongs to the day in UTC on which it was sent, to the nanosecond."""
+    midnight = T0 - T0 % DAY + DAY
+    facts = [plain(1, at_ns=midnight - 1), plain(2, at_ns=midnight), plain(3, at_ns=midnight + 1)]
+    [rows] = asked(tmp_path, facts, "SELECT day::VARCHAR AS day, calls FROM cost_by_day ORDER BY 1")
+    assert rows == [{"day": "2026-09-21", "calls": 1}, {"day": "2026-09-22", "calls": 2}]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "status", "cost"),
+    [
+        (["exact"], "exact", ONE),
+        (["exact", "lower_bound"], "lower_bound", 2 * ONE),
+        (["exact", "estimated"], "estimated", 2 * ONE),
+        (["lower_bound", "estimated"], "estimated", 2 * ONE),
+        (["exact", "unknown"], "lower_bound", ONE),
+        (["estimated", "unknown"], "estimated", ONE),
+        (["unknown"], "unknown_model", None),
+    ],
+)
+def test_a_sum_is_as_sure_as_its_calls(
+    tmp_path: Path, kinds: list[str], status: str, cost: Decimal | None
+) -> None:
+    """A sum is exact only where every call is; without any price it is NULL, never 0."""
+    changes: dict[str, dict[str, Any]] = {
+        "exact": {},
+        "lower_bound": {"certainty": "lower_bound"},
+        "estimated": {"certainty": "estimated", "note": "input_tokens:negative"},
+        "unknown": {"model": "nobody"},
+    }
+    facts = [plain(number, **changes[kind]) for number, kind in enumerate(kinds)]
+    [[row], levels] = asked(tmp_path, facts, "FROM cost_by_session", "FROM cost_certainty")
+    assert (row["cost_status"], row["cost_usd"]) == (status, cost)
+    assert row["unpriced_calls"] == kinds.count("unknown")
+    assert row["exact_calls"] == kinds.count("exact")
+    assert sum(level["calls"] for level in levels) == len(kinds)
+    assert sum(level["share_of_calls"] for level in levels) == pytest.approx(1)
+    for level in levels:
+        assert (level["cost_usd"] is None) == (level["cost_status"] == "unknown_model")
+
+
+def test_what_has_no_price_is_a_lower_bound(tmp_path: Path) -> None:
+    """Runs of code and kinds of requests that we do not know may cost more than their tokens."""
+    facts = [
+        plain(1, code_execution_requests=1),
+        plain(2, server_requests={"holodeck_requests": 1}),
+        plain(3, web_fetch_requests=5),
+    ]
+    [rows] = asked(tmp_path, facts, "SELECT cost_status FROM costs ORDER BY attempt_id")
+    assert [row["cost_status"] for row in rows] == ["lower_bound", "lower_bound", "exact"]
+
+
+def test_results_of_a_batch_count_once(tmp_path: Path) -> None:
+    """However often and in whichever session they are fetched; the first time is what counts."""
+    tier = {"service_tier": "batch"}
+    facts = [
+        plain(1, batch_result_id="b1/a", **tier),
+        plain(1, batch_result_id="b1/b", **tier),
+        plain(2, batch_result_id="b1/a", at_ns=T0 + DAY, **tier),
+        plain(3, batch_result_id="b1/b", at_ns=T0 + DAY, session_id=session_id(2), **tier),
+        plain(4, batch_result_id="b2/a", at_ns=T0 + DAY, **tier),
+    ]
+    [[row], days] = asked(
+        tmp_path, facts, "FROM cost_by_model", "SELECT calls FROM cost_by_day ORDER BY day"
+    )
+    assert (row["calls"], row["cost_usd"]) == (3, 3 * ONE / 2)
+    assert [day["calls"] for day in days] == [2, 1]
+
+
+def test_for_whom_it_was_spent(tmp_path: Path) -> None:
+    """Sub-agents, upkeep and what the provider runs itself stand apart, and add up to the session once."""
+    facts: list[Any] = [
+        an_attempt(1),
+        plain(1),
+        an_attempt(2, lane="main/toolu_1", query_source="sub_agent"),
+        plain(2),
+        an_attempt(3, query_source="classifier"),
+        plain(3),
+        an_attempt(4),
+        plain(4, billed=False),
+        plain(4, iteration=1, kind="compaction"),
+        plain(4, iteration=2, kind="message"),
+        plain(4, iteration=3, kind="advisor_message", model="claude-opus-5-5"),
+        plain(5),  # its attempt was lost
+    ]
+    sources, agents, [session] = asked(
+        tmp_path,
+        facts,
+        "FROM cost_by_source ORDER BY source",
+        "FROM cost_by_agent ORDER BY lane",
+        "FROM cost_by_session",
+    )
+    assert [(row["source"], row["calls"]) for row in sources] == [
+        ("advisor", 1), ("classifier", 1), ("compaction", 1), ("main", 3), ("sub_agent", 1),
+    ]  # fmt: skip
+    assert [(row["lane"], row["calls"]) for row in agents] == [("main", 6), ("main/toolu_1", 1)]
+    for rows in (sources, agents):
+        assert sum(row["cost_usd"] for row in rows) == session["cost_usd"]
+
+
+def test_turns_that_end_in_a_tool(tmp_path: Path) -> None:
+    """A turn stands whole with each tool that it calls; shared ones are counted, and the rest has no name."""
+
+    def use(number: int, name: str, ordinal: int) -> ToolUse:
+        return ToolUse(
+            session_id(1), None, "main", 1, f"{number:032x}", f"t{number}{ordinal}", name, ordinal, T0, 2
+        )  # type: ignore[arg-type]  # fmt: skip
+
+    facts = [
+        plain(1), use(1, "read", 1), use(1, "read", 2), use(1, "bash", 3),
+        plain(2), use(2, "read", 1),
+        plain(3),
+    ]  # fmt: skip
+    [rows] = asked(tmp_path, facts, "FROM cost_by_tool_turn ORDER BY name NULLS FIRST")
+    told = [
+        (r["name"], r["turns"], r["shared_turns"], r["tool_calls"], r["cost_usd"]) for r in rows
+    ]
+    assert told == [
+        (None, 1, 0, None, ONE),
+        ("bash", 1, 1, 1, ONE),
+        ("read", 2, 1, 3, 2 * ONE),
+    ]
+
+
+def test_money_of_every_view_is_exact(tmp_path: Path) -> None:
+    """Every column of dollars in every view is DECIMAL(38,12), and none is a float."""
+    home = a_home(tmp_path)
+    write_facts(home, [plain(1)])
+    with connect(home) as connection:
+        sql = "SELECT DISTINCT data_type FROM duckdb_columns() WHERE column_name LIKE '%usd'"
+        assert connection.execute(sql).fetchall() == [("DECIMAL(38,12)",)]
+        sql = (
+            "SELECT column_name FROM duckdb_columns() WHERE data_type IN ('DOUBLE', 'FLOAT')"
+            " AND (contains(column_name, 'usd') OR contains(column_name, 'tokens'))"
+        )
+        assert connection.execute(sql).fetchall() == []
+
+
+rows_of_usage = st.lists(
+    st.tuples(
+        st.sampled_from([MODEL, "claude-opus-5-5", "claude-haiku-5-5", "nobody"]),
+        st.integers(0, 200_000),
+        st.integers(0, 5_000),
+        st.integers(0, 150_000),
+        st.integers(0, 3_000),
+        st.sampled_from(["exact", "lower_bound", "estimated"]),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=6, deadline=None)
+@given(rows=rows_of_usage, seed=st.randoms(use_true_random=False), cut=st.integers(0, 8))
+def test_neither_order_nor_a_split_changes_a_sum(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], seed: Any, cut: int
+) -> None:
+    """Facts in another order, in several segments, or half of them in another session, sum up the same."""
+    facts = [
+        usage_row(
+            number,
+            model=model,
+            input_tokens=plain_input,
+            output_tokens=output,
+            cache_read_tokens=read,
+            cache_write_5m_tokens=written,
+            certainty=certainty,
+            at_ns=T0 + day * DAY,
+        )
+        for number, (model, plain_input, output, read, written, certainty, day) in enumerate(rows)
+    ]
+    shuffled = facts.copy()
+    seed.shuffle(shuffled)
+    split = [
+        dataclasses.replace(fact, session_id=session_id(2)) if number >= cut else fact
+        for number, fact in enumerate(facts)
+    ]
+    answers = []
+    for each in ([facts], [shuffled[:cut], shuffled[cut:]], [split]):
+        home = a_home(tmp_path_factory.mktemp("sums"))
+        for segment in filter(None, each):
+            write_facts(home, segment)
+        with connect(home) as connection:
+            by_session = connection.execute(
+                "SELECT sum(cost_usd), sum(calls), sum(unpriced_calls) FROM cost_by_session"
+            ).fetchall()
+            others = [
+                connection.execute(f"SELECT * FROM {view} ORDER BY ALL").fetchall()
+                for view in ("cost_by_model", "cost_by_day", "cost_certainty")
+            ]
+            answers.append((by_session, others))
+    assert answers[0] == answers[1] == answers[2]
+
+
+TOOLS = [{"name": "weather", "input_schema": {"type": "object"}}]
+
+
+def said(count: int, first: str = "hello") -> list[dict[str, Any]]:
+    """Return a conversation of `count` messages, the last one of a person."""
+    return [
+        {"role": ("user", "assistant")[n % 2], "content": first if n == 0 else f"line {n}"}
+        for n in range(count)
+    ]
+
+
+def call(
+    turn: int, messages: list[Any], *, at: int, head: Any = None, **usage: Any
+) -> ModelExchange:
+    """Return a call of the session 1 with this prompt, sent `at` seconds after the start."""
+    known = {"model": MODEL, "max_tokens": 9, "system": "be kind", "tools": TOOLS}
+    body = {"messages": messages, **known, **(head or {})}
+    question = Question(
+        "POST", "/v1/messages", {"content-type": "application/json"}, json.dumps(body).encode()
+    )
+    diagnostics = usage.pop("diagnostics", None)
+    made = attempt(1, turn, at=T0 + at * SECOND, model=body["model"], **usage)
+    if diagnostics:
+        message = json.loads(made.answer.body) | {"diagnostics": diagnostics}
+        chunk = Chunk(json.dumps(message).encode(), 2_000_000)
+        made = dataclasses.replace(made, answer=dataclasses.replace(made.answer, chunks=(chunk,)))
+    return dataclasses.replace(made, place=Place(session_id(1)), question=question)
+
+
+def read(tokens: int, written: int = 0) -> dict[str, int]:
+    return {"cache_read_input_tokens": tokens, "cache_creation_input_tokens": written}
+
+
+@pytest.mark.parametrize(
+    ("second", "reason", "number", "by"),
+    [
+        (call(2, said(3), at=60, **read(0, 1100)), "unknown", None, None),
+        (call(2, said(3), at=400, **read(0, 1100)), "expired", None, "gap"),
+        (call(2, said(3), at=60, head={"tools": []}, **read(0, 1100)), "tools_changed", None, "request"),
+        (call(2, said(3), at=60, head={"system": "be rude"}, **read(0, 1100)), "system_changed", None, "request"),
+        (call(2, said(3), at=60, head={"thinking": {"type": "adaptive"}}, **read(0, 1100)),
+         "parameters_changed", None, "request"),
+        (call(2, said(3), at=60, head={"model": "claude-opus-5-5"}, **read(0, 1100)), "model_changed", None, "request"),
+        (call(2, said(3, "hello you"), at=60, **read(0, 1100)), "messages_changed", 1, "request"),
+        (call(2, said(3), at=60, head={"tools": []}, **read(0, 1100),
+              diagnostics={"cache_miss_reason": {"type": "system_changed", "cache_missed_input_tokens": 900}}),
+         "system_changed", None, "provider"),
+        (call(2, said(3), at=400, **read(0, 1100), diagnostics={"cache_miss_reason": {"type": "unavailable"}}),
+         "expired", None, "gap"),
+    ],
+)  # fmt: skip
+def test_why_the_cache_missed(
+    tmp_path: Path, second: ModelExchange, reason: str, number: int | None, by: str | None
+) -> None:
+    """The provider's word goes first, then what changed in the request, then the time that passed."""
+    home = a_home(tmp_path)
+    record(home, [start(1), call(1, said(1), at=0, **read(0, 1000)), second, end(1)])
+    with connect(home) as connection:
+        rows = named(connection, "cache_misses", session_id=session_id(1)).fetchall()
+    [(_, lane, _, _, _, _, missed, wasted, *told)] = rows
+    assert (lane, told) == ("main", [reason, number, by])
+    assert missed == (900 if by == "provider" else 1000)
+    assert wasted > 0
+
+
+def test_what_only_goes_on_is_no_miss(tmp_path: Path) -> None:
+    """Marks of the cache that move, new messages and a new conversation change nothing that was cached."""
+    marked = [{"type": "text", "text": "be kind", "cache_control": {"type": "ephemeral"}}]
+    home = a_home(tmp_path)
+    record(
+        home,
+        [
+            start(1),
+            call(1, said(1), at=0, **read(0, 1000)),
+            call(2, said(3), at=60, head={"system": marked}, **read(1000, 100)),
+            call(3, said(5), at=120, **read(1100, 100)),
+            call(4, said(1, "something else"), at=130, **read(0, 500)),
+            end(1),
+        ],
+    )
+    with connect(home) as connection:
+        assert named(connection, "cache_misses").fetchall() == []
+        assert connection.execute("FROM prefixes").fetchall() == []
+
+
+def test_no_text_is_in_what_is_said_of_a_prompt(tmp_path: Path) -> None:
+    """What is kept of a prompt that changed are ids, words of ours and of the provider's, and numbers."""
+    home = a_home(tmp_path)
+    secret = {"type": "a secret of somebody", "cache_missed_input_tokens": -1}
+    record(
+        home,
+        [
+            start(1),
+            call(1, said(1), at=0),
+            call(2, said(3), at=1, head={"system": "be very rude"}, diagnostics={"cache_miss_reason": secret}),
+            end(1),
+        ],
+    )  # fmt: skip
+    with connect(home) as connection:
+        [row] = connection.execute(
+            "SELECT changed, miss_reason, missed_tokens FROM prefixes"
+        ).fetchall()
+    assert row[0] == "system"
+    assert "secret" not in row[1]
+    assert row[2] is None
+
+
+def test_what_caching_saved_and_wasted(tmp_path: Path) -> None:
+    """Reads against plain input, less the premium of writes; a miss pays for the write again."""
+    home = a_home(tmp_path)
+    record(
+        home,
+        [
+            start(1),
+            call(1, said(1), at=0, **read(0, 1000)),
+            call(2, said(3), at=60, **read(1000, 100)),
+            call(3, said(5), at=500, **read(0, 1200)),
+            end(1),
+        ],
+    )
+    with connect(home) as connection:
+        [price] = connection.execute(
+            "SELECT DISTINCT cache_read_usd_each FROM costs"
+        ).fetchone() or [0]
+        found = named(connection, "cache_by_session")
+        names = [column[0] for column in found.description]
+        [values] = found.fetchall()
+    row = dict(zip(names, values, strict=True))
+    assert row["hit_ratio"] == pytest.approx(1000 / (30 + 1000 + 2300))
+    assert row["read_saved_usd"] == 1000 * (IN - price)
+    assert row["write_premium_usd"] == 2300 * (W5 - IN)
+    assert row["saved_usd"] == row["read_saved_usd"] - row["write_premium_usd"]
+    assert (row["misses"], row["missed_tokens"], row["usual_reason"]) == (1, 1100, "expired")
+    assert row["wasted_usd"] == 1100 * (W5 - price)
+    # In time, the third call would have read the 1,100 tokens that the second left.
+    assert row["cache_usd"] == 1000 * price + 2300 * W5
+    assert row["cache_5m_usd"] == row["cache_usd"]
+    assert row["cache_1h_usd"] == 1000 * W1 + (1000 * price + 100 * W1) + (1100 * price + 100 * W1)
+    assert (row["gaps_over_5m"], row["gaps_over_1h"]) == (1, 0)
+    assert row["better"] == ("5m" if row["cache_5m_usd"] < row["cache_1h_usd"] else "1h")
+
+
+@pytest.mark.parametrize(("gap", "better"), [(60, "5m"), (600, "1h"), (4000, "5m")])
+def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, better: str) -> None:
+    """Short gaps: 5 minutes; longer ones that an hour outlasts: 1 hour; beyond that, 5 minutes again."""
+    home = a_home(tmp_path)
+    calls = [
+        call(
+            n,
+            said(2 * n - 1),
+            at=n * gap,
+            **(read(0, 10_000) if gap > 300 or n == 1 else read(10_000)),
+        )
+        for n in range(1, 7)
+    ]
+    record(home, [start(1), *calls, end(1)])
+    with connect(home) as connection:
+        assert connection.execute("SELECT better FROM cache_lifetimes").fetchall() == [(better,)]
+
+
+def test_views_of_what_does_not_fit(tmp_path: Path) -> None:
+    """Huge counts, rows without their attempt, and a prefix of nothing end in rows, not in an error."""
+    facts: list[Any] = [
+        plain(1, input_tokens=2**62, cache_read_tokens=2**62, cache_write_5m_tokens=2**62),
+        plain(2, model="nobody", cache_read_tokens=2**62, input_tokens=2**62),
+        plain(3, input_tokens=0, output_tokens=0),
+        Prefix(session_id(1), "lost", "lost too", "tools", None, None, None),
+        an_attempt(1),
+        an_attempt(2, continues_attempt_id=f"{1:032x}"),
+    ]
+    found = asked(tmp_path, facts, *(f"FROM {view}" for view in VIEWS))
+    assert all(found[:8])

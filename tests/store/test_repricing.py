@@ -1,0 +1,172 @@
+"""What-ifs and what was spent today: other prices over the same calls, with nothing changed that is stored."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs import world
+from agentobs.ledger import PriceBook, book_of
+from agentobs.recording.home import Home
+from agentobs.store import spending
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.repricing import Repriced, WhatIf, assumptions, reprice
+from tests.store.making import MODEL, SECOND, T0, a_home, session_id, usage_row, write_facts
+
+PLAIN = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
+MILLION = 1_000_000
+
+
+def repriced(home: Home, book: PriceBook | None = None, **what_if: Any) -> list[Repriced]:
+    with connect(home) as connection:
+        return reprice(connection, WhatIf(**what_if), book or book_of(home.path))
+
+
+def usd(home: Home, **what_if: Any) -> Decimal | None:
+    return repriced(home, **what_if)[-1].what_if_usd
+
+
+def test_nothing_changed_costs_what_is_stored(tmp_path: Path) -> None:
+    """The same prices give the same money, by model and in total, to the last digit."""
+    home = a_home(tmp_path)
+    write_facts(
+        home, [usage_row(1), usage_row(2, model="claude-opus-5-5"), usage_row(3, model="nobody")]
+    )
+    rows = repriced(home)
+    assert [row.model for row in rows] == ["claude-opus-5-5", MODEL, "nobody", None]
+    assert all(row.stored_usd == row.what_if_usd for row in rows)
+    assert [row.difference_usd for row in rows] == [0, 0, None, 0]
+    assert (rows[-1].calls, rows[-1].stored_unpriced_calls, rows[-1].what_if_unpriced_calls) == (
+        3,
+        1,
+        1,
+    )
+
+
+def test_each_what_if_by_hand(tmp_path: Path) -> None:
+    """Another model, lifetime, batch or fast mode at the published prices of the day of the call."""
+    home = a_home(tmp_path)
+    write_facts(home, [usage_row(1, model="claude-opus-5-5", **{**PLAIN, "input_tokens": MILLION, "output_tokens": 0,
+                                                                "cache_write_5m_tokens": MILLION})])  # fmt: skip
+    assert usd(home) == Decimal("4") + Decimal("5")
+    assert usd(home, model=MODEL) == Decimal("2") + Decimal("2.5")
+    assert usd(home, cache_lifetime="1h") == Decimal("4") + Decimal("8")
+    assert usd(home, batch=True) == (Decimal("4") + Decimal("5")) / 2
+    assert usd(home, fast=True) == 2 * (Decimal("4") + Decimal("5"))
+
+
+def test_a_tier_of_size_is_that_of_the_other_model(tmp_path: Path) -> None:
+    """Each call is priced at the tier of its own prompt, never at that of a sum."""
+    home = a_home(tmp_path)
+    sizes = (60_000, 60_000, 120_000)
+    write_facts(
+        home,
+        [
+            usage_row(n, **{**PLAIN, "input_tokens": size, "output_tokens": 0})
+            for n, size in enumerate(sizes)
+        ],
+    )
+    small, large = Decimal("0.1") / MILLION, Decimal("0.5") / MILLION
+    assert usd(home, model="claude-haiku-5-5") == 120_000 * small + 120_000 * large
+
+
+def test_a_range_and_a_session(tmp_path: Path) -> None:
+    """Only the calls that were asked for are priced again."""
+    home = a_home(tmp_path)
+    write_facts(
+        home,
+        [usage_row(n, at_ns=T0 + n * SECOND, session_id=session_id(1 + n % 2)) for n in range(6)],
+    )
+    assert repriced(home, since_ns=T0 + 2 * SECOND)[-1].calls == 4
+    assert repriced(home, until_ns=T0 + 2 * SECOND)[-1].calls == 2
+    assert repriced(home, session_id=session_id(2))[-1].calls == 3
+    assert (
+        repriced(home, since_ns=T0 + SECOND, until_ns=T0 + 5 * SECOND, session_id=session_id(1))[
+            -1
+        ].calls
+        == 2
+    )
+    assert repriced(home, since_ns=T0 + 99 * SECOND)[-1].calls == 0
+
+
+def test_what_is_stored_stays(tmp_path: Path) -> None:
+    """A what-if leaves file, prices and costs as they were."""
+    home = a_home(tmp_path)
+    write_facts(home, [usage_row(1)])
+    ingest(home)
+    before = home.database.read_bytes()
+    with connect(home) as connection:
+        costs = connection.execute("FROM costs").fetchall()
+        reprice(connection, WhatIf(model="claude-opus-5-5", batch=True), book_of(home.path))
+        assert connection.execute("FROM costs").fetchall() == costs
+        assert connection.execute(
+            "SELECT count(*) FROM duckdb_tables() WHERE temporary"
+        ).fetchone() == (0,)
+    assert home.database.read_bytes() == before
+
+
+def test_doubts_are_carried_and_assumptions_said(tmp_path: Path) -> None:
+    """Calls that are not exact stay so; token counts on another model are an assumption for all of them."""
+    home = a_home(tmp_path)
+    write_facts(home, [usage_row(1), usage_row(2, certainty="lower_bound")])
+    assert repriced(home, batch=True)[-1].what_if_not_exact_calls == 1
+    assert repriced(home, model="claude-opus-5-5")[-1].what_if_not_exact_calls == 2
+    assert assumptions(WhatIf()) == []
+    [said] = assumptions(WhatIf(model="claude-opus-5-5"))
+    assert said.startswith("the same token counts on claude-opus-5-5")
+    assert len(assumptions(WhatIf(cache_lifetime="1h", batch=True, fast=True))) == 3
+
+
+@pytest.fixture
+def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A clock of the world's that the test moves: seconds since T0."""
+    clock = [0]
+    monkeypatch.setattr(world, "now", lambda: T0 + clock[0] * SECOND)
+    monkeypatch.setattr(world, "monotonic", lambda: clock[0] * SECOND)
+    spending._known.clear()
+    return clock
+
+
+def test_what_was_spent_today_by_all(tmp_path: Path, today: list[int]) -> None:
+    """Dollars of this day (UTC), what is not ingested yet and what other processes wrote included."""
+    home = a_home(tmp_path)
+    midnight = T0 - T0 % (86_400 * SECOND)
+    rows = [
+        usage_row(1, at_ns=midnight - 1),
+        usage_row(2, at_ns=midnight),
+        usage_row(3, at_ns=T0, model="nobody"),
+    ]
+    write_facts(home, rows)
+    with connect(home) as connection:
+        [(one,)] = connection.execute(
+            "SELECT cost_usd FROM costs WHERE cost_usd > 0 LIMIT 1"
+        ).fetchall()
+    assert spending.spent(midnight, home) == (one, 1)
+    write_facts(home, [usage_row(4, at_ns=T0)], close=False)
+    assert agentobs.spent_today(home.path) == one  # an answer is kept for a moment
+    today[0] += 3
+    assert agentobs.spent_today(home.path) == 2 * one
+    today[0] += 86_400
+    assert agentobs.spent_today(home.path) == 0
+
+
+def test_asking_what_was_spent_never_raises(
+    tmp_path: Path, today: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without recordings it is 0; where the store cannot be asked the last answer stands, and that is said."""
+    assert agentobs.spent_today(tmp_path / "nowhere") == 0
+    home = a_home(tmp_path)
+    write_facts(home, [usage_row(1, at_ns=T0)])
+    known = agentobs.spent_today(home.path)
+    assert known > 0
+    today[0] += 3
+    home.database.chmod(0o600)
+    home.database.write_bytes(b"somebody else's file")
+    home.manifest.unlink()
+    with pytest.warns(RuntimeWarning, match="what was spent today is not known"):
+        assert agentobs.spent_today(home.path) == known
