@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks import recording, replaying, report, starting
+from benchmarks import pricing, recording, replaying, report, starting
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recording.sections,
     "replay": replaying.sections,
     "start-up": starting.sections,
+    "pricing": pricing.sections,
 }
 
 

@@ -32,7 +32,7 @@ def sections() -> Iterator[Section]:
     with tempfile.TemporaryDirectory() as home:
         _fill(home)
         commands = _commands(home)
-        variants = {name: partial(_start, command) for name, command in commands.items()}
+        variants = {name: partial(start, command) for name, command in commands.items()}
         rounds = compare(variants, range(ROUNDS))
         loaded = {name: _loaded(commands[name]) for name in TARGETS}
     yield _section(rounds, loaded)
@@ -45,7 +45,7 @@ def _fill(home: str) -> None:
         with agentobs.session(name):
             run(asking, 5, SIZE)
     agentobs.stop_recorder()
-    subprocess.run([_script(), "--home", home, "ingest"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([script(), "--home", home, "ingest"], check=True, stdout=subprocess.DEVNULL)
 
 
 def _commands(home: str) -> dict[str, list[str]]:
@@ -53,18 +53,18 @@ def _commands(home: str) -> dict[str, list[str]]:
     return {
         EMPTY: empty,
         AGAIN: empty,
-        "agentobs --help": [_script(), "--help"],
-        "agentobs sql 'select 1'": [_script(), "--home", home, "sql", "select 1"],
-        "agentobs cost": [_script(), "--home", home, "cost"],
+        "agentobs --help": [script(), "--help"],
+        "agentobs sql 'select 1'": [script(), "--home", home, "sql", "select 1"],
+        "agentobs cost": [script(), "--home", home, "cost"],
     }
 
 
-def _script() -> str:
+def script() -> str:
     """Return the command as it is installed beside this interpreter."""
     return str(Path(sys.executable).with_name("agentobs"))
 
 
-def _start(command: list[str], _: int) -> Cost:
+def start(command: list[str], _: int) -> Cost:
     """Run a process to its end, and return what it cost."""
     cpu, wall = _children_ns(), time.perf_counter_ns()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

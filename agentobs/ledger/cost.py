@@ -85,8 +85,7 @@ def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
         at_ns: when the call was sent, nanoseconds since 1970: the prices of that day hold.
         book: the prices; default the ones in force. The first use loads them, which takes 0.4 s.
     """
-    prices = book or in_force()
-    unit = prices.at(context_of(usage), at_ns, usage.prompt_tokens)
+    unit = price_of(usage, at_ns, book)
     each = unit.picodollars_each or (None,) * len(PARTS)
     notes = [text for text in (unit.note, usage.note) if text]
     parts = map(Part, units_of(usage), each)
@@ -97,6 +96,11 @@ def cost_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> Cost:
         note="; ".join(notes) or None,
         price_version=unit.price_version,
     )
+
+
+def price_of(usage: Usage, at_ns: int, book: PriceBook | None = None) -> UnitPrices:
+    """Return the unit prices of a row of usage: those of its context, its day and the size of its prompt."""
+    return (book or in_force()).at(context_of(usage), at_ns, usage.prompt_tokens)
 
 
 def units_of(usage: Usage) -> tuple[int, ...]:

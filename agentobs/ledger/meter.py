@@ -7,6 +7,7 @@ not depend on the order in which calls came, and a call that is added by several
 from __future__ import annotations
 
 import dataclasses
+import operator
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 
 from agentobs.errors import say_once
 from agentobs.ledger.book import Context, PriceBook, in_force
-from agentobs.ledger.cost import UNNAMED, cost_of
+from agentobs.ledger.cost import UNNAMED, price_of, status_of, units_of
 from agentobs.ledger.models import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
 from agentobs.records.facts import UsageRow
@@ -77,15 +78,30 @@ class Spent:
 
     def __add__(self, other: Spent) -> Spent:
         """Return both together."""
-        return Spent(
-            self.calls + other.calls,
-            {name: self.picodollars[name] + other.picodollars[name] for name in PARTS},
-            {name: self.tokens[name] + other.tokens[name] for name in PARTS},
-            {
-                status: self.uncertain.get(status, 0) + other.uncertain.get(status, 0)
-                for status in (*self.uncertain, *other.uncertain)
-            },
-        )
+        both = _Sum()
+        for each in (self, other):
+            both.calls += each.calls
+            both.picodollars = _added(both.picodollars, each.picodollars.values())
+            both.tokens = _added(both.tokens, each.tokens.values())
+            for status, count in each.uncertain.items():
+                both.uncertain[status] = both.uncertain.get(status, 0) + count
+        return both.spent()
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What a `Spent` is made of, while it grows."""
+
+    calls: int = 0
+    picodollars: list[int] = field(default_factory=lambda: [0] * len(PARTS))
+    tokens: list[int] = field(default_factory=lambda: [0] * len(PARTS))
+    uncertain: dict[CostStatus, int] = field(default_factory=dict)
+
+    def spent(self) -> Spent:
+        """Return it as it is now."""
+        picodollars = dict(zip(PARTS, self.picodollars, strict=True))
+        tokens = dict(zip(PARTS, self.tokens, strict=True))
+        return Spent(self.calls, picodollars, tokens, dict(self.uncertain))
 
 
 class Meter:
@@ -95,7 +111,7 @@ class Meter:
         """Start at nothing, with the prices in force or with others."""
         self._book = book
         self._waiting: deque[tuple[Usage, int]] = deque()
-        self._spent: dict[str, Spent] = {}
+        self._sums: dict[str, _Sum] = {}
         self._seen: set[tuple[str, int]] = set()
         # Reentrant: the garbage collector may end an exchange, and so add it, while one is read.
         self._lock = threading.RLock()
@@ -136,7 +152,7 @@ class Meter:
         """Return the sums by canonical name of the model, the most expensive first."""
         with self._lock:
             self._settle()
-            spent = dict(self._spent)
+            spent = {name: each.spent() for name, each in self._sums.items()}
         return dict(sorted(spent.items(), key=lambda item: (-_size(item[1]), item[0])))
 
     def forked(self) -> None:
@@ -161,17 +177,25 @@ class Meter:
         return True
 
     def _price(self, usage: Usage, at_ns: int) -> None:
-        cost = cost_of(usage, at_ns, self._book)
-        name = canonical_model(cost.context.model)
-        if cost.status == "unknown_model":
+        """Price a row as `cost_of` does, without telling how."""
+        unit = price_of(usage, at_ns, self._book)
+        status, name = status_of(unit, usage), canonical_model(unit.context.model)
+        if status == "unknown_model":
             say_unknown(name)
-        one = Spent(
-            1,
-            {part: each.picodollars or 0 for part, each in cost.parts.items()},
-            {part: each.units for part, each in cost.parts.items()},
-            {} if cost.status == "exact" else {cost.status: 1},
-        )
-        self._spent[name] = self._spent.get(name, Spent()) + one
+        found = self._sums.setdefault(name, _Sum())
+        units, each = units_of(usage), unit.picodollars_each or _NO_PRICE
+        found.calls += 1
+        found.tokens = _added(found.tokens, units)
+        found.picodollars = _added(found.picodollars, map(operator.mul, units, each))
+        if status != "exact":
+            found.uncertain[status] = found.uncertain.get(status, 0) + 1
+
+
+_NO_PRICE = (0,) * len(PARTS)
+
+
+def _added(sums: Iterable[int], more: Iterable[int]) -> list[int]:
+    return list(map(operator.add, sums, more))
 
 
 def say_unknown(model: str) -> None:
@@ -188,8 +212,11 @@ def warm() -> None:
     in_force().resolve(Context(UNNAMED))
 
 
+_FIELDS = tuple(each.name for each in dataclasses.fields(Usage))
+
+
 def _usage(fact: UsageRow) -> Usage:
-    given = {f.name: getattr(fact, f.name) for f in dataclasses.fields(Usage)}
+    given = {name: getattr(fact, name) for name in _FIELDS}
     maps = {name: given[name] or {} for name in ("server_requests", "other_counts")}
     return Usage(**{**given, **maps})
 
