@@ -341,12 +341,15 @@ class _Reader:
             self._part([_form_of(word) for word in words])
 
     def _part(self, words: list[Form]) -> None:
-        own = words
+        own, hidden = words, _named(words)
         while own and (own[0].written in _RESERVED or ASSIGNMENT.match(own[0].written)):
             if own[0].written in _RESERVED:
                 self.doubt(f"it holds the shell's word {own[0].written}")
             own = own[1:]
-        hidden = [own, *_named(own)]
+            if len(words) - len(own) < HIDDEN_MAX:
+                hidden += [own, *_named(own)]  # each step: in quotes, such a word is the command
+            else:
+                self.guess("too many variables are set before a command")
         name = program(own[0].written) if own else ""
         start = runs_from(name, [word.written for word in own[1:]])
         if start is not None:

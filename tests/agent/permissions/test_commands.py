@@ -212,6 +212,7 @@ DISGUISED = [
     "while true; do rm x; done",
     "! rm x",
     "A=1 B=2 rm x",
+    "A=1 if; rm x",
     "/bin/rm x",
     "../../bin/rm x",
     "RM x",
