@@ -26,7 +26,7 @@ import base64
 import itertools
 import json
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -286,6 +286,7 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
     asks: list[Ask] = []
     tools: list[RecordedTool] = []
     world: list[RecordedAnswer] = []
+    asked: Counter[str] = Counter()
     lines = json.loads(b"[" + data.partition(b"\n")[2].strip().replace(b"\n", b",") + b"]")
     at = 0
     while at < len(lines):
@@ -295,7 +296,7 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
             tools.append(_tool(value))
             continue
         if "world" in value:
-            world.append(_world(value, sum(ask.lane == value["lane"] for ask in asks)))
+            world.append(_world(value, asked[value["lane"]]))
             continue
         body: list[Any] = []
         answer = lines[at]
@@ -304,6 +305,7 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
             body.append(lines[at])
             at += 1
         asks.append(_ask(value, _answer(answer, body), asks))
+        asked[asks[-1].lane] += 1
     return asks, tools, world
 
 

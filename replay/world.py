@@ -47,20 +47,33 @@ class Answers:
 
     def __init__(self, recorded: list[RecordedAnswer], asked: Asked) -> None:
         """Take the answers of a fixture."""
-        self._left = list(recorded)
+        self._recorded = recorded
         self._asked = asked
-        self.total = len(recorded)
+        self._given: set[int] = set()
+        self._by_key: dict[tuple[str, AskKind, str], list[RecordedAnswer]] = {}
+        for answer in recorded:
+            self._by_key.setdefault(_key(answer.lane, answer.question), []).append(answer)
+
+    @property
+    def total(self) -> int:
+        """How many answers were recorded."""
+        return len(self._recorded)
 
     @property
     def left(self) -> list[RecordedAnswer]:
         """The answers that were not asked for, in recorded order."""
-        return list(self._left)
+        return [answer for answer in self._recorded if id(answer) not in self._given]
 
     def of(self, lane: str, question: WorldQuestion) -> RecordedAnswer | None:
         """Return the recorded answer to a question by its lane, kind and key, without giving it."""
-        for answer in self._left:
-            known = answer.question
-            if (answer.lane, known.kind, known.key) != (lane, question.kind, clean(question.key)):
+        # Most questions are looks for a word or an abort that never came: they must cost nothing.
+        if not self._by_key:
+            return None
+        known = self._by_key.get(_key(lane, question))
+        if known is None:
+            known = self._by_key.get((lane, question.kind, clean(question.key)), [])
+        for answer in known:
+            if id(answer) in self._given:
                 continue
             if question.kind in OF_A_CALL or answer.after <= self._asked(lane):
                 return answer
@@ -68,7 +81,7 @@ class Answers:
 
     def give(self, answer: RecordedAnswer) -> Any:
         """Give an answer, which is then spent."""
-        self._left.remove(answer)
+        self._given.add(id(answer))
         return answer.answer
 
     def told(self, exchange: WorldExchange) -> None:
@@ -78,12 +91,18 @@ class Answers:
             self.give(recorded)
 
     def stops(self, lane: str, point: str, count: int) -> bool:
-        """Return whether the run was stopped there when it was recorded."""
+        """Return whether the run was stopped there when it was recorded; asked at each event of a stream."""
+        if (lane, "abort", point) not in self._by_key:
+            return False
         recorded = self.of(lane, WorldQuestion("abort", point))
         if recorded is None or not isinstance(recorded.answer, dict):
             return False
         stopped = recorded.answer.get("count")
         return isinstance(stopped, int) and count >= stopped
+
+
+def _key(lane: str, question: WorldQuestion) -> tuple[str, AskKind, str]:
+    return lane, question.kind, question.key
 
 
 class RecordedAbort(Abort):

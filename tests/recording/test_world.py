@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from agentobs.recording.home import Home, open_home
 from agentobs.recording.journal import content_path, facts_path, segment_ids
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import Place, WorldExchange, WorldQuestion, weight
+from agentobs.store.database import connect
 from tests.store.making import T0, attempt, end, record, session_id, start
 
 SECRET = "ghp_" + "Zz9" * 12
@@ -63,3 +65,15 @@ def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
 def test_answers_count_as_what_they_hold() -> None:
     """The queue is bounded in bytes: what was said, and what a person was asked about, counts."""
     assert weight(asked("consent", "k", {"input": ["x" * 5_000]}, ["y" * 3_000])) == 1024 + 8_000
+
+
+def test_for_whom_the_model_was_asked(tmp_path: Path) -> None:
+    """Whether the agent itself asks, or one of the calls made for its upkeep, is kept with each attempt."""
+    home = open_home(tmp_path / "home")
+    upkeep = Place(session_id(1), turn=1, query_source="compaction")
+    record(home, [start(1), attempt(1, 1), replace(attempt(1, 2), place=upkeep), end(1)])
+    exchanges = read_session(home, session_id(1), segment_ids(home)).exchanges
+    assert [exchange.place.query_source for exchange in exchanges] == ["main", "compaction"]
+    with connect(home) as connection:
+        rows = connection.execute("SELECT query_source FROM attempts ORDER BY started_ns")
+        assert rows.fetchall() == [("main",), ("compaction",)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from agentobs.agent.tools import tool
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Answer, ModelExchange, WorldExchange, WorldQuestion
 from replay import DivergenceError, Fixture, Replay, load
-from replay.fixture import FORMAT
+from replay.fixture import FORMAT, write
 from tests.provider_script import call, cut, streamed, text
 from tests.replay.agents import frozen
 from tests.replay.mailer import FAX, SAVE, SEND, Mailer, made, mails, once, send
@@ -309,3 +310,45 @@ def test_tries_are_kept(tmp_path: Path) -> None:
 
 def _fails() -> str:
     raise ConnectionError("no such server")
+
+
+def test_a_fixture_does_not_tell_what_was_asked_first(tmp_path: Path) -> None:
+    """Questions of calls that ran beside each other stand in the order of the calls, whichever came first."""
+    recording, _, _ = once(tmp_path, mails("ann", "bob", "cid"))
+    asked = [e for e in recording.exchanges if isinstance(e, WorldExchange)]
+    assert len(asked) == 3
+    times = [e.started_ns for e in asked]
+    turned = [replace(e, started_ns=ns) for e, ns in zip(asked, reversed(times), strict=True)]
+    others = [e for e in recording.exchanges if not isinstance(e, WorldExchange)]
+    again = sorted([*others, *turned], key=lambda e: e.started_ns)
+    assert write(replace(recording, exchanges=tuple(again)), {}) == write(recording, {})
+
+
+def test_tools_beside_each_other_replay_in_any_order(tmp_path: Path) -> None:
+    """Calls that ran at once, each after its own check and path, get each its own answer."""
+    ended: list[str] = []
+    gates = {name: asyncio.Event() for name in "abc"}
+
+    async def read(path: str) -> str:
+        following = {"a": "b", "b": "c"}.get(path)
+        if following and len(ended) < 3:
+            await asyncio.wait_for(gates[following].wait(), 20)
+        ended.append(path)
+        gates[path].set()
+        return f"{path} was read"
+
+    def check(path: str) -> str | None:
+        return None
+
+    reader = tool(read_only=True, paths=("path",), check=check, name="read")(read)
+    calls = [call(number, "read", path=path) for number, path in enumerate("abc", 1)]
+    given = [streamed(*calls, number=1), streamed(text("Done."), number=2)]
+    fixture, live, _ = made(tmp_path, given, tools=(reader,))
+    assert ended == ["c", "b", "a"]
+    for policy in ("recorded", "live"):
+        agent = Mailer(tools=(reader,), person=nobody)
+        with Replay(fixture, tools=policy) as replay:
+            replay.run(agent.answer, "Mail them.")
+        assert shape(agent.events) == shape(live.events)
+        assert replay.progress.tools_matched == 3
+        assert replay.progress.answers_matched == 6

@@ -510,7 +510,7 @@ def test_questions_to_the_world_come_back(tmp_path: Path) -> None:
         assert row == ("allow", SECOND)
         told = named(connection, "session_timeline", session_id=session_id(1)).fetchall()
         assert [(r[0], r[4], r[5]) for r in told if r[0] in ("permission", "world")] == [
-            ("permission", "weather", "person person"),
+            ("permission", "weather", "person"),
             ("world", "consent", "toolu_1"),
         ]
     kinds = [type(exchange) for exchange in _read(home).exchanges]
