@@ -221,7 +221,8 @@ def _add(report: Report, key: Key, value: Decimal) -> None:
 def _count(result: Mapping[str, Any], path: str, where: str) -> int:
     value: Any = result
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else _MISSING
+        if value is not None:
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from agentobs.records.exchanges import Chunk, ModelExchange, Place, Question
 from agentobs.records.facts import Attempt, Prefix, ToolUse
+from agentobs.records.labels import Label
 from agentobs.store.database import connect, named
 from tests.store.making import (
     MODEL,
@@ -213,9 +214,10 @@ def test_turns_that_end_in_a_tool(tmp_path: Path) -> None:
     """A turn stands whole with each tool that it calls; shared ones are counted, and the rest has no name."""
 
     def use(number: int, name: str, ordinal: int) -> ToolUse:
+        tool_use_id, attempt_id = Label(f"t{number}{ordinal}"), f"{number:032x}"
         return ToolUse(
-            session_id(1), None, "main", 1, f"{number:032x}", f"t{number}{ordinal}", name, ordinal, T0, 2
-        )  # type: ignore[arg-type]  # fmt: skip
+            session_id(1), None, Label("main"), 1, attempt_id, tool_use_id, Label(name), ordinal, T0, 2
+        )  # fmt: skip
 
     facts = [
         plain(1), use(1, "read", 1), use(1, "read", 2), use(1, "bash", 3),

@@ -1,0 +1,452 @@
+"""The commands about money: what they print, what they compare, and what they say to bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.cli import main
+from agentobs.store.database import connect
+from tests.store.making import (
+    MODEL,
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    usage_row,
+    write_facts,
+)
+
+DAY = 86_400 * SECOND
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Shell = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two days, three models, one of them unknown, and one lower bound."""
+    home = a_home(tmp_path_factory.mktemp("cost"))
+    record(
+        home,
+        [
+            start(1, "refund-loop"),
+            attempt(1, 1, cache_creation_input_tokens=1000),
+            attempt(1, 2, cache_read_input_tokens=1000),
+            end(1),
+        ],
+    )
+    write_facts(
+        home,
+        [
+            usage_row(
+                11, session_id=session_id(2), at_ns=T0 + DAY, model="claude-opus-5-5-20260901"
+            ),
+            usage_row(12, session_id=session_id(2), at_ns=T0 + DAY, model="nobody"),
+            usage_row(13, session_id=session_id(2), at_ns=T0 + DAY, certainty="lower_bound"),
+        ],
+    )
+    return home.path
+
+
+@pytest.fixture
+def shell(home: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    def run(*arguments: object, at: Path = home) -> Ended:
+        code: object = 0
+        capsys.readouterr()
+        try:
+            main(["--home", str(at), *map(str, arguments)])
+        except SystemExit as ended:
+            code = ended.code
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Ended(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    return run
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_cost_by_model(shell: Shell) -> None:
+    """One clear table: tokens, money, how sure it is; models without a price are named, never 0."""
+    told = shell("cost")
+    cells = [[cell.strip() for cell in re.split(r"  +", line)] for line in lines(told.out)]
+    assert cells == [
+        ["model", "calls", "input", "output", "cache read", "cache write", "cost", "status", "lower bound",
+         "estimated", "unpriced"],
+        [MODEL, "3", "120", "50", "2,000", "1,055", "$0.0038", "lower_bound", "1", "0", "0"],
+        ["claude-opus-5-5", "1", "100", "10", "1,000", "55", "$0.0011", "exact", "0", "0", "0"],
+        ["nobody", "1", "100", "10", "1,000", "55", "-", "unknown_model", "0", "0", "1"],
+    ]  # fmt: skip
+    assert "no price is known for nobody (1 call): sums leave their calls out" in told.err
+
+
+@pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source"])
+def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
+    """Model, session, day, agent and source divide the same money, as a table, as JSON and as CSV."""
+    rows = shell("cost", "--by", by, "--json").rows
+    assert sum(row["calls"] for row in rows) == 5
+    known = [Decimal(row["cost_usd"]) for row in rows if row["cost_usd"] is not None]
+    models = shell("cost", "--json").rows
+    assert sum(known) == sum(Decimal(row["cost_usd"]) for row in models if row["cost_usd"])
+    assert sum(row["unpriced_calls"] for row in rows) == 1
+    listed = list(csv.DictReader(io.StringIO(shell("cost", "--by", by, "--csv").out)))
+    assert [row["cost_usd"] for row in listed] == [row["cost_usd"] or "" for row in rows]
+    assert len(lines(shell("cost", "--by", by, "--detail").out)) == len(rows) + 1
+
+
+def test_cost_of_a_range(shell: Shell) -> None:
+    """`--since` and `--until` take days and times in UTC, and how long ago."""
+    assert [row["day"] for row in shell("cost", "--by", "day", "--json").rows] == [
+        "2026-09-22",
+        "2026-09-21",
+    ]
+    one = shell("cost", "--by", "day", "--since", "2026-09-22", "--until", "2026-09-23", "--json")
+    assert [row["calls"] for row in one.rows] == [3]
+    at = shell(
+        "cost", "--since", "2026-09-21T14:13:22Z", "--until", "2026-09-21T16:13:23+02:00", "--json"
+    )
+    assert [row["calls"] for row in at.rows] == [1]
+    assert shell("cost", "--since", "1m", "--json").rows == []
+    assert "day (UTC)" in shell("cost", "--by", "day").out
+
+
+@pytest.mark.parametrize("value", ["yesterday", "7", "7y", "2026-13-01", "", "9" * 40 + "d"])
+def test_a_time_that_is_none(shell: Shell, value: str) -> None:
+    """It is refused with what would be one."""
+    told = shell("cost", "--since", value)
+    assert told.code == 2
+    assert "is no time: say how long ago" in told.err
+
+
+@pytest.mark.parametrize("by", ["model", "day", "agent"])
+def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
+    """Bars as one HTML file, with what is not exact in their names; other groups have none."""
+    file = tmp_path / "cost.html"
+    assert shell("cost", "--by", by, "--figure", file).code == 0
+    drawn = file.read_text()
+    assert "1 at least" in drawn or by == "agent"
+    assert "without a price" in drawn
+    refused = shell("cost", "--by", "source", "--figure", file)
+    assert (refused.code, refused.out) == (1, "")
+
+
+def test_reprice_says_what_it_assumes(shell: Shell) -> None:
+    """Stored, what-if and difference by model and in total, then the assumptions and the prices."""
+    told = shell(
+        "reprice",
+        "--model",
+        "claude-opus-5-5",
+        "--cache-lifetime",
+        "1h",
+        "--session",
+        "refund-loop",
+    )
+    assert lines(told.out)[:3] == [
+        "model              calls   stored  what-if  difference  not exact  what-if not exact",
+        "claude-sonnet-5-5      2  $0.0031  $0.0091     $0.0059          0                  2",
+        "all                    2  $0.0031  $0.0091     $0.0059          0                  2",
+    ]
+    said = [line for line in lines(told.out) if line.startswith("assumed: ")]
+    assert len(said) == 2
+    assert "prices of version 0.2.3" in told.out
+    rows = shell("reprice", "--batch", "--json").rows
+    assert rows[-1]["model"] is None
+    assert Decimal(rows[-1]["difference_usd"]) == -Decimal(rows[-1]["stored_usd"]) / 2
+
+
+def test_reprice_with_a_file_of_prices(shell: Shell, tmp_path: Path) -> None:
+    """Prices of one's own go before the known ones; a file that is none is refused, with its place."""
+    file = tmp_path / "prices.toml"
+    file.write_text(PRICES)
+    rows = {row["model"]: row for row in shell("reprice", "--prices", file, "--json").rows}
+    assert rows["nobody"]["stored_usd"] is None
+    assert Decimal(rows["nobody"]["what_if_usd"]) > 0
+    assert rows["nobody"]["difference_usd"] is None
+    file.write_text("[[price]\n")
+    refused = shell("reprice", "--prices", file)
+    assert (refused.code, refused.out) == (1, "")
+    assert str(file) in refused.err
+    assert shell("reprice", "--prices", tmp_path / "none.toml").code == 1
+    assert "no price is known for that model" in shell("reprice", "--model", "x" * 10_000).err
+
+
+def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
+    """What caching saved; with a session also its lifetimes and misses."""
+    listed = shell("cache")
+    assert re.split(r"  +", lines(listed.out)[0]) == [
+        "session id", "name", "calls", "hit ratio", "saved", "misses", "wasted", "usual reason", "better", "cost",
+        "status",
+    ]  # fmt: skip
+    told = shell("cache", "refund-loop").out
+    assert "hit ratio    49.5% of all input was read from the cache" in told
+    assert "wasted       $0.0000 on 0 misses (estimated)" in told
+    [row] = shell("cache", "refund-loop", "--json").rows
+    assert row["saved_usd"] is not None
+    assert shell("cache", "nobody-knows").code == 1
+
+
+# The provider's own reports
+
+
+def bucket(day: int, *results: dict[str, Any]) -> dict[str, Any]:
+    first = 21 + day
+    return {
+        "starting_at": f"2026-09-{first}T00:00:00Z",
+        "ending_at": f"2026-09-{first + 1}T00:00:00Z",
+        "results": list(results),
+    }
+
+
+def page(*buckets: dict[str, Any], more: bool = False) -> dict[str, Any]:
+    return {"data": list(buckets), "has_more": more, "next_page": "page_2" if more else None}
+
+
+def used(home: Path, **changes: Any) -> list[dict[str, Any]]:
+    """Return a usage report of what a home holds, as the provider would give it."""
+    with connect(home) as connection:
+        rows = connection.execute(
+            "SELECT day, model, sum(input_tokens), sum(output_tokens), sum(cache_read_tokens),"
+            " sum(cache_write_5m_tokens), sum(cache_write_1h_tokens), sum(web_search_requests)"
+            " FROM costs GROUP BY ALL ORDER BY ALL"
+        ).fetchall()
+    results: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    for day, model, plain, output, read, five, hour, searches in rows:
+        result = {
+            "uncached_input_tokens": int(plain),
+            "output_tokens": int(output),
+            "cache_read_input_tokens": int(read),
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": int(five),
+                "ephemeral_1h_input_tokens": int(hour),
+            },
+            "server_tool_use": {"web_search_requests": int(searches)},
+            "model": model,
+            "service_tier": None,
+            "workspace_id": None,
+        }
+        results[day.day - 21].append({**result, **changes})
+    return [bucket(0, *results[0]), bucket(1, *results[1])]
+
+
+def billed(home: Path) -> list[dict[str, Any]]:
+    """Return a cost report of what a home holds: cents as decimal strings."""
+    with connect(home) as connection:
+        rows = connection.execute(
+            "SELECT day, model, sum(cost_usd) FROM costs WHERE cost_usd IS NOT NULL GROUP BY ALL ORDER BY ALL"
+        ).fetchall()
+    results: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
+    for day, model, cost in rows:
+        results[day.day - 21].append(
+            {"amount": f"{cost * 100:f}", "currency": "USD", "cost_type": "tokens", "model": model}
+        )
+    return [bucket(0, *results[0]), bucket(1, *results[1])]
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Callable[..., Path]:
+    def write(value: Any, name: str = "report.json") -> Path:
+        path = tmp_path / name
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+        return path
+
+    return write
+
+
+def test_an_exact_match_says_so(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """Our own counts as a report: equal to the last digit; calls that are not exact are named first."""
+    told = shell("cost", "reconcile", report(page(*used(home))))
+    assert told.code == 0
+    shown = lines(told.out)
+    assert shown[0] == "usage report, 2026-09-21 00:00 to 2026-09-23 00:00 UTC, 4 results"
+    assert shown[2] == "our calls that are not exact: 2"
+    assert "exact match: 19 of 19 figures are equal to the last digit" in told.out
+
+
+def test_pages_in_several_files(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """Pages may come in any order and as a list; one that is missing, or stands twice, is said."""
+    first, second = used(home)
+    one = report(page(first, more=True), "1.json")
+    two = report(page(second), "2.json")
+    assert shell("cost", "reconcile", two, one).code == 0
+    both = report([page(first, more=True), page(second)], "both.json")
+    assert "exact match" in shell("cost", "reconcile", both).out
+    alone = shell("cost", "reconcile", one)
+    assert "note: the usage report goes on (has_more)" in alone.out
+    twice = shell("cost", "reconcile", one, two, one)
+    assert twice.code == 1
+    assert "the same page as in" in twice.err
+
+
+def test_drift_in_counts_and_money(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """Each figure that differs is shown by day and model with both sides; the process ends with 1."""
+    buckets = used(home)
+    buckets[0]["results"][0]["output_tokens"] += 7
+    told = shell("cost", "reconcile", report(page(*buckets)), "--json")
+    assert told.code == 1
+    wrong = [row for row in told.rows if row["state"] != "match"]
+    [row] = wrong
+    assert (row["day"], row["model"], row["what"]) == ("2026-09-21", MODEL, "output_tokens")
+    assert (row["ours"], row["theirs"], row["difference"]) == ("40", "47", "-7")
+    money = billed(home)
+    money[1]["results"][0]["amount"] = "1.5"
+    shown = shell("cost", "reconcile", report(page(*money)))
+    assert shown.code == 1
+    assert "Both have it, and differ:" in shown.out
+    assert "$0.0150" in shown.out
+
+
+def test_money_in_cents_and_its_rounding(
+    shell: Shell, home: Path, report: Callable[..., Path]
+) -> None:
+    """Amounts are cents: exact ones match, rounded ones match within what they were rounded by."""
+    exact = shell("cost", "reconcile", report(page(*billed(home))), "--json")
+    assert {row["state"] for row in exact.rows if row["model"] != "nobody"} == {"match"}
+    assert [row["state"] for row in exact.rows if row["model"] == "nobody"] == ["only_here"]
+    rounded = billed(home)
+    for each in rounded:
+        for result in each["results"]:
+            result["amount"] = str(round(Decimal(result["amount"]), 2))
+    found = shell("cost", "reconcile", report(page(*rounded)), "--json").rows
+    assert {row["state"] for row in found if row["model"] != "nobody"} <= {"rounding", "match"}
+
+
+def test_what_one_side_lacks(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """A day, a model or a kind of cost that only one of the two has stands apart."""
+    buckets = used(home)
+    buckets[1]["results"] = []
+    other = {**buckets[0]["results"][0], "model": "claude-haiku-5-5"}
+    buckets[0]["results"].append(other)
+    told = shell("cost", "reconcile", report(page(*buckets)))
+    assert told.code == 1
+    only_report, only_here = told.out.split("Only we have it:")
+    assert "Only the report has it:" in only_report
+    assert "claude-haiku-5-5" in only_report
+    assert "2026-09-22" in only_here
+    money = billed(home)
+    money[0]["results"].append(
+        {"amount": "12", "currency": "USD", "cost_type": "code_execution", "model": None}
+    )
+    rows = shell("cost", "reconcile", report(page(*money)), "--json").rows
+    lacking = [row for row in rows if row["state"] == "only_in_report"]
+    assert [(row["what"], row["theirs"]) for row in lacking] == [("code_execution_usd", "0.12")]
+
+
+def test_days_as_a_whole_and_hours(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """A report that is not grouped by model is compared by day; buckets of an hour add up to their day."""
+    whole = used(home, model=None)
+    told = shell("cost", "reconcile", report(page(*whole)))
+    assert told.code == 0
+    assert "not grouped by model" in told.out
+    hours = used(home)
+    for each in hours:
+        each["starting_at"] = each["starting_at"].replace("T00", "T14")
+        each["ending_at"] = each["starting_at"].replace("T14", "T15")
+    assert shell("cost", "reconcile", report(page(*hours))).code == 0
+
+
+def test_workspaces(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """Recordings do not know their workspace: several are said, and one can be chosen."""
+    buckets = used(home)
+    foreign = [{**result, "workspace_id": "wrkspc_2"} for result in buckets[0]["results"]]
+    buckets[0]["results"] += foreign
+    both = shell("cost", "reconcile", report(page(*buckets)))
+    assert both.code == 1
+    assert "covers 2 workspaces (default, wrkspc_2): choose with --workspace" in both.out
+    assert shell("cost", "reconcile", report(page(*buckets)), "--workspace", "default").code == 0
+
+
+def test_a_report_of_100_000_results(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+    """Large reports by key and minute are added up, in bounded time."""
+    [first, second] = used(home)
+    nothing = {**first["results"][0], "output_tokens": 0, "uncached_input_tokens": 0,
+               "cache_read_input_tokens": 0, "cache_creation": None}  # fmt: skip
+    first["results"] += [nothing] * 100_000
+    told = shell("cost", "reconcile", report(page(first, second)))
+    assert told.code == 0
+    assert "100,004 results" in told.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("[]", "an empty list"),
+        ("3", "no page of a report"),
+        ('{"sessions": []}', "no page of a report"),
+        ('{"data": [], "has_more": false}', "without any results"),
+        ('{"data": [7]}', "data[0]: no bucket"),
+        ('{"data": [{"results": []}]}', "data[0].starting_at: no time"),
+        ('{"type": "error", "error": {"type": "authentication_error"}}', "an error of the provider"),
+        (json.dumps(page(bucket(0, {"x": 1}))), "data[0].results[0]: neither"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": 1, "cache_creation": None}))), ".output_tokens: missing"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": -1}))), "uncached_input_tokens: no count: -1"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": 1.5}))), "no count: 1.5"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": True}))), "no count: True"),
+        (json.dumps(page(bucket(0, {"uncached_input_tokens": 10**30}))), "no count"),
+        (json.dumps(page(bucket(0, {"amount": "twelve"}))), "no amount: 'twelve'"),
+        (json.dumps(page(bucket(0, {"amount": "NaN"}))), "no amount"),
+        (json.dumps(page(bucket(0, {"amount": "1e400"}))), "no amount"),
+        ('{"data": [{"starting_at": NaN}]}', "no JSON: NaN"),
+        (json.dumps(page(bucket(0, {"amount": "1", "currency": "EUR"}))), "amounts in EUR"),
+        (json.dumps(page({**bucket(0), "ending_at": "2026-10-21T00:00:00Z"})), "not at most a day"),
+    ],
+)  # fmt: skip
+def test_what_is_no_report(shell: Shell, report: Callable[..., Path], text: str, said: str) -> None:
+    """A file that is no such report is refused in one line: which file, where in it, what it should be."""
+    path = report(text)
+    told = shell("cost", "reconcile", path)
+    assert (told.code, told.out) == (1, "")
+    assert said in told.err
+    assert told.err.startswith(f"error: {path}")
+    assert told.err.count("\n") == 1
+
+
+def test_a_report_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
+    """A missing file, a directory and a home without recordings end in one line each."""
+    assert "cannot be read" in shell("cost", "reconcile", tmp_path / "none.json").err
+    assert shell("cost", "reconcile", tmp_path).code == 1
+    assert shell("cost", at=tmp_path).code == 1
+    assert shell("reprice", at=tmp_path).code == 1
+    assert shell("cache", at=tmp_path).code == 1
+
+
+PRICES = """
+[[price]]
+models = ["nobody"]
+input = 1
+output = 2
+cache_read = 0.1
+cache_write_5m = 1.25
+cache_write_1h = 2
+source = "our contract"
+checked = 2026-09-01
+"""
