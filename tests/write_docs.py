@@ -10,6 +10,7 @@ import duckdb
 from agentobs.records.facts import TABLES
 from agentobs.store.ingest import SETTINGS
 from agentobs.store.schema import migrate
+from tests.write_money import money
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,7 +87,7 @@ def _split(comment: str) -> tuple[str, str]:
     return comment, ""
 
 
-DOCUMENTS: dict[str, Callable[[], str]] = {"docs/tables.md": tables}
+DOCUMENTS: dict[str, Callable[[], str]] = {"docs/tables.md": tables, "docs/money.md": money}
 """The generated documents by path, each with the function that returns its text."""
 
 
