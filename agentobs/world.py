@@ -14,7 +14,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -120,12 +120,17 @@ class Abort:
             ):  # the loop was closed: nobody waits there any more
                 loop.call_soon_threadsafe(_wake, future)
 
+    def clear(self) -> None:
+        """Stop nothing any more: runs that start from now on go on."""
+        with self._lock:
+            self._is_set = False
+
     def reached(self, point: str, count: int) -> bool:
         """Return whether the run is to stop here.
 
         Args:
-            point: `TURN:streaming:ATTEMPT`, `TURN:waiting:ATTEMPT` (for the next one), `TURN:dispatch`,
-                `TURN:consent:TOOL_USE_ID` or `TURN:tools`.
+            point: `TURN:asking:ATTEMPT`, `TURN:streaming:ATTEMPT`, `TURN:waiting:ATTEMPT` (for the next
+                one), `TURN:dispatch`, `TURN:consent:TOOL_USE_ID` or `TURN:tools`.
             count: events of the stream that were seen, or batches of tools that have ended.
         """
         return self._is_set
@@ -166,6 +171,10 @@ async def nobody(question: WorldQuestion) -> Any:
     assert_never(question.kind)
 
 
+def _as_it_is(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the port has two arguments
+    return name
+
+
 def _not_stopped(tool_use_id: str) -> None:
     """Leave a tool call alone."""
 
@@ -178,6 +187,8 @@ class World:
     """The provider's client; its transport is where questions to the model are recorded."""
     run_tool: Callable[[ToolQuestion], Awaitable[ToolAnswer]]
     """Run one tool call and return its answer; never raises for a failing tool."""
+    tool_name: Callable[[str, Sequence[str]], str] = _as_it_is
+    """The name that a tool goes by, from its name and its former ones: a replay knows it by the recorded one."""
     stop_tool: Callable[[str], None] = _not_stopped
     """Stop a tool call by its id, begun or not: its answer then comes soon, `aborted` unless it was done."""
     ask: Callable[[WorldQuestion], Awaitable[Any]] = nobody

@@ -23,7 +23,7 @@ which was written when the loop asked nobody: there a call that ran was permitte
 from __future__ import annotations
 
 import base64
-import itertools
+import functools
 import json
 import re
 from collections import Counter, OrderedDict
@@ -34,7 +34,7 @@ from typing import Any, get_args
 
 from agentobs.errors import DamagedError, ForeignError, RecordingError, UsageError
 from agentobs.recording.streams import find_in_stream
-from agentobs.records.canonical import canonical, digest
+from agentobs.records.canonical import digest
 from agentobs.records.exchanges import (
     Answer,
     AskKind,
@@ -54,10 +54,10 @@ from agentobs.records.messages import (
     assemble,
     is_stream,
     split_events,
-    tool_results,
     tool_uses,
 )
 from agentobs.redaction import find
+from replay.order import afters
 from replay.pieces import Pieces, built, change, compact, kept_of, pieces_of, take_apart
 
 FORMAT = 2
@@ -147,6 +147,14 @@ class Fixture:
                 if call.get("id") == tool_use_id:
                     return call
         return None
+
+    @functools.cached_property
+    def tool_names(self) -> frozenset[str]:
+        """The names of the tools that requests declare."""
+        shapes = [(ask.shape.get("body"), ask.shape.get("set")) for ask in self.asks]
+        listed = [part.get("tools") for parts in shapes for part in parts if isinstance(part, dict)]
+        tools = [tool for each in listed if isinstance(each, list) for tool in each]
+        return frozenset(str(tool.get("name")) for tool in tools if isinstance(tool, dict))
 
     @property
     def lanes(self) -> list[str]:
@@ -452,9 +460,9 @@ def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterat
             )
     first, world = _world_lines(recording, models)
     shaper = _Shaper()
-    afters = _afters(models)
+    ordered = afters(models)
     for number, exchange in enumerate(models, 1):
-        after = {"after": afters[number]} if number in afters else {}
+        after = {"after": ordered[number]} if number in ordered else {}
         yield from map(_world_line, _sorted(first.get(number, []), []))
         yield {"ask": number, **shaper.shape(number, exchange), **after}
         yield _answer_line(number, exchange)
@@ -577,57 +585,6 @@ def _meant(headers: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if not name.startswith("x-stainless-")}
 
 
-def _afters(models: list[ModelExchange]) -> dict[int, list[int]]:
-    """Return, for lanes whose requests overlapped, the asks that each ask must come after.
-
-    When nothing overlapped, every request of a lane comes after all earlier ones, and nothing is said.
-    Where some were in flight together, their order was chance: an ask then comes only after those whose
-    answers its body goes on from.
-    """
-    lanes: dict[str, list[tuple[int, ModelExchange]]] = {}
-    for number, exchange in enumerate(models, 1):
-        lanes.setdefault(exchange.place.lane, []).append((number, exchange))
-    found: dict[int, list[int]] = {}
-    for lane in lanes.values():
-        if any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane)):
-            found |= _continued(lane)
-    return found
-
-
-def _overlap(earlier: ModelExchange, later: ModelExchange) -> bool:
-    return later.started_ns < earlier.started_ns + earlier.ended_ns
-
-
-def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
-    issued: dict[str, int] = {}
-    asked: dict[str, int] = {}
-    found: dict[int, list[int]] = {}
-    for number, exchange in lane:
-        body = value_of(exchange.question.body)
-        listed = body.get("messages") if isinstance(body, dict) else None
-        messages = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-        found[number] = sorted({*_answers_heard(messages, issued), *_histories(messages, asked)})
-        message = assemble(exchange.answer.headers, exchange.answer.body)
-        issued |= {str(call.get("id")): number for call in tool_uses(message)}
-        asked[canonical(messages)] = number
-    return found
-
-
-def _answers_heard(messages: list[dict[str, Any]], issued: dict[str, int]) -> Iterator[int]:
-    """Yield the asks whose tool calls a body answers."""
-    for message in messages:
-        for result in tool_results(message):
-            if number := issued.get(str(result.get("tool_use_id"))):
-                yield number
-
-
-def _histories(messages: list[dict[str, Any]], asked: dict[str, int]) -> Iterator[int]:
-    """Yield the asks whose messages a body repeats before an answer of the model."""
-    for at, message in enumerate(messages):
-        if message.get("role") == "assistant" and (number := asked.get(canonical(messages[:at]))):
-            yield number
-
-
 def _answer_line(number: int, exchange: ModelExchange) -> dict[str, Any]:
     answer = exchange.answer
     failure = answer.failure
@@ -671,14 +628,6 @@ def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
         **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
         **({"tries": answer.tries} if answer.tries != 1 else {}),
     }
-
-
-def value_of(body: bytes) -> Any:
-    """Return the parsed JSON of a body, or None where it is none."""
-    try:
-        return json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _raw(data: bytes) -> dict[str, str]:

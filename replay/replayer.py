@@ -14,7 +14,7 @@ import functools
 import inspect
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -51,9 +51,10 @@ from replay.divergence import (
     listed,
 )
 from replay.entry import entry_of
-from replay.fixture import Ask, Fixture, RecordedAnswer, RecordedTool, value_of
+from replay.fixture import Ask, Fixture, RecordedAnswer, RecordedTool
 from replay.guard import no_network
 from replay.lanes import Lane, Mismatch, asked_body, without_boundary
+from replay.pieces import value_of
 from replay.step import Next, Step, step_of
 from replay.tools import Calls, same_call
 from replay.trajectory import trajectory
@@ -327,6 +328,7 @@ class Replay:
         return dataclasses.replace(
             live,
             run_tool=self._tool_runner(live),
+            tool_name=self._tool_name,
             stop_tool=stop_tool,
             ask=self._ask,
             abort=RecordedAbort(self._answers),
@@ -352,6 +354,12 @@ class Replay:
             else:
                 raise DivergenceError(self._latch(self._world_mismatch(lane, question, recorded)))
         return await answer
+
+    def _tool_name(self, name: str, former: Sequence[str]) -> str:
+        """Return the name that a tool had when this was recorded: its own, else the first former one."""
+        if not former or name in self.fixture.tool_names:
+            return name
+        return next((old for old in former if old in self.fixture.tool_names), name)
 
     def _tool_runner(self, live: World) -> Any:
         async def run_tool(question: ToolQuestion) -> ToolAnswer:

@@ -70,3 +70,32 @@ def test_links_of_documents_lead_somewhere(document: str) -> None:
     text_of = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text_of):
         assert (ROOT / target).exists(), target
+
+
+LOOP_ROWS = [
+    [cell.strip() for cell in line.strip("|\n").split("|")]
+    for line in (ROOT / "docs" / "loop.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith(("| capability", "| ---"))
+]
+
+
+def test_every_capability_of_the_loop_has_its_row() -> None:
+    """The table is there, and each scenario is named in it."""
+    assert len(LOOP_ROWS) > 40
+    scenarios = {path.name for path in (ROOT / "fixtures" / "loop").iterdir() if path.is_dir()}
+    assert {row[2] for row in LOOP_ROWS if not row[2].startswith("- (")} == scenarios
+
+
+@pytest.mark.parametrize("row", LOOP_ROWS, ids=lambda row: row[0][:40])
+def test_a_capability_of_the_loop_is_held(row: list[str]) -> None:
+    """No cell is empty; the test and the scenario exist."""
+    capability, test, scenario = row
+    assert capability
+    file, _, name = test.strip("`").partition("::")
+    source = (ROOT / "tests" / "agent" / file).read_text(encoding="utf-8")
+    assert re.search(rf"^def {name}\(", source, re.MULTILINE), test
+    if scenario.startswith("-"):
+        assert re.fullmatch(r"- \(.{10,}\)", scenario)
+    else:
+        assert (ROOT / "fixtures" / "loop" / scenario / "recording.jsonl").is_file()
+        assert (ROOT / "fixtures" / "loop" / scenario / "events.txt").is_file()

@@ -27,7 +27,8 @@ class Consent:
     """What a person is asked: may this be done?"""
 
     about: Json
-    """The call (`tool`, `input`), or the budget that was reached (`limit`, `spent_usd`)."""
+    """The call: `tool`, `input` and, where it has any, `paths` with links resolved. Or the `limit` that was
+    reached."""
     reason: str
     """Why it is asked."""
 
@@ -105,7 +106,7 @@ class LiveAnswers:
             case "path":
                 return self._resolve(question.asked)
             case "tool_set":
-                return [name for name in question.asked if self._is_there(name)]
+                return await asyncio.to_thread(self._there, question.asked)
             case "steering" | "follow_up":
                 return self._inbox.take(question.kind) if self._inbox else []
             case "spent_today":
@@ -135,6 +136,9 @@ class LiveAnswers:
             "scope": reply.scope,
             "reason": reply.reason,
         }
+
+    def _there(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self._is_there(name)]
 
     def _is_there(self, name: str) -> bool:
         tool = self._tools.get(name)

@@ -17,11 +17,12 @@ from pydantic import BaseModel
 
 from agentobs.agent import output, telling
 from agentobs.agent.events import Coercion, Denial, Permission, ToolDispatch, ToolDone
-from agentobs.agent.gate import call_of, is_concurrent, raw_paths
+from agentobs.agent.gate import call_of, is_concurrent, raw_paths, resolved_paths
 from agentobs.agent.interrupt import Interrupted, Watch
 from agentobs.agent.permissions import Call, Decision, Permissions, consented, decide
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import Bound, Tool, bind, find
+from agentobs.agent.tools import Bound, Tool, bind, find, invalid, unknown
+from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
 from agentobs.world import World
 
@@ -207,15 +208,12 @@ class Dispatcher:
             return
         plan.tool = find(tools, question.name)
         if plan.tool is None:
-            known = ", ".join(tool.name for tool in tools) or "none"
-            text = f"There is no tool named {question.name!r}. The tools are: {known}."
-            plan.answer = ToolAnswer(text, is_error=True, outcome="unknown")
+            plan.answer = unknown(tools, question.name)
             return
         try:
             plan.bound = bind(plan.tool, question.input)
         except ValueError as error:
-            text = f"The input of {plan.tool.name} does not fit:\n{error}"
-            plan.answer = ToolAnswer(text, is_error=True, outcome="invalid")
+            plan.answer = invalid(plan.tool, str(error))
             return
         plan.concurrent = is_concurrent(plan.tool, plan.bound.arguments)
 
@@ -246,13 +244,12 @@ class Dispatcher:
             asked = {"tool": question.name, "input": question.input}
             complaint = await telling.ask(world, plan.inside, "check", key, asked)
             if complaint is not None:
-                text = f"The input of {tool.name} does not fit:\n{complaint}"
-                plan.answer = ToolAnswer(text, is_error=True, outcome="invalid")
+                plan.answer = invalid(tool, str(complaint))
                 return
-        paths, resolved = raw_paths(tool, bound.arguments), []
+        paths, leads_to = raw_paths(tool, bound.arguments), None
         if paths:
-            resolved = await telling.ask(world, plan.inside, "path", key, list(paths))
-        plan.call = call_of(tool, key, bound.arguments, resolved)
+            leads_to = await telling.ask(world, plan.inside, "path", key, list(paths))
+        plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, leads_to))
         permissions = self.crew.permissions
         for grant in self.crew.talk.grants:
             permissions = permissions.with_grant(grant)
@@ -262,7 +259,9 @@ class Dispatcher:
         """Ask a person, who may be interrupted by an abort; return the decision and the wait."""
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
-        about = {"tool": plan.call.tool, "input": plan.question.input}
+        about: Json = {"tool": plan.call.tool, "input": plan.question.input}
+        if plan.call.paths:
+            about["paths"] = [path.path for path in plan.call.paths]
         with telling.span("blocked_on_user", plan.inside, plan.call.tool) as blocked:
             started_ns = world.now()
             answer = await telling.ask(

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentobs.agent.permissions import Call, ResolvedPath
 from agentobs.agent.tools import Tool
-from agentobs.records.canonical import Json
+from agentobs.records.exchanges import ToolQuestion
 
 
 def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
@@ -17,7 +17,7 @@ def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
         return tool.concurrent
     try:
         return tool.concurrent(dict(arguments)) is True
-    except Exception:
+    except BaseException:  # whatever a tool's own code raises, a SystemExit too, is a doubt
         return False
 
 
@@ -26,21 +26,37 @@ def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return _texts(tool.paths, arguments)
 
 
+def resolved_paths(asked: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
+    """Return where paths lead, as the world answered; what it did not say plainly lies outside."""
+    told = answer if isinstance(answer, list) and len(answer) == len(asked) else [None] * len(asked)
+    found = []
+    for path, each in zip(asked, told, strict=True):
+        match each:
+            case {"path": str(leads_to), "inside": bool(inside)}:
+                found.append(ResolvedPath(leads_to, inside))
+            case _:
+                found.append(ResolvedPath(path, inside=False))
+    return tuple(found)
+
+
 def call_of(
-    tool: Tool, tool_use_id: str, arguments: Mapping[str, Any], resolved: Sequence[Json]
+    tool: Tool,
+    question: ToolQuestion,
+    arguments: Mapping[str, Any],
+    paths: tuple[ResolvedPath, ...],
 ) -> Call:
-    """Return what the rules look at; `resolved` is where its paths lead, as the world answered."""
+    """Return what the rules look at: a call with its validated arguments, and where its paths lead."""
     return Call(
-        tool_use_id=tool_use_id,
+        tool_use_id=question.tool_use_id,
         tool=tool.name,
         aliases=tool.aliases,
         tool_class=tool.tool_class,
         subject=_subject(tool, arguments),
-        paths=tuple(ResolvedPath(str(p["path"]), p["inside"] is True) for p in resolved),
+        paths=paths,
         hosts=_texts(tool.hosts, arguments),
         needs_permission=tool.needs_permission,
         destructive=tool.destructive,
-        input=dict(arguments),
+        input=question.input,
     )
 
 
@@ -51,7 +67,7 @@ def _subject(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     try:
         value = tool.subject(dict(arguments)) if callable(tool.subject) else arguments[tool.subject]
         return value if isinstance(value, str) else json.dumps(value, default=str)
-    except Exception:
+    except BaseException:
         return None
 
 

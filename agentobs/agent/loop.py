@@ -13,7 +13,7 @@ import copy
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -387,7 +387,7 @@ def _steered(
 
 def _abort(this: _Run, point: str, count: int, here: Place | None) -> None:
     """Note that the run was stopped, and where, so that a replay stops there, too."""
-    streaming = point.split(":")[1] in ("streaming", "waiting")
+    streaming = point.split(":")[1] in ("asking", "streaming", "waiting")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
     telling.told(this.world, here, question, this.world.now(), {"count": count})
@@ -402,6 +402,7 @@ async def _tools_of(this: _Run, here: Place | None, turn: int) -> Sequence[Tool]
     tools = this.tools() if callable(this.tools) else this.tools
     if callable(this.tools):
         check_tools(tools)
+    tools = [_named(tool, this.world.tool_name(tool.name, tool.aliases)) for tool in tools]
     asked = [tool.name for tool in tools if tool.available is not None]
     if not asked:
         return tools
@@ -413,6 +414,14 @@ async def _tools_of(this: _Run, here: Place | None, turn: int) -> Sequence[Tool]
         this.failed("tool_set_error", error)
         return None
     return [tool for tool in tools if tool not in missing]
+
+
+def _named(tool: Tool, name: str) -> Tool:
+    """Return a tool under the name that it goes by; its own name becomes one that it answers to."""
+    if name == tool.name:
+        return tool
+    aliases = (tool.name, *(alias for alias in tool.aliases if alias != name))
+    return replace(tool, declaration={**tool.declaration, "name": name}, aliases=aliases)
 
 
 async def _within_budget(
@@ -480,6 +489,7 @@ async def _ask(
     message: Json = {}
     with telling.span("llm_request", here, this.options.model) as inside:
         for number in itertools.count(1):
+            _go_on(this, f"{state.turn}:asking:{number}")
             yield RequestStart(state.turn, number)
             point, started_ns = f"{state.turn}:streaming:{number}", this.world.now()
             asking = Asking(this.client, this.world.abort, point, this.options.answer_seconds)
@@ -528,7 +538,12 @@ async def _wait(this: _Run, seconds: float, point: str) -> None:
     with contextlib.suppress(Interrupted):
         async with Watch(abort, None) as watch:
             await watch.guard(this.world.sleep(seconds))
-    if abort.reached(point, 0):
+    _go_on(this, point)
+
+
+def _go_on(this: _Run, point: str) -> None:
+    """Do nothing, or raise `Stopped` where the run is to stop at this point."""
+    if this.world.abort.reached(point, 0):
         this.broken.append({})
         raise Stopped(point, 0)
 

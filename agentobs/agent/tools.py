@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
+from agentobs.agent.permissions import ToolClass
 from agentobs.agent.schema import (
     argument_names,
     described,
@@ -34,9 +35,6 @@ RESULT_CHARS_MAX = 50_000
 
 Function = Callable[..., Any]
 """A plain function, run in a thread of its own, or an async one, run in the loop, which it must not block."""
-
-ToolClass = Literal["read", "edit", "write", "shell"]
-"""What a tool does: it only reads; it edits files; it changes something else; it runs commands."""
 
 Interrupt = Literal["cancel", "block"]
 """What an abort does to a call that runs: it is stopped, or it is waited for."""

@@ -14,7 +14,7 @@ from agentobs import tracing
 from agentobs.agent.asking import LiveAnswers
 from agentobs.agent.events import Event, Result
 from agentobs.agent.execution import live_tools
-from agentobs.agent.loop import run
+from agentobs.agent.loop import Tools, run
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools import Tool
@@ -73,7 +73,7 @@ def events_of(
     provider: Provider,
     prompt: str = "Hello",
     *,
-    tools: Sequence[Tool] = (),
+    tools: Tools = (),
     conversation: Conversation | None = None,
     waits: list[float] | None = None,
     world: Mapping[str, Any] | None = None,
@@ -82,13 +82,16 @@ def events_of(
 ) -> list[Event]:
     """Run the agent to its end and return its events.
 
-    `world` goes to `ticking_world`, `changes` go to the options; `on` is called with each event.
+    `world` goes to `ticking_world` (`known` names the tools that can run, where `tools` is a function),
+    `changes` go to the options; `on` is called with each event.
     """
 
     async def collect() -> list[Event]:
         events: list[Event] = []
         async with provider.client() as client:
-            here = ticking_world(client, tools, waits, **(world or {}))
+            asked = dict(world or {})
+            known = asked.pop("known", None) or (() if callable(tools) else tools)
+            here = ticking_world(client, known, waits, **asked)
             running = run(
                 prompt,
                 world=here,

@@ -1,0 +1,674 @@
+"""Scenarios of the loop: one agent each, what its provider answers, and what comes from outside.
+
+Each was recorded once into `fixtures/loop/NAME`, with the events that came out. The same agents replay them,
+with nobody outside. To record them anew: `python -m tests.agent.scenarios`, or with names of scenarios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from anthropic import AsyncAnthropic
+from pydantic import BaseModel
+
+import agentobs
+from agentobs.agent import (
+    Abort,
+    Budget,
+    Consent,
+    Conversation,
+    Event,
+    Inbox,
+    Message,
+    Permission,
+    Permissions,
+    Reply,
+    RequestStart,
+    Result,
+    Retry,
+    Rule,
+    TextDelta,
+    Tool,
+    ToolDispatch,
+    ToolDone,
+    live_world,
+    run,
+    tool,
+)
+from agentobs.records.canonical import canonical
+from tests.agent.provider import Provider, call, cut_after, error, message, streamed, text, whole
+from tests.agent.provider import Reply as Sent
+from tests.agent.scene import options
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "loop"
+PRICED = "claude-sonnet-4-6"
+DONE = message(text("Done."))
+
+
+@dataclass
+class Outside:
+    """What comes from outside while a scenario is recorded; in a replay nothing does."""
+
+    person: Any = None
+    inbox: Inbox | None = None
+    abort: Abort | None = None
+    on: Callable[[Event], None] = lambda event: None
+    roots: Sequence[Path] = ()
+    spent_today: Callable[[], Decimal] | None = None
+    keep: Any = None
+
+
+@dataclass
+class Scenario:
+    """One scenario."""
+
+    shows: str
+    """What it shows, in a sentence."""
+    replies: Sequence[Sent]
+    tools: Sequence[Tool] = ()
+    replayed_tools: Sequence[Tool] | None = None
+    """The tools of the replay, where they are others than when it was recorded."""
+    prompts: Sequence[str] = ("Hello",)
+    options: dict[str, Any] = field(default_factory=dict)
+    outside: Callable[[Path], Outside] = lambda folder: Outside()
+    """What comes from outside when it is recorded, in a folder of its own."""
+
+
+async def play(
+    name: str, client: Any, outside: Outside, tools: Sequence[Tool]
+) -> AsyncGenerator[Event, None]:
+    """Run the agent of a scenario; yield its events."""
+    scenario, talk = SCENARIOS[name], Conversation()
+    world = live_world(
+        client,
+        tools,
+        person=outside.person,
+        inbox=outside.inbox,
+        abort=outside.abort,
+        roots=outside.roots,
+        keep=outside.keep,
+        spent_today=outside.spent_today,
+    )
+    for prompt in scenario.prompts:
+        events = run(
+            prompt,
+            world=world,
+            options=options(**scenario.options),
+            tools=tools,
+            conversation=talk,
+        )
+        async for event in events:
+            outside.on(event)
+            yield event
+
+
+def line(event: Event) -> str:
+    """Return an event as one line without time: its kind, and what is the same in every replay."""
+    match event:
+        case RequestStart():
+            what: Any = [event.turn, event.attempt]
+        case Message():
+            what = [event.turn, event.message["content"]]
+        case Permission():
+            decision = event.decision
+            what = [
+                event.question.tool_use_id,
+                decision.behaviour,
+                decision.reason_type,
+                decision.source,
+                decision.resolver,
+                decision.reason,
+            ]
+        case ToolDispatch():
+            what = [event.question.tool_use_id, event.question.name, event.question.input]
+        case ToolDone():
+            answer = event.answer
+            what = [event.question.tool_use_id, answer.outcome, answer.is_error, answer.content]
+        case Retry():
+            what = [event.turn, event.attempt, event.error, event.status]
+        case Result():
+            what = [
+                event.subtype,
+                event.terminal_reason,
+                event.stop_reason,
+                event.text,
+                event.num_turns,
+                event.error,
+                [denial.tool_use_id for denial in event.denials],
+                {model: tokens.output_tokens for model, tokens in event.usage.items()},
+                str(event.total_cost_usd) if PRICED in event.usage else None,
+                event.output.model_dump() if event.output is not None else None,
+            ]
+        case _:
+            what = [
+                str(getattr(event, name))
+                for name in type(event).__dataclass_fields__
+                if name != "question"
+            ]
+    shown = canonical(what)
+    return f"{type(event).__name__} {shown if len(shown) < 2000 else shown[:2000] + '...'}"
+
+
+# Agents' tools. In a replay they must not run, so each of them can be told from its recording.
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool(subject="what")
+def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+@tool(tool_class="edit", paths=("file",), subject="file")
+def edit(file: str) -> str:
+    """Edit a file."""
+    return f"edited {file}"
+
+
+@tool(hosts=("url",), subject="url", read_only=True)
+def fetch(url: str) -> str:
+    """Fetch a page."""
+    return f"fetched {url}"
+
+
+@tool(read_only=True)
+def count(number: int) -> str:
+    """Count."""
+    return str(number)
+
+
+@tool(read_only=True)
+def fall() -> str:
+    """Fall."""
+    raise RuntimeError("ouch")
+
+
+@tool(read_only=True, timeout_s=0.05)
+async def wait() -> str:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+    return ""
+
+
+def _even(number: int) -> str | None:
+    return None if number % 2 == 0 else "number: must be even"
+
+
+@tool(check=_even)
+def halve(number: int) -> int:
+    """Halve a number."""
+    return number // 2
+
+
+@tool(tool_class="shell", concurrent=True, subject="command")
+async def shell(command: str) -> str:
+    """Run a command."""
+    if command == "false":
+        await asyncio.sleep(0.05)
+        raise RuntimeError("exit 1")
+    await asyncio.Event().wait()
+    return ""
+
+
+@tool(needs_person=True)
+def choose() -> str:
+    """Let a person choose."""
+    return "left"
+
+
+@tool(result_chars_max=1000)
+def shout() -> str:
+    """Shout."""
+    return "\n".join(f"line {n}" for n in range(5000))
+
+
+@tool(interrupt="cancel")
+async def work() -> str:
+    """Work for ever."""
+    await asyncio.Event().wait()
+    return ""
+
+
+_THERE = [True]
+
+
+@tool(available=lambda: _THERE[0], optional=True, read_only=True)
+def maybe() -> str:
+    """Be there, or not."""
+    _THERE[0] = False
+    return "here"
+
+
+@tool(name="find_order")
+def find_order_before(order: str) -> str:
+    """Find an order."""
+    return f"found {order}"
+
+
+@tool(name="search_orders", aliases=("find_order",))
+def find_order_now(order: str) -> str:
+    """Find an order."""
+    return f"found {order}"
+
+
+class Refund(BaseModel):
+    """A refund."""
+
+    order: str
+    cents: int
+
+
+def priced(*content: dict[str, Any]) -> dict[str, Any]:
+    usage = {"input_tokens": 100_000, "output_tokens": 1, "cache_read_input_tokens": 0}
+    return message(*content, model=PRICED, usage=usage)
+
+
+def _allow_x(consent: Consent) -> Reply:
+    if consent.about["input"] == {"what": "x"}:
+        return Reply(True, scope="session")
+    return Reply(False, reason="Not on a Sunday.")
+
+
+def _steering(folder: Path) -> Outside:
+    inbox, said = Inbox(), list[bool]()
+
+    def on(event: Event) -> None:
+        if isinstance(event, ToolDispatch) and not said:
+            said.append(True)
+            inbox.steer("Not y!")
+
+    return Outside(inbox=inbox, on=on)
+
+
+def _follow_up(folder: Path) -> Outside:
+    inbox = Inbox()
+    inbox.follow_up("And then?")
+    inbox.steer("Louder")
+    return Outside(inbox=inbox)
+
+
+def _stopping(kind: type, soon: bool = False) -> Callable[[Path], Outside]:
+    """Stop at the first event of a kind, at once or a little later from another thread."""
+
+    def outside(folder: Path) -> Outside:
+        abort, seen = Abort(), list[Event]()
+
+        def on(event: Event) -> None:
+            if isinstance(event, kind) and not seen:
+                seen.append(event)
+                threading.Timer(0.1, abort.stop).start() if soon else abort.stop()
+            if isinstance(event, Result):
+                abort.clear()
+
+        return Outside(abort=abort, on=on)
+
+    return outside
+
+
+def _stopped_while_asked(folder: Path) -> Outside:
+    abort = Abort()
+
+    async def person(consent: Consent) -> bool:
+        abort.stop()
+        await asyncio.Event().wait()
+        return True
+
+    return Outside(abort=abort, person=person)
+
+
+def _roots(folder: Path) -> Outside:
+    root, outside = folder / "root", folder / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (root / "door").symlink_to(outside)
+    return Outside(roots=(root,))
+
+
+def _keeping(folder: Path) -> Outside:
+    def keep(tool_use_id: str, text: str) -> str:
+        (folder / "kept.txt").write_text(text)
+        return "kept.txt"
+
+    return Outside(keep=keep)
+
+
+def _spent(folder: Path) -> Outside:
+    amounts = iter([Decimal("0.5"), Decimal("4")])
+    return Outside(spent_today=lambda: next(amounts))
+
+
+def _rules(**texts: str) -> tuple[Rule, ...]:
+    behaviours: Any = {"allow": "user", "ask": "project", "deny": "policy"}
+    return tuple(Rule.parse(rule, kind, behaviours[kind]) for kind, rule in texts.items())  # type: ignore[arg-type]
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "parallel-reads": Scenario(
+        "Calls that only read begin while the answer comes, run together, and are told in their order.",
+        [
+            streamed(
+                message(call("a", "look", where="box"), text("and"), call("b", "look", where="bag"))
+            ),
+            streamed(DONE),
+        ],
+        [look],
+    ),
+    "fifty-calls": Scenario(
+        "Fifty parallel calls, ten at once, each with its result in its place.",
+        [streamed(message(*(call(f"c{n}", "count", number=n) for n in range(50)))), streamed(DONE)],
+        [count],
+    ),
+    "consent": Scenario(
+        "A person allows a call for the session and refuses another; nobody is asked twice.",
+        [
+            streamed(message(call("a", "write", what="x"), call("b", "write", what="x"))),
+            streamed(message(call("c", "write", what="y"))),
+            streamed(DONE),
+        ],
+        [write],
+        options={"permissions": Permissions()},
+        outside=lambda folder: Outside(person=_allow_x),
+    ),
+    "nobody-to-ask": Scenario(
+        "Where nobody can be asked the answer is no, and a tool that needs a person fails at once.",
+        [
+            streamed(message(call("a", "write", what="x"))),
+            streamed(message(call("b", "choose"))),
+            streamed(DONE),
+        ],
+        [write, choose],
+        options={"permissions": Permissions(rules=_rules(allow="choose"))},
+    ),
+    "rules": Scenario(
+        "Deny comes before ask, ask before allow; a blocked host is denied in every mode.",
+        [
+            streamed(
+                message(
+                    call("a", "write", what="small"),
+                    call("b", "write", what="secret"),
+                    call("c", "fetch", url="https://ok.example"),
+                    call("d", "fetch", url="https://evil.example"),
+                )
+            ),
+            streamed(DONE),
+        ],
+        [write, fetch],
+        options={
+            "permissions": Permissions(
+                rules=_rules(allow="write", deny="write(secret*)"), blocked_hosts=("evil.example",)
+            )
+        },
+    ),
+    "paths": Scenario(
+        "A path that leads out of the roots, also by a link, is denied whatever the mode.",
+        [
+            streamed(
+                message(
+                    call("a", "edit", file="notes.txt"),
+                    call("b", "edit", file="door/x"),
+                    call("c", "edit", file="../outside/x"),
+                )
+            ),
+            streamed(DONE),
+        ],
+        [edit],
+        outside=_roots,
+    ),
+    "plan-mode": Scenario(
+        "In plan mode only readers run.",
+        [
+            streamed(message(call("a", "look", where="box"), call("b", "write", what="x"))),
+            streamed(DONE),
+        ],
+        [look, write],
+        options={"permissions": Permissions(mode="plan")},
+    ),
+    "tool-errors": Scenario(
+        "Unknown tools, input that does not fit or was cut, failures and timeouts become results; coercion is told.",
+        [
+            streamed(
+                message(
+                    call("a", "missing"),
+                    call("b", "count", number="3"),
+                    call("c", "count", number="three"),
+                    call("d", "fall"),
+                    call("e", "wait"),
+                    {**call("f", "count"), "cut_input": '{"num'},
+                    call("g", "halve", number=3),
+                    call("h", "halve", number=4),
+                )
+            ),
+            streamed(DONE),
+        ],
+        [count, fall, wait, halve],
+    ),
+    "siblings": Scenario(
+        "A shell that fails stops the calls beside it.",
+        [
+            streamed(
+                message(call("a", "shell", command="sleep"), call("b", "shell", command="false"))
+            ),
+            streamed(DONE),
+        ],
+        [shell],
+    ),
+    "doubled-ids": Scenario(
+        "Calls with an id that was used before get one of their own; a repeated call is not run again.",
+        [
+            streamed(
+                message(
+                    call("a", "write", what="x"),
+                    call("a", "write", what="y"),
+                    call("a", "write", what="x"),
+                )
+            ),
+            streamed(message(call("a", "look", where="box"))),
+            streamed(DONE),
+        ],
+        [write, look],
+    ),
+    "long-result": Scenario(
+        "A result that is too long is kept whole elsewhere; the model sees its ends and where it lies.",
+        [streamed(message(call("a", "shout"))), streamed(DONE)],
+        [shout],
+        outside=_keeping,
+    ),
+    "renamed-tool": Scenario(
+        "A tool that was renamed since answers to its former name.",
+        [streamed(message(call("a", "find_order", order="A-1"))), streamed(DONE)],
+        [find_order_before],
+        replayed_tools=[find_order_now],
+    ),
+    "tool-set": Scenario(
+        "A tool that may be missing is offered only in the turns in which it is there.",
+        [
+            streamed(message(call("a", "maybe"))),
+            streamed(message(call("b", "maybe"))),
+            streamed(DONE),
+        ],
+        [maybe],
+    ),
+    "retries": Scenario(
+        "Overloads, by status and inside a stream, are tried again; a broken answer and its calls are void.",
+        [
+            error(529, "overloaded_error"),
+            cut_after(message(call("a", "look", where="box"), text("So")), 7),
+            streamed(message(call("b", "look", where="bag"))),
+            streamed(DONE),
+        ],
+        [look],
+    ),
+    "too-long": Scenario(
+        "A prompt that does not fit ends the run, and says so.",
+        [
+            error(
+                400,
+                "invalid_request_error",
+                text="prompt is too long: 210000 tokens > 200000 maximum",
+            )
+        ],
+    ),
+    "refusal": Scenario(
+        "A model that refuses has not answered.",
+        [streamed(message(text("No."), stop_reason="refusal"))],
+    ),
+    "steering": Scenario(
+        "What is said while a tool runs goes to the model after it; the calls that follow are skipped.",
+        [
+            streamed(message(call("a", "write", what="x"), call("b", "write", what="y"))),
+            streamed(DONE),
+        ],
+        [write],
+        outside=_steering,
+    ),
+    "follow-up": Scenario(
+        "What is said for later comes when the run would stop.",
+        [streamed(message(text(words))) for words in ("One", "ONE", "Two")],
+        outside=_follow_up,
+    ),
+    "stopped-in-stream": Scenario(
+        "Stopped in the middle of an answer; what came stays, and the conversation goes on with a new prompt.",
+        [streamed(message(text("Hello you"))), streamed(DONE)],
+        prompts=("Hello", "Go on"),
+        outside=_stopping(TextDelta),
+    ),
+    "stopped-before-tools": Scenario(
+        "Stopped after the answer and before its tools; each call has an error for a result.",
+        [streamed(message(call("a", "write", what="x"), call("b", "write", what="y")))],
+        [write],
+        outside=_stopping(Message),
+    ),
+    "stopped-in-tool": Scenario(
+        "Stopped among the tools; the one that runs is stopped, the one after it never begins.",
+        [
+            streamed(
+                message(
+                    call("a", "look", where="box"), call("b", "work"), call("c", "write", what="x")
+                )
+            )
+        ],
+        [look, work, write],
+        outside=_stopping(ToolDone, soon=True),
+    ),
+    "stopped-while-asked": Scenario(
+        "Stopped while a person is asked.",
+        [streamed(message(call("a", "write", what="x")))],
+        [write],
+        options={"permissions": Permissions()},
+        outside=_stopped_while_asked,
+    ),
+    "stopped-before-retry": Scenario(
+        "Stopped while the loop waits to ask again.",
+        [error(529, "overloaded_error", retry_after="5")],
+        outside=_stopping(Retry),
+    ),
+    "max-turns": Scenario(
+        "A run ends after so many turns that used tools.",
+        [
+            streamed(message(call("a", "look", where="box"))),
+            streamed(message(call("b", "look", where="bag"))),
+        ],
+        [look],
+        options={"max_turns": 2},
+    ),
+    "budget": Scenario(
+        "A run ends when its money is spent; a call that needs a decision does not run any more.",
+        [streamed(priced(call("a", "write", what="x")))],
+        [write],
+        options={"model": PRICED, "budget": Budget(interaction_usd=Decimal("0.3"))},
+    ),
+    "budget-of-the-day": Scenario(
+        "What was spent today is asked for before each call.",
+        [streamed(priced(call("a", "look", where="box")))],
+        [look],
+        options={"model": PRICED, "budget": Budget(day_usd=Decimal(4))},
+        outside=_spent,
+    ),
+    "output": Scenario(
+        "An output of a type: words are not enough, misfits go back, what fits ends the run.",
+        [
+            streamed(message(text("Done."))),
+            whole(message(call("a", "structured_output", order="x"))),
+            streamed(message(call("b", "structured_output", order="x", cents=5))),
+        ],
+        options={"output": Refund},
+    ),
+}
+
+
+def record(names: Sequence[str]) -> None:
+    """Record scenarios into their fixtures, with their events."""
+    from agentobs.recording.home import open_home
+    from agentobs.recording.journal import segment_ids
+    from agentobs.recording.vault import read_session
+    from replay.fixture import write as fixture_bytes
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["AGENTOBS_HOME"] = str(Path(folder) / "home")
+        sessions = {name: asyncio.run(_record(name, Path(folder))) for name in names}
+        agentobs.stop_recorder()
+        home = open_home(os.environ["AGENTOBS_HOME"])
+        for name, (session_id, events) in sessions.items():
+            recording = read_session(home, session_id, segment_ids(home))
+            target = FIXTURES / name
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            (target / "recording.jsonl").write_bytes(fixture_bytes(recording, {}))
+            (target / "events.txt").write_text("".join(f"{each}\n" for each in events))
+
+
+def replay(name: str) -> tuple[list[str], str]:
+    """Replay a scenario with nobody outside; return its events and its trajectory.
+
+    Raises:
+        DivergenceError: the path is not the recorded one.
+    """
+    from replay import Replay, load
+
+    scenario, events = SCENARIOS[name], []
+    tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
+
+    async def again() -> None:
+        async with AsyncAnthropic(open_telemetry=False) as client:
+            agentobs.record(client)
+            with agentobs.session(name):
+                async for event in play(name, client, Outside(), tools):
+                    events.append(line(event))
+
+    _THERE[0] = False
+    with Replay(load(FIXTURES / name)) as replayed:
+        replayed.run(again)
+    return events, replayed.trajectory
+
+
+async def _record(name: str, folder: Path) -> tuple[str, list[str]]:
+    scenario, own = SCENARIOS[name], folder / name
+    own.mkdir()
+    _THERE[0] = True
+    outside = scenario.outside(own)
+    with Provider(scenario.replies) as provider:
+        async with provider.client() as client:
+            agentobs.record(client)
+            with agentobs.session(name) as session:
+                playing = play(name, client, outside, scenario.tools)
+                events = [line(event) async for event in playing]
+    return session.session_id, events
+
+
+if __name__ == "__main__":
+    record(sys.argv[1:] or list(SCENARIOS))

@@ -1,0 +1,58 @@
+"""Every scenario of the loop replays: the same path, the same events, wherever and whenever it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from tests.agent.scenarios import FIXTURES, SCENARIOS, replay
+
+
+def recorded_events(name: str) -> list[str]:
+    return (FIXTURES / name / "events.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_every_scenario_has_its_fixture() -> None:
+    """No fixture is missing, and none is left over."""
+    assert {path.name for path in FIXTURES.iterdir() if path.is_dir()} == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_takes_the_same_path(name: str, snapshot: SnapshotAssertion) -> None:
+    """With nobody outside, the agent does what it did, and the same events come out."""
+    events, trajectory = replay(name)
+    assert events == recorded_events(name)
+    assert trajectory == snapshot
+
+
+@pytest.mark.parametrize(("seed", "zone"), [("1", "Asia/Tokyo"), ("4711", "America/Nome")])
+def test_elsewhere_and_later(seed: str, zone: str, tmp_path: Path) -> None:
+    """In another directory, for another user, in another time zone and year, with other hashes: the same."""
+    root = Path(__file__).parents[2]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(root),
+        "PYTHONHASHSEED": seed,
+        "TZ": zone,
+        "HOME": str(tmp_path),
+        "USER": "somebody-else",
+        "LANG": "C",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.agent.elsewhere"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert {name: events for name, (events, _) in json.loads(ended.stdout).items()} == {
+        name: recorded_events(name) for name in SCENARIOS
+    }
