@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
 from agentobs.redaction import redact
-from replay.fixture import Ask, Fixture, value_of
+from replay.fixture import Ask, Fixture
+from replay.pieces import value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,3 +103,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 def compact(value: Any) -> bytes:
     """Return a JSON value as clients write it: no blanks, text as it is."""
     return _encode(value).encode("utf-8", "surrogatepass")
+
+
+def value_of(body: bytes) -> Any:
+    """Return the parsed JSON of a body, or None where it is none."""
+    try:
+        return json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None

@@ -11,7 +11,7 @@ from agentobs.records.messages import assemble, blocks
 from agentobs.redaction import redact
 from agentobs.sink import Record
 from replay.diff import safe
-from replay.fixture import value_of
+from replay.pieces import value_of
 
 WIDTH = 100
 """Characters of a text that a line shows."""
