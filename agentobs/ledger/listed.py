@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import cache
+from typing import NamedTuple
 
 from genai_prices.data import providers
 from genai_prices.data_snapshot import DataSnapshot
@@ -56,6 +57,14 @@ def unit_prices(
     ]
 
 
+class _Listed(NamedTuple):
+    """The price of one class, as it stands in a list."""
+
+    usd: Decimal
+    known: frozenset[str]
+    """What of the context it is for: factors for that would count it twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Listing:
     """Everything that is listed for a context."""
@@ -94,13 +103,20 @@ class _Listing:
     ) -> UnitPrices:
         """Return the prices of one period and range of sizes; a class without a price has that of the one around it."""
         at = _instant(period[0])
-        found, known, sources, taken_as = self._found(at, sizes[0])
+        found, sources, taken_as = self._found(at, sizes[0])
         if not {"input", "output"} <= found.keys():
             unknown: Certainty = "unknown_model"
             return UnitPrices(self.context, *period, *sizes, None, unknown, None, price_version)
-        factor, notes, applied = self._factor(at, known)
-        assumed = [*self._assumed(known | applied), *taken_as]
-        rates, is_whole = _rates(found, factor, self.web_search)
+        multiplied: dict[str, Decimal] = {}
+        notes: dict[str, None] = {}
+        known: set[str] = set()
+        for name, each in found.items():
+            times, told, applied = self._factor(at, each.known)
+            multiplied[name] = each.usd * (1 if name == "web_search" else times)
+            notes |= dict.fromkeys(told)
+            known |= each.known | applied
+        assumed = [*self._assumed(frozenset(known)), *taken_as]
+        rates, is_whole = _rates(multiplied, self.web_search)
         if not is_whole:
             assumed.append(f"rounded to {DIGITS} digits")
         certainty: Certainty = "estimated" if assumed else "exact"
@@ -109,8 +125,8 @@ class _Listing:
 
     def _found(
         self, at: datetime, prompt_tokens: int
-    ) -> tuple[dict[str, Decimal], frozenset[str], list[str], list[str]]:
-        """Return the prices, what of the context they are for, their sources, and what was taken for what."""
+    ) -> tuple[dict[str, _Listed], list[str], list[str]]:
+        """Return the prices by class, their sources, and what was taken for what."""
         holding = [
             price
             for price in self.prices
@@ -119,19 +135,20 @@ class _Listing:
         ]
         is_replaced = any(not price.conditions for price in holding)
         asked = {} if is_replaced else _asked(self.context)
-        listed = {key: value for key, value in asked.items() if _has(self.model, key, value, at)}
-        found = _listed_rates(self.model, at, asked, prompt_tokens)
-        known = {_OUR_KEYS[key] for key in listed}
+        known = frozenset(
+            _OUR_KEYS[key] for key, value in asked.items() if _has(self.model, key, value, at)
+        )
+        listed = _listed_rates(self.model, at, asked, prompt_tokens)
+        found = {name: _Listed(usd, known) for name, usd in listed.items()}
         for price in sorted(holding, key=lambda p: len(p.conditions)):
-            found |= price.rates
-            known |= price.conditions.keys()
+            conditions = frozenset(price.conditions)
+            found |= {name: _Listed(usd, conditions) for name, usd in price.rates.items()}
         taken_as = []
         if self.is_taken and not is_replaced:
             taken_as.append(f"the listed price of {canonical_model(self.context.model)}")
         if len(asked) > 1 and not any(len(price.conditions) > 1 for price in holding):
             taken_as.append("no price is listed for batch and fast together: taken as batch")
-        sources = list(dict.fromkeys(f"from {price.source}" for price in holding))
-        return found, frozenset(known), sources, taken_as
+        return found, list(dict.fromkeys(f"from {price.source}" for price in holding)), taken_as
 
     def _factor(
         self, at: datetime, known: frozenset[str]
@@ -226,13 +243,11 @@ def _listed_rates(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _rates(
-    found: Mapping[str, Decimal], factor: Decimal, web_search: Decimal
-) -> tuple[Rates, bool]:
+def _rates(found: Mapping[str, Decimal], web_search: Decimal) -> tuple[Rates, bool]:
     """Return the rates, and whether all their digits fit."""
 
     def first(*names: str) -> Decimal:
-        return next((found[name] for name in names if name in found), Decimal(0)) * factor
+        return next((found[name] for name in names if name in found), Decimal(0))
 
     whole = (
         first("input"),

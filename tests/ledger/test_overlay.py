@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -69,6 +70,8 @@ def test_a_price_takes_the_place_of_what_is_listed() -> None:
     both = plain.replace(
         "input = 3", 'speed = "fast"\nservice_tier = "batch"\ninput = 5\noutput = 6'
     )
+    half = plain.replace("input = 3", 'service_tier = "batch"\noutput = 9') + plain
+    assert told(half, Context("claude-opus-5-5", "batch"))[:2] == ("1.5", "9")
     assert told(both, Context("claude-opus-5-5", "batch", None, "fast")) == (
         "5", "6", "exact", "from our contract",
     )  # fmt: skip
@@ -211,3 +214,16 @@ def test_a_cloud_platforms_name_is_an_estimate() -> None:
     """The model is known, but the platform bills by a list of its own: taken as the provider's, and told so."""
     found = told("", Context("us.anthropic.claude-sonnet-4-5-20250929-v1:0"))
     assert found == ("3", "15", "estimated", "the listed price of claude-sonnet-4-5")
+
+
+def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    """The file of prices in docs/prices.md is one, and its code prints what it says."""
+    text = (Path(__file__).parents[2] / "docs" / "prices.md").read_text()
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL))
+    assert told(blocks["toml"], Context("claude-opus-5-5"))[:3] == ("2.880", "14.4", "exact")
+    assert told(blocks["toml"], Context("claude-opus-5-5", "batch"), 200_001)[:2] == (
+        "2.25",
+        "14.4",
+    )
+    exec(compile(blocks["python"], "prices.md", "exec"), {})
+    assert capsys.readouterr().out == blocks["text"]
