@@ -222,8 +222,8 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = dict(re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL))
     assert told(blocks["toml"], Context("claude-opus-5-5"))[:3] == ("2.880", "14.4", "exact")
     assert told(blocks["toml"], Context("claude-opus-5-5", "batch"), 200_001)[:2] == (
-        "2.25",
-        "14.4",
+        "2.250",
+        "7.20",
     )
     exec(compile(blocks["python"], "prices.md", "exec"), {})
     assert capsys.readouterr().out == blocks["text"]
