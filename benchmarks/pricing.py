@@ -157,7 +157,7 @@ def _in_the_loop() -> Section:
     return Section(
         "Adding up in the loop",
         f"{ROUNDS} rounds of {CALLS} calls each, CPU of the caller's thread beyond a function that does nothing. "
-        "Added calls are priced when somebody reads, or when a thousand wait.",
+        "Added calls are priced when somebody reads, or when many wait.",
         ("", "us a call"),
         tuple((name, f"{value:+.2f}") for name, value in added.items()),
         (

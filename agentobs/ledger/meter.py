@@ -23,7 +23,7 @@ from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Certainty, Usage, usage_rows
 
-WAITING = 1024
+WAITING = 64
 """How many rows may wait to be priced before the one who adds prices them."""
 
 

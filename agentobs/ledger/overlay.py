@@ -237,5 +237,5 @@ def _bad(where: str, line: int | None, found: str) -> UsageError:
     return UsageError(
         found,
         where=place,
-        todo="Mend the line; agentobs/ledger/overlay.toml has entries of each kind",
+        todo="Mend the line; docs/prices.md has an entry of each kind",
     )

@@ -136,7 +136,8 @@ class Session:
         self._meter: Meter | None = None
 
     def cost(self) -> Spent | None:
-        """Return what this session has spent so far, in total and by model; None where it is not recorded.
+        """Return what this session has spent so far, in total and by model; None where it is not recorded, as in a
+        replay.
 
         Every try of a call counts, sub-agents' too. It waits for what has just ended to be counted, a
         moment at most; the first reading loads the prices, which takes half a second.
