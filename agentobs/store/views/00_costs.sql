@@ -19,7 +19,7 @@ WITH each_price AS (
         -- HUGEINT: what a hostile provider counts must not overflow everybody's sum.
         input_tokens::HUGEINT + cache_read_tokens + cache_write_5m_tokens + cache_write_1h_tokens AS prompt_tokens,
         CASE
-            WHEN certainty = 'exact' AND (code_execution_requests > 0 OR cardinality(server_requests) > 0) THEN 'lower_bound'
+            WHEN certainty = 'exact' AND (code_execution_requests > 0 OR server_requests IS NOT NULL) THEN 'lower_bound'
             ELSE certainty
         END AS counts_status
     FROM (
