@@ -131,6 +131,11 @@ def test_the_meter_is_the_store(tmp_path_factory: Any, found: list[tuple[Usage, 
 
 
 MADE: list[tuple[str, dict[str, Any], dt.date]] = [
+    (
+        "claude-sonnet-4-20250514",
+        {"input_tokens": 1, "output_tokens": 9, "cache_read_input_tokens": 200_000},
+        dt.date(2025, 12, 1),
+    ),
     ("claude-haiku-5-5", {"input_tokens": 100_000, "output_tokens": 9}, dt.date(2026, 11, 2)),
     ("claude-haiku-5-5", {"input_tokens": 100_001, "output_tokens": 9}, dt.date(2026, 11, 2)),
     ("claude-haiku-5-5", {"input_tokens": 1, "output_tokens": 9, "cache_read_input_tokens": 99_999,
