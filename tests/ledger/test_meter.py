@@ -131,6 +131,14 @@ def test_the_meter_is_the_store(tmp_path_factory: Any, found: list[tuple[Usage, 
 
 
 MADE: list[tuple[str, dict[str, Any], dt.date]] = [
+    *(
+        (
+            model,
+            {"input_tokens": 7, "output_tokens": 9, "cache_read_input_tokens": 5},
+            dt.date(2026, 11, 2),
+        )
+        for model in sorted(set(published.table()) - {"claude-2.1"})
+    ),
     (
         "claude-sonnet-4-20250514",
         {"input_tokens": 1, "output_tokens": 9, "cache_read_input_tokens": 200_000},
@@ -159,7 +167,7 @@ MADE: list[tuple[str, dict[str, Any], dt.date]] = [
         {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 3, "output_tokens": 4}]},
      dt.date(2026, 11, 2)),
 ]  # fmt: skip
-"""Made here, because no recorded call is of these classes: tiers of size, fast mode, geography, the day of a
+"""Made here, because no recorded call is of these classes: every model of the table, tiers of size, fast mode, geography, the day of a
 price change, and iterations of three models that differ in what they cost."""
 
 
