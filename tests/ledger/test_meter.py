@@ -167,8 +167,8 @@ MADE: list[tuple[str, dict[str, Any], dt.date]] = [
         {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 3, "output_tokens": 4}]},
      dt.date(2026, 11, 2)),
 ]  # fmt: skip
-"""Made here, because no recorded call is of these classes: every model of the table, tiers of size, fast mode, geography, the day of a
-price change, and iterations of three models that differ in what they cost."""
+"""Made here, because no recorded call is of these classes: every model of the table, tiers of size, fast mode,
+geography, the day of a price change, and iterations of three models that differ in what they cost."""
 
 
 @pytest.mark.parametrize(("model", "usage", "day"), MADE)
