@@ -21,7 +21,7 @@ from agentobs.store.asking import named
 from agentobs.store.database import connect
 
 FRESH_SECONDS = 2.0
-"""How long an answer is kept. To ask anew takes some 50 ms on a small store (November 2026)."""
+"""How long an answer is kept. To ask anew takes 120 ms at ten million calls (November 2026, 2 cores)."""
 
 _DAY_NS = 86_400_000_000_000
 

@@ -306,6 +306,38 @@ def test_neither_order_nor_a_split_changes_a_sum(
     assert answers[0] == answers[1] == answers[2]
 
 
+def test_sums_before_prices_are_the_same_money(tmp_path: Path) -> None:
+    """By model and day tokens are added up first: the money is that of the calls, to the last digit."""
+    home = a_home(tmp_path)
+    facts = [
+        usage_row(
+            number,
+            model=("claude-haiku-5-5", MODEL, "nobody")[number % 3],
+            input_tokens=number * 7_919 % 180_000,
+            cache_read_tokens=2**62 if number == 7 else number,
+            at_ns=T0 + number * DAY // 5,
+            certainty=("exact", "exact", "lower_bound", "estimated")[number % 4],
+            web_search_requests=number % 2,
+        )
+        for number in range(40)
+    ]
+    write_facts(home, facts)
+    with connect(home) as connection:
+        found = named(connection, "cost_by_model_and_day")
+        names = [column[0] for column in found.description]
+        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        for view, key in (("cost_by_model", "model"), ("cost_by_day", "day")):
+            column = "canonical_model" if key == "model" else key
+            sql = f"SELECT {column}, cost_usd, calls, calls - exact_calls, input_tokens FROM {view}"
+            for value, cost, calls, doubts, tokens in connection.execute(sql).fetchall():
+                own = [row for row in rows if row[key] == value]
+                known = [row["cost_usd"] for row in own if row["cost_usd"] is not None]
+                assert (sum(known) if known else None) == cost
+                assert sum(row["calls"] for row in own) == calls
+                assert sum(row["not_exact_calls"] for row in own) == doubts
+                assert sum(row["input_tokens"] for row in own) == tokens
+
+
 TOOLS = [{"name": "weather", "input_schema": {"type": "object"}}]
 
 

@@ -1,0 +1,60 @@
+-- What did each model cost on each day?
+--
+-- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. Days are those of UTC.
+--
+-- Tokens of the same price are added up before they are multiplied with it: the same money, to the last digit,
+-- in a fraction of the time.
+WITH summed AS (
+    SELECT
+        canonical_model,
+        day,
+        cost_status,
+        input_usd_each,
+        output_usd_each,
+        cache_read_usd_each,
+        cache_write_5m_usd_each,
+        cache_write_1h_usd_each,
+        web_search_usd_each,
+        count(*) AS calls,
+        sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens,
+        sum(cache_read_tokens) AS cache_read_tokens,
+        sum(cache_write_5m_tokens) AS cache_write_5m_tokens,
+        sum(cache_write_1h_tokens) AS cache_write_1h_tokens,
+        sum(web_search_requests) AS web_search_requests
+    FROM costs
+    WHERE
+        ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+        AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
+    GROUP BY ALL
+), priced AS (
+    SELECT
+        *,
+        (input_tokens * input_usd_each)::DECIMAL(38, 12)
+            + (output_tokens * output_usd_each)::DECIMAL(38, 12)
+            + (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
+            + (cache_write_5m_tokens * cache_write_5m_usd_each)::DECIMAL(38, 12)
+            + (cache_write_1h_tokens * cache_write_1h_usd_each)::DECIMAL(38, 12)
+            + (web_search_requests * web_search_usd_each)::DECIMAL(38, 12) AS cost_usd
+    FROM summed
+)
+SELECT
+    canonical_model AS model,
+    day,
+    sum(calls)::BIGINT AS calls,
+    sum(input_tokens) AS input_tokens,
+    sum(output_tokens) AS output_tokens,
+    sum(cache_read_tokens) AS cache_read_tokens,
+    sum(cache_write_5m_tokens) + sum(cache_write_1h_tokens) AS cache_write_tokens,
+    sum(cost_usd) AS cost_usd,
+    CASE
+        WHEN count(cost_usd) = 0 THEN 'unknown_model'
+        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+        ELSE 'exact'
+    END AS cost_status,
+    coalesce(sum(calls) FILTER (WHERE cost_status <> 'exact'), 0)::BIGINT AS not_exact_calls,
+    coalesce(sum(calls) FILTER (WHERE cost_usd IS NULL), 0)::BIGINT AS unpriced_calls
+FROM priced
+GROUP BY canonical_model, day
+ORDER BY day DESC, cost_usd DESC NULLS LAST, model;
