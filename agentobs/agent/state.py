@@ -163,7 +163,8 @@ def calls(message: Json) -> list[ToolQuestion]:
 def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str]]:
     """Return an answer in which no tool call has an id that was used before, and which ids were changed.
 
-    The provider refuses a conversation with a doubled id. The second of two becomes `ID_2`, and so on.
+    The provider refuses two in one message, and a recording knows each call by its id. The second of two
+    becomes `ID_2`, and so on.
     """
     content, taken, doubles = list(message["content"]), set(used), {}
     for at, block in enumerate(content):

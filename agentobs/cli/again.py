@@ -105,6 +105,11 @@ def replay(fixture: Path, tools: str, as_json: bool, trajectory: bool) -> None:
     metavar="WHAT@N",
     help="status:529@2 or cut:3@1; may be repeated.",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Refuse conversations that the real provider would not take either.",
+)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -114,11 +119,13 @@ def serve(
     chunk: int | None,
     pace: float,
     faults: tuple[str, ...],
+    strict: bool,
 ) -> None:
     """Serve RECORDING: a recorded session, a fixture, or a file of exchanges (JSON lines)."""
     from agentobs.recording.serve import ServedProvider, ServeOptions, parse_fault
 
-    options = ServeOptions(match, chunk, pace, tuple(parse_fault(fault) for fault in faults))
+    made = tuple(parse_fault(fault) for fault in faults)
+    options = ServeOptions(match, chunk, pace, made, strict)
     provider = ServedProvider(_servable(home_option(context), recording), options, port)
     click.echo(f"serving {len(provider.script.exchanges)} exchanges; stop with Ctrl-C")
     click.echo(f"export ANTHROPIC_BASE_URL={provider.url} NO_PROXY=127.0.0.1")

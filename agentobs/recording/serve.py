@@ -29,7 +29,7 @@ from agentobs.records.exchanges import (
     Recording,
     kept_request_headers,
 )
-from agentobs.records.messages import split_events
+from agentobs.records.messages import fault, split_events
 
 Match = Literal["question", "order"]
 
@@ -77,6 +77,8 @@ class ServeOptions:
     pace: float = 0.0
     """1.0 waits as long as recorded between chunks, 2.0 half as long; 0.0 does not wait."""
     faults: tuple[Fault, ...] = ()
+    strict: bool = False
+    """Refuse conversations that the real provider would not take either, such as a tool call without a result."""
 
 
 class Script:
@@ -193,16 +195,21 @@ class _Handler(BaseHTTPRequestHandler):
         provider = self.server.provider
         question = self._question()
         number = provider.script.count()
-        fault = next((f for f in provider.options.faults if f.at == number), None)
-        if fault and fault.status:
-            self._send(_made_error(fault.status), None)
+        made = next((f for f in provider.options.faults if f.at == number), None)
+        if made and made.status:
+            self._send(_made_error(made.status), None)
+            return
+        refused = _fault_in(question) if provider.options.strict else None
+        if refused:
+            headers = {"x-should-retry": "false"}
+            self._send(_json_answer(400, "invalid_request_error", refused, headers), None)
             return
         taken = provider.script.take(question)
         if taken is None:
             self._send(_not_recorded(question, provider.script), None)
             return
         answer = replace(taken.answer, chunks=tuple(_rechunked(taken.answer, provider.options)))
-        self._send(answer, fault.cut_after if fault else None)
+        self._send(answer, made.cut_after if made else None)
 
     do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _answer  # names that http.server asks for
 
@@ -286,6 +293,15 @@ def _rechunked(answer: Answer, options: ServeOptions) -> Iterator[Chunk]:
 def _digest(question: Question) -> str:
     """Return the digest by which questions are the same here: headers are not compared."""
     return question_digest(question.method, question.path, {}, question.body)
+
+
+def _fault_in(question: Question) -> str | None:
+    try:
+        asked = json.loads(question.body)
+    except (ValueError, RecursionError):
+        return None
+    listed = asked.get("messages") if isinstance(asked, dict) else None
+    return fault(listed) if isinstance(listed, list) else None
 
 
 def _made_error(status: int) -> Answer:

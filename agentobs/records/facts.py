@@ -16,6 +16,7 @@ from typing import Any, Literal
 from agentobs.records.labels import Label
 
 Outcome = Literal["completed", "failed", "interrupted"]
+_MAIN = Label("main")
 AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
 
 
@@ -105,7 +106,7 @@ class Attempt:
     redactions: int
     request_content: str | None
     response_content: str | None
-    query_source: Label = Label("main")
+    query_source: Label = _MAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,52 +127,54 @@ def tool_results(message: dict[str, Any]) -> list[dict[str, Any]]:
 def fault(messages: Sequence[Any]) -> str | None:
     """Return why the provider would refuse a conversation, in its own words, or None.
 
-    Checked are what a loop can get wrong: empty messages, tool calls without a result in the message
-    after them, results without a call, ids used twice, thinking at the end of a last answer. The words are
-    those of real refusals (API of 2026).
+    Checked is what a loop can get wrong with tool calls and empty messages. As the real provider does,
+    neighbouring messages of one role are taken as one, an id may recur in a later message, and a call at the
+    very end is let through (all seen in recorded exchanges of 2026).
     """
-    used: set[Any] = set()
     owed: list[Any] = []
-    for at, message in enumerate(messages):
-        content = blocks(message)
-        results = [block.get("tool_use_id") for block in tool_results(message)]
+    merged = _merged(messages)
+    for at, (role, content) in enumerate(merged):
+        results = [b.get("tool_use_id") for b in content if b.get("type") == "tool_result"]
         missing = [tool_use_id for tool_use_id in owed if tool_use_id not in results]
+        unasked = [tool_use_id for tool_use_id in results if tool_use_id not in owed]
+        owed = [block.get("id") for block in content if block.get("type") == "tool_use"]
         if missing:
             return (
                 f"messages.{at - 1}: `tool_use` ids were found without `tool_result` blocks immediately "
                 f"after: {', '.join(map(str, missing))}. Each `tool_use` block must have a corresponding "
                 "`tool_result` block in the next message."
             )
-        for place, block in enumerate(content):
-            if block.get("type") == "tool_result" and block.get("tool_use_id") not in owed:
-                return (
-                    f"messages.{at}.content.{place}: unexpected `tool_use_id` found in `tool_result` "
-                    f"blocks: {block.get('tool_use_id')}. Each `tool_result` block must have a "
-                    "corresponding `tool_use` block in the previous message."
-                )
-            if block.get("type") == "text" and not str(block.get("text") or "").strip():
-                return f"messages.{at}: text content blocks must contain non-whitespace text"
-        if not content and at < len(messages) - 1:
-            return f"messages.{at}: all messages must have non-empty content"
-        owed = [call.get("id") for call in tool_uses(message)]
+        if unasked:
+            return (
+                f"messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {unasked[0]}. Each "
+                "`tool_result` block must have a corresponding `tool_use` block in the previous message."
+            )
         if len(set(results)) < len(results):
-            return f"messages.{at}: each tool_use must have a single result"
-        if len(set(owed)) < len(owed) or used & set(owed):
+            return f"messages.{at}: each tool_use must have a single result."
+        if len(set(owed)) < len(owed):
             return f"messages.{at}: `tool_use` ids must be unique"
-        used |= set(owed)
-        if owed and message.get("role") != "assistant":
+        if owed and role != "assistant":
             return f"messages.{at}: `tool_use` blocks can only be in `assistant` messages"
-    if owed:
-        return (
-            f"messages.{len(messages) - 1}: `tool_use` ids were found without `tool_result` blocks "
-            f"immediately after: {', '.join(map(str, owed))}."
-        )
-    last = messages[-1] if messages else {}
-    if last.get("role") == "assistant":
-        kinds = [block.get("type") for block in blocks(last)]
-        if kinds and kinds[-1] in ("thinking", "redacted_thinking"):
-            return f"messages.{len(messages) - 1}: The final block in an assistant message cannot be `thinking`."
+        if any(block.get("type") == "text" and block.get("text") == "" for block in content):
+            return f"messages.{at}: text content blocks must be non-empty"
+        if not content and at < len(merged) - 1:
+            return f"messages.{at}: all messages must have non-empty content"
+    if merged and merged[-1][0] == "assistant":
+        last = merged[-1][1]
+        if last and last[-1].get("type") in ("thinking", "redacted_thinking"):
+            return f"messages.{len(merged) - 1}: The final block in an assistant message cannot be `thinking`."
     return None
+
+
+def _merged(messages: Sequence[Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    merged: list[tuple[str, list[dict[str, Any]]]] = []
+    for message in messages:
+        role = str(message.get("role"))
+        if merged and merged[-1][0] == role:
+            merged[-1][1].extend(blocks(message))
+        else:
+            merged.append((role, list(blocks(message))))
+    return merged
 
 
 def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:

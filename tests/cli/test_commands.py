@@ -233,6 +233,32 @@ def test_a_file_in_the_stores_place_is_not_touched(shell: Shell, tmp_path: Path)
     assert theirs.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mode", "bypassPermissions"], "nobody has confirmed it"),
+        (["--allow", "edit(src"], "the command line, allow[0]: "),
+        (["--max-usd", "a lot"], "--max-usd: 'a lot' is no amount. Give dollars"),
+        (["--max-usd", "-1"], "Budget.interaction_usd: a budget of"),
+        (["--permissions", "none.json"], "none.json: the file cannot be read"),
+        (["--tools", "nowhere"], "nowhere: cannot load tools"),
+    ],
+)
+def test_run_says_what_does_not_fit_before_it_asks(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
+) -> None:
+    """One line, a non-zero exit, and no request."""
+    with ServedProvider(script(*answers()), ServeOptions(match="order")) as provider:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        ended = shell("run", "How is it?", *options)
+        assert provider.script.asked == 0
+    assert ended.code == 1
+    assert ended.err.startswith("error: ")
+    assert told in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
 def test_run_without_a_key_names_the_demo(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and nothing is asked."""
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+from typing import Any
 
 import pytest
+from anthropic import Anthropic, BadRequestError
 
 from agentobs.errors import UsageError
 from agentobs.recording.serve import ServedProvider, ServeOptions
@@ -54,3 +56,25 @@ def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
     """With an error of ours that says which ports there are."""
     with pytest.raises(UsageError, match="ports go from 0 to 65535"):
         ServedProvider(script(), port=port)
+
+
+def test_a_strict_provider_refuses_what_the_real_one_would() -> None:
+    """A call without its result gets a 400 in the provider's words, and spends no exchange."""
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": "Go on"},
+    ]
+    options = ServeOptions(match="order", strict=True)
+    with (
+        ServedProvider(script(streamed(text("ok"))), options) as provider,
+        Anthropic(api_key="made-up", base_url=provider.url) as client,
+    ):
+        with pytest.raises(BadRequestError, match=r"without `tool_result` blocks.*toolu_1"):
+            client.messages.create(model="m", max_tokens=9, messages=messages)
+        assert provider.script.left == 1
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
+        messages[2] = {"role": "user", "content": [result]}
+        with client.messages.stream(model="m", max_tokens=9, messages=messages) as stream:
+            assert stream.get_final_text() == "ok"

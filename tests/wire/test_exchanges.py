@@ -12,6 +12,7 @@ from anthropic import Anthropic
 
 import agentobs
 from agentobs.records.exchanges import ModelExchange
+from agentobs.records.messages import fault
 from replay import Replay, load
 from replay.fixture import FILE, write
 from tests.wire import corpus, usage
@@ -172,3 +173,18 @@ def plain(exchange: Exchange) -> dict[str, Any]:
     except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}
+
+
+def test_no_conversation_that_was_taken_counts_as_faulty() -> None:
+    """What the emulated provider refuses when it is strict, the real one never answered."""
+    refused = {
+        file.name: fault(exchange.body["messages"])
+        for file in map(corpus.read, corpus.files())
+        for exchange in file.exchanges
+        if exchange.status == 200
+        and exchange.path.partition("?")[0] == "/v1/messages"
+        and isinstance(exchange.body, dict)
+        and "thread" not in exchange.body
+        and fault(exchange.body["messages"])
+    }
+    assert refused == {}

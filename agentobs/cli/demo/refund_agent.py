@@ -28,7 +28,7 @@ def lookup_policy(carrier: str) -> str:
     return f"{carrier}: lost parcels are refunded in full within 30 days."
 
 
-@tool(needs_permission=False)
+@tool
 def issue_refund(order_id: str, amount: str) -> str:
     """Refund an amount to the customer.
 
