@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks import pricing, recording, replaying, report, starting
+from benchmarks import looping, pricing, querying, recording, replaying, report, starting
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recording.sections,
+    "loop": looping.sections,
     "replay": replaying.sections,
     "start-up": starting.sections,
+    "queries": querying.sections,
     "pricing": pricing.sections,
 }
 
