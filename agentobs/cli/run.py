@@ -60,8 +60,10 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 @click.option(
     "--permissions",
     "settings",
-    type=click.Path(path_type=Path),
-    help='A JSON file of rules: {"allow": [...], "ask": [...], "deny": [...]}.',
+    multiple=True,
+    metavar="[SOURCE=]FILE",
+    help='A JSON file of rules: {"allow": [...], "ask": [...], "deny": [...]}. SOURCE is policy, project, '
+    "local or user (default).",
 )
 @click.option("--name", default="run", show_default=True, help="The session's name.")
 @click.pass_context
@@ -79,7 +81,7 @@ def run(
     allow: tuple[str, ...],
     ask: tuple[str, ...],
     deny: tuple[str, ...],
-    settings: Path | None,
+    settings: tuple[str, ...],
     name: str,
 ) -> None:
     """Answer PROMPT; the session is recorded. Ctrl-C stops in good order, a second one at once.
@@ -97,14 +99,15 @@ def run(
 
     given = {"allow": list(allow), "ask": list(ask), "deny": list(deny)}
     rules = from_settings(given, "command_line", where="the command line")
-    if settings is not None:
-        rules += from_settings(settings, "user")
+    for named in settings:
+        rules += _settings(named)
     told = [[str(rule), rule.behaviour, rule.source] for rule in rules]
     permitted = {"mode": mode, "confirmed": confirmed, "rules": told}
     # What does not fit is said before anything runs.
-    options_of(
+    options = options_of(
         model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, max_usd=max_usd
     )
+    _tell_useless(options.permissions)
     start_recorder(str(open_home(home_option(context)).path))
     decorated = session(name)(answer)
     failed = asyncio.run(
@@ -120,6 +123,27 @@ def run(
         )
     )
     sys.exit(1 if failed else 0)
+
+
+def _settings(named: str) -> Any:
+    """Return the rules of a file, of the source that it is given for."""
+    from agentobs.agent.permissions import SOURCES, from_settings
+
+    source, _, file = named.rpartition("=")
+    if source and source not in SOURCES:
+        source, file = "", named
+    return from_settings(Path(file), source or "user")  # type: ignore[arg-type]  # it is one of SOURCES
+
+
+def _tell_useless(permissions: Any) -> None:
+    """Tell of rules that do nothing, before anybody relies on them."""
+    for rule in permissions.stripped:
+        told = (
+            f"{rule} is not applied in the mode {permissions.mode}: it lets a shell run any program"
+        )
+        click.echo(f"note: {_shown(told)}", err=True)
+    for shadowed in permissions.shadowed():
+        click.echo(f"note: {_shown(shadowed.sentence)}", err=True)
 
 
 async def answer(

@@ -277,7 +277,7 @@ def test_run_records_a_session_that_replays(
     """`run` answers through the loop with the named tools; its session freezes and replays."""
     Path("mytools.py").write_text(
         "from agentobs.agent import tool\n"
-        "@tool\ndef weather(city: str) -> str:\n    return city + ' is wet'\n"
+        "@tool(subject='city')\ndef weather(city: str) -> str:\n    return city + ' is wet'\n"
         "@tool(subject='zone')\ndef clock(zone: str) -> str:\n    return '12:00'\n"
     )
     with ServedProvider(script(*answers()), ServeOptions(match="order")) as provider:
@@ -285,10 +285,21 @@ def test_run_records_a_session_that_replays(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         agentobs.stop_recorder()
         arguments = ["run", "How is it?", "--tools", "mytools", "--max-usd", "0.50"]
-        allowed = ["--allow", "weather", "--allow", "clock(*)"]
+        Path("rules.json").write_text(
+            '{"deny": ["weather(secret*)"], "allow": ["weather(secretary)"]}'
+        )
+        allowed = [
+            "--allow",
+            "weather",
+            "--allow",
+            "clock(*)",
+            "--permissions",
+            "project=rules.json",
+        ]
         ended = shell(*arguments, *allowed, home=tmp_path / "home")
         assert agentobs.stop_recorder()
-    assert (ended.code, ended.out, "denied" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
+    assert (ended.code, ended.out, "denied:" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
+    assert "note: The project rule to allow weather(secretary) never matters" in ended.err
     assert last_session(tmp_path / "home").name == "run"
     assert shell("freeze", "run", home=tmp_path / "home").code == 0
     matched = shell("replay", "fixtures/run")
