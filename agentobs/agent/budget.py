@@ -11,6 +11,7 @@ from typing import Literal
 
 from agentobs.agent.events import Limit
 from agentobs.errors import UsageError
+from agentobs.ledger import Runaway
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Budget:
     """By everything that is recorded in this home since midnight UTC, in USD."""
     session_turns: int | None = None
     """Turns that used tools, in all runs of one conversation."""
+    runaway: bool = False
+    """Whether turns that cost more and more, or say less and less, count as a limit, too."""
     at_limit: Literal["stop", "ask", "warn"] = "stop"
     """What follows: the run ends; a person is asked whether it may go on; an event is told."""
 
@@ -45,7 +48,8 @@ class Budget:
     @property
     def is_money(self) -> bool:
         """Whether anything has to be priced to hold it."""
-        return self.interaction_usd is not None or self.session_usd is not None
+        limits = (self.interaction_usd, self.session_usd)
+        return self.runaway or any(limit is not None for limit in limits)
 
 
 def _is_amount(value: object) -> bool:
@@ -60,6 +64,8 @@ class Spent:
     session_usd: Decimal = Decimal(0)
     day_usd: Decimal = Decimal(0)
     session_turns: int = 0
+    runaway: Runaway | None = None
+    """What the last turns of the run look like."""
 
 
 def reached(budget: Budget, spent: Spent) -> Limit | None:
@@ -72,4 +78,4 @@ def reached(budget: Budget, spent: Spent) -> Limit | None:
         return "day_usd"
     if budget.session_turns is not None and spent.session_turns >= budget.session_turns:
         return "session_turns"
-    return None
+    return spent.runaway if budget.runaway else None

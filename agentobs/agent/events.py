@@ -43,8 +43,15 @@ TerminalReason = Literal[
 """What ended a run. `model_error` is every other failure of the provider; `tool_set_error` a tool that has
 to be there and is not; `internal_error` an exception that is neither the provider's nor a tool's."""
 
-Limit = Literal["interaction_usd", "session_usd", "day_usd", "session_turns"]
-"""Which budget was reached."""
+Limit = Literal[
+    "interaction_usd",
+    "session_usd",
+    "day_usd",
+    "session_turns",
+    "rising_cost",
+    "diminishing_output",
+]
+"""Which budget was reached; the last two are the signs of a runaway, see `agentobs.ledger.runaway`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,15 @@ from agentobs.agent.state import (
 )
 from agentobs.agent.tools import Tool, check_tools
 from agentobs.errors import UsageError
-from agentobs.ledger import Meter
+from agentobs.ledger import RISING_TURNS, Meter, runaway
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.messages import text_of
 from agentobs.records.usage import Certainty
 from agentobs.world import Abort, World, in_force
+
+LOOKED_AT = RISING_TURNS + 1
+"""How many of the last turns are looked at for a runaway."""
 
 Tools = Sequence[Tool] | Callable[[], Sequence[Tool]]
 """The tools, or a function that gives them; it is asked once a turn."""
@@ -190,6 +193,8 @@ class _Run:
     """Whole answers."""
     broken: list[Json] = field(default_factory=list)
     """What came of answers that broke off."""
+    latest: list[tuple[Meter, int]] = field(default_factory=list)
+    """What each turn used, failed attempts left out, and how many tokens it said."""
     used: frozenset[str] = frozenset()
     """Ids of the tool calls in the conversation."""
     provider_ns: int = 0
@@ -243,6 +248,15 @@ class _Run:
             model = message.get("model") or self.options.model
             for meter in (self.meter, self.talk.meter):
                 meter.add(model, usage, self.world.now(), certainty)
+
+    def turn_took(self, message: Json) -> None:
+        """Note what a turn used by itself, where somebody looks for a runaway."""
+        usage = message.get("usage")
+        if not self.options.budget.runaway or not isinstance(usage, dict):
+            return
+        meter, said = Meter(), usage.get("output_tokens")
+        meter.add(message.get("model") or self.options.model, usage, self.world.now())
+        self.latest.append((meter, said if isinstance(said, int) else 0))
 
     def gave_up(self, message: Json, started_ns: int) -> None:
         """Count an answer that broke off."""
@@ -463,7 +477,8 @@ async def _is_over_budget(this: _Run) -> bool:
     allowed = this.options.budget
     if allowed.at_limit != "stop":
         return False
-    return budget.reached(allowed, await _spent(this)) not in (None, "session_turns")
+    limit = budget.reached(allowed, await _spent(this))
+    return limit in ("interaction_usd", "session_usd", "day_usd")
 
 
 async def _spent(this: _Run) -> budget.Spent:
@@ -471,9 +486,19 @@ async def _spent(this: _Run) -> budget.Spent:
     turns, day_usd = this.talk.tool_turns, this.day_usd
     if not this.options.budget.is_money:
         return budget.Spent(day_usd=day_usd, session_turns=turns)
-    run_total = await asyncio.to_thread(this.meter.total)
-    talk_total = await asyncio.to_thread(this.talk.meter.total)
-    return budget.Spent(run_total.usd or Decimal(0), talk_total.usd or Decimal(0), day_usd, turns)
+    return await asyncio.to_thread(_priced, this, day_usd, turns)
+
+
+def _priced(this: _Run, day_usd: Decimal, turns: int) -> budget.Spent:
+    last = this.latest[-LOOKED_AT:]
+    costs = [meter.total().usd for meter, _ in last]
+    return budget.Spent(
+        interaction_usd=this.meter.total().usd or Decimal(0),
+        session_usd=this.talk.meter.total().usd or Decimal(0),
+        day_usd=day_usd,
+        session_turns=turns,
+        runaway=runaway(costs, [said for _, said in last]),
+    )
 
 
 async def _ask(
@@ -525,6 +550,7 @@ async def _ask(
         this.provider_ok_ns += took_ns
     this.answers.append(message)
     this.counted(message, "exact")
+    this.turn_took(message)
     yield Message(state.turn, copy.deepcopy(message))
 
 

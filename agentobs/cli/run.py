@@ -40,6 +40,9 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 )
 @click.option("--max-usd", help="Stop when so much was spent, such as 0.50.")
 @click.option(
+    "--max-usd-today", help="Stop when so much was spent today (UTC) by everything recorded here."
+)
+@click.option(
     "--mode",
     type=click.Choice(["default", "acceptEdits", "plan", "dontAsk", "bypassPermissions"]),
     default="default",
@@ -76,6 +79,7 @@ def run(
     max_turns: int | None,
     max_tokens: int,
     max_usd: str | None,
+    max_usd_today: str | None,
     mode: str,
     confirmed: bool,
     allow: tuple[str, ...],
@@ -104,8 +108,9 @@ def run(
     told = [[str(rule), rule.behaviour, rule.source] for rule in rules]
     permitted = {"mode": mode, "confirmed": confirmed, "rules": told}
     # What does not fit is said before anything runs.
+    most = {"interaction": max_usd, "day": max_usd_today}
     options = options_of(
-        model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, max_usd=max_usd
+        model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, most=most
     )
     _tell_useless(options.permissions)
     start_recorder(str(open_home(home_option(context)).path))
@@ -118,7 +123,7 @@ def run(
             tools=tools,
             max_turns=max_turns,
             max_tokens=max_tokens,
-            max_usd=max_usd,
+            most=most,
             permitted=permitted,
         )
     )
@@ -153,7 +158,7 @@ async def answer(
     tools: str | None,
     max_turns: int | None,
     max_tokens: int,
-    max_usd: str | None = None,
+    most: dict[str, str | None] | None = None,
     permitted: dict[str, Any] | None = None,
 ) -> bool:
     """Answer one prompt on the terminal; returns whether it failed. A replay calls this again."""
@@ -165,14 +170,17 @@ async def answer(
     from agentobs.agent import run as run_loop
     from agentobs.recording.kept import keep_result
     from agentobs.recording.session import record
+    from agentobs.store.spending import spent_today
 
     found, abort = load_tools(tools) if tools else [], Abort()
     client = record(AsyncAnthropic(open_telemetry=False))
     options = options_of(
-        model, system, permitted or {}, max_turns=max_turns, max_tokens=max_tokens, max_usd=max_usd
+        model, system, permitted or {}, max_turns=max_turns, max_tokens=max_tokens, most=most or {}
     )
     person = ask_on_terminal if sys.stdin.isatty() else None
-    here = live_world(client, found, person=person, abort=abort, keep=keep_result)
+    here = live_world(
+        client, found, person=person, abort=abort, keep=keep_result, spent_today=spent_today
+    )
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGINT, _stop, abort, loop)
@@ -197,7 +205,7 @@ def options_of(
     *,
     max_turns: int | None,
     max_tokens: int,
-    max_usd: str | None,
+    most: dict[str, str | None],
 ) -> Any:
     """Return the loop's options.
 
@@ -206,12 +214,6 @@ def options_of(
     """
     from agentobs.agent import Budget, Options, Permissions, Rule
 
-    try:
-        usd = Decimal(max_usd) if max_usd is not None else None
-    except InvalidOperation:
-        raise UsageError(
-            f"{max_usd!r} is no amount", where="--max-usd", todo="Give dollars, such as 0.50"
-        ) from None
     permissions = Permissions(
         mode=permitted.get("mode", "default"),
         rules=tuple(Rule.parse(*rule) for rule in permitted.get("rules", ())),
@@ -222,9 +224,21 @@ def options_of(
         system=system,
         max_turns=max_turns,
         max_tokens=max_tokens,
-        budget=Budget(interaction_usd=usd),
+        budget=Budget(
+            interaction_usd=_dollars(most.get("interaction"), "--max-usd"),
+            day_usd=_dollars(most.get("day"), "--max-usd-today"),
+        ),
         permissions=permissions,
     )
+
+
+def _dollars(text: str | None, where: str) -> Decimal | None:
+    try:
+        return Decimal(text) if text is not None else None
+    except InvalidOperation:
+        raise UsageError(
+            f"{text!r} is no amount", where=where, todo="Give dollars, such as 0.50"
+        ) from None
 
 
 def ask_on_terminal(consent: Any) -> Any:

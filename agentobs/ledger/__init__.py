@@ -23,11 +23,12 @@ from agentobs.ledger.cost import Cost, Part, cost_of
 from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
 from agentobs.ledger.models import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
-from agentobs.ledger.runaway import Runaway, runaway
+from agentobs.ledger.runaway import RISING_TURNS, Runaway, runaway
 
 __all__ = [
     "FOREVER",
     "PARTS",
+    "RISING_TURNS",
     "Context",
     "Cost",
     "CostStatus",

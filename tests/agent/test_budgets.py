@@ -186,3 +186,22 @@ def test_a_budget_is_exact(amount: Any) -> None:
     """A limit that is no exact amount of at least zero is refused, with what to write instead."""
     with pytest.raises(UsageError, match=r"Budget\.interaction_usd: a budget of .*Decimal"):
         Budget(interaction_usd=amount)
+
+
+def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
+    """Six turns, each dearer than the one before, end the run; without the question they do not."""
+
+    def turns() -> list[Any]:
+        answers = [
+            message(call(f"c{n}", "look"), model=SONNET, usage={**COUNTS, "input_tokens": 1000 * n})
+            for n in range(1, 7)
+        ]
+        return [streamed(answer) for answer in (*answers, DONE)]
+
+    with Provider(turns()) as provider:
+        events = events_of(provider, tools=[look], model=SONNET, budget=Budget(runaway=True))
+    assert of_kind(events, BudgetReached) == [BudgetReached("rising_cost", goes_on=False)]
+    assert (result_of(events).terminal_reason, len(provider.requests)) == ("max_budget", 6)
+    with Provider(turns()) as provider:
+        events = events_of(provider, tools=[look], model=SONNET)
+    assert result_of(events).subtype == "success"
