@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from pydantic import AnyUrl
 
 from agentobs.agent.permissions import Call, ResolvedPath
 from agentobs.agent.tools import Tool
@@ -22,8 +26,11 @@ def is_concurrent(tool: Tool, arguments: Mapping[str, Any]) -> bool:
 
 
 def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths in a call's arguments, as they were given."""
-    return _texts(tool.paths, arguments)
+    """Return the paths in a call's arguments, as they were given.
+
+    What is no path, or no flat list or set of them, is left out here and counts as outside in `call_of`.
+    """
+    return tuple(text for _, text in _read(tool.paths, arguments, _path) if text is not None)
 
 
 def resolved_paths(asked: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
@@ -46,14 +53,23 @@ def call_of(
     paths: tuple[ResolvedPath, ...],
 ) -> Call:
     """Return what the rules look at: a call with its validated arguments, and where its paths lead."""
+    unread = tuple(
+        ResolvedPath(_unread(name, arguments), inside=False)
+        for name, text in _read(tool.paths, arguments, _path)
+        if text is None
+    )
+    hosts = tuple(
+        _unread(name, arguments) if text is None else text
+        for name, text in _read(tool.hosts, arguments, _host)
+    )
     return Call(
         tool_use_id=question.tool_use_id,
         tool=tool.name,
         aliases=tool.aliases,
         tool_class=tool.tool_class,
         subject=_subject(tool, arguments),
-        paths=paths,
-        hosts=_texts(tool.hosts, arguments),
+        paths=(*paths, *unread),
+        hosts=hosts,
         needs_permission=tool.needs_permission,
         destructive=tool.destructive,
         input=question.input,
@@ -71,13 +87,42 @@ def _subject(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _texts(names: Sequence[str], arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    found: list[str] = []
+def _read(
+    names: Sequence[str], arguments: Mapping[str, Any], read: Callable[[Any], str | None]
+) -> Iterator[tuple[str, str | None]]:
+    """Give the text of each value in some arguments, with the argument's name; None where it has none.
+
+    Only what is plainly one path or host, or a flat list of such, is read: of anything else nobody can say
+    what the tool will take from it.
+    """
     for name in names:
         value = arguments.get(name)
-        found += (
-            map(str, value)
-            if isinstance(value, list | tuple | set)
-            else [str(value)] * (value is not None)
-        )
-    return tuple(found)
+        if isinstance(value, list | tuple):
+            yield from ((name, read(each)) for each in value)
+        elif isinstance(value, set | frozenset):
+            texts = [read(each) for each in value]
+            # A set has another order in another process, and a replay asks the same again.
+            yield from ((name, text) for text in sorted(texts, key=lambda text: text or ""))
+        elif value is not None:
+            yield name, read(value)
+
+
+def _path(value: Any) -> str | None:
+    """Return the text of a path as the system will read it, whatever the class says of itself."""
+    try:
+        found = os.fspath(value)
+    except BaseException:  # it is no path, or its own code fails
+        return None
+    return str.__str__(found) if isinstance(found, str) else None
+
+
+def _host(value: Any) -> str | None:
+    if isinstance(value, str):
+        return str.__str__(value)
+    is_address = isinstance(value, AnyUrl | ipaddress.IPv4Address | ipaddress.IPv6Address)
+    return str(value) if is_address else None
+
+
+def _unread(name: str, arguments: Mapping[str, Any]) -> str:
+    """Say what could not be read. No host can be written so."""
+    return f"<the argument {name}: {type(arguments[name]).__name__}>"

@@ -9,10 +9,23 @@ tools with: one reading of Google, NumPy and reST style, kept by others, costs n
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
+import types
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import (
+    Annotated,
+    Any,
+    ForwardRef,
+    Literal,
+    NamedTuple,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 import docstring_parser
 from docstring_parser.common import DocstringMeta, DocstringStyle
@@ -76,6 +89,51 @@ def named_arguments(model: type[BaseModel], value: Any) -> tuple[dict[str, Any],
         elif field.default is not PydanticUndefined:
             every[str(field.alias)] = field.default
     return given, every
+
+
+_FLAT = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set)
+
+
+def holds_only(annotation: Any, leaves: tuple[type, ...]) -> bool:
+    """Return whether a type is one of some classes, or a flat list, tuple or set of them; None may stand for it.
+
+    A type that says nothing (`Any`) does: what it holds shows only when it is there.
+    """
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return all(holds_only(each, leaves) for each in get_args(annotation))
+    meant = _meant(annotation)
+    if meant is not annotation:
+        return holds_only(meant, leaves)
+    if origin in _FLAT or annotation in _FLAT:
+        inner = [each for each in get_args(annotation) if each not in (..., ())]
+        return all(each is not type(None) and _is_leaf(each, leaves) for each in inner)
+    return annotation is type(None) or _is_leaf(annotation, leaves)
+
+
+def _is_leaf(annotation: Any, leaves: tuple[type, ...]) -> bool:
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return all(_is_leaf(each, leaves) for each in get_args(annotation))
+    meant = _meant(annotation)
+    if meant is not annotation:
+        return _is_leaf(meant, leaves)
+    if origin is Literal:
+        return all(isinstance(each, leaves) for each in get_args(annotation))
+    if annotation in (Any, object) or isinstance(annotation, TypeVar | ForwardRef | str):
+        return True
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, leaves)
+
+
+def _meant(annotation: Any) -> Any:
+    """Return the type behind a name for it, or behind what is noted about it; else the type itself."""
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    if isinstance(annotation, NewType):
+        return annotation.__supertype__
+    alias = get_origin(annotation) or annotation  # of `type X = ...`, which python 3.11 has not
+    return annotation if isinstance(alias, type) else getattr(alias, "__value__", annotation)
 
 
 class Described(NamedTuple):

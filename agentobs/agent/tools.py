@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import copy
 import inspect
+import ipaddress
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AnyUrl, BaseModel, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
 from agentobs.agent.permissions import ToolClass
 from agentobs.agent.schema import (
     argument_names,
     described,
+    holds_only,
     input_model,
     input_schema,
     named_arguments,
@@ -78,9 +82,11 @@ class Tool:
     subject: str | Callable[[dict[str, Any]], str] | None = None
     """What the patterns of permission rules match: the name of an argument, or a function of all."""
     paths: tuple[str, ...] = ()
-    """Arguments that are paths, or lists of paths."""
+    """Arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of them. What else comes in
+    one counts as outside of every root."""
     hosts: tuple[str, ...] = ()
-    """Arguments that are hosts or URLs, or lists of them."""
+    """Arguments that are hosts or URLs (`str`, pydantic's URLs, addresses), or flat lists of them. What else
+    comes in one counts as blocked as soon as any host is."""
     check: Callable[..., Any] | None = None
     """Takes some of the validated arguments by name and returns a complaint for the model, or None; plain
     or async. That of a declared tool takes the whole input, as its function does."""
@@ -309,6 +315,9 @@ def _made(
     return made
 
 
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+"""Names that the provider takes (what it answers to others, 2026)."""
+
 _CLOSED: dict[str, tuple[str, ...]] = {
     "tool_class": get_args(ToolClass),
     "interrupt": get_args(Interrupt),
@@ -323,6 +332,8 @@ def _check_settings(tool: Tool) -> None:
             f"the tool that calls {_of(tool.function)} has no name",
             todo="Give it one with name=...",
         )
+    if not _NAME.match(name):
+        raise _wrong(tool, "name", _NO_NAME.format(name))
     for field, allowed in _CLOSED.items():
         if getattr(tool, field) not in allowed:
             found = f"{getattr(tool, field)!r} is none of {', '.join(allowed)}"
@@ -338,9 +349,16 @@ def _check_settings(tool: Tool) -> None:
     for field in ("aliases", "paths", "hosts"):
         if isinstance(getattr(tool, field), str):
             raise _wrong(tool, field, "a text stands where a tuple of names belongs")
+    for alias in tool.aliases:
+        if not isinstance(alias, str) or not _NAME.match(alias):
+            raise _wrong(tool, "aliases", _NO_NAME.format(alias))
     if tool.name in tool.aliases or len(set(tool.aliases)) < len(tool.aliases):
         raise _wrong(tool, "aliases", "a name stands there twice, or is the tool's own")
     _check_names(tool)
+    _check_places(tool)
+
+
+_NO_NAME = "{!r} is not of 1 to 128 letters a to z and A to Z, digits, `_` and `-`"
 
 
 def _check_names(tool: Tool) -> None:
@@ -357,6 +375,25 @@ def _check_names(tool: Tool) -> None:
     for name in taken.required if taken else ():
         if name not in known:
             raise _wrong(tool, "check", f"it takes {name!r}, which is no argument of the tool")
+
+
+_PLACES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "paths": ("path", (str, os.PathLike)),
+    "hosts": ("host", (str, AnyUrl, ipaddress.IPv4Address, ipaddress.IPv6Address)),
+}
+"""What arguments that are paths or hosts may hold."""
+
+
+def _check_places(tool: Tool) -> None:
+    """Raise a UsageError where the type of a path or a host tells that nobody could check its values."""
+    if tool.input is None:
+        return
+    types = {str(field.alias): field.annotation for field in tool.input.model_fields.values()}
+    for field, (kind, leaves) in _PLACES.items():
+        for name in getattr(tool, field):
+            if not holds_only(types[name], leaves):
+                found = f"the argument {name!r} is no {kind} and no flat list of them"
+                raise _wrong(tool, field, found)
 
 
 def _argument_names(tool: Tool) -> tuple[str, ...] | None:

@@ -417,6 +417,20 @@ def test_tools_without_a_name_and_unknown_settings_are_refused() -> None:
         tool(safe=True)(edit)  # type: ignore[call-overload]  # no such setting
 
 
+@pytest.mark.parametrize("name", ["two words", "a.b", "é", "a\n", "x" * 129, "a(b)", "*"])
+def test_names_that_the_provider_would_not_take_are_refused(name: str) -> None:
+    """Names and aliases are of 1 to 128 letters, digits, `_` and `-`, as the provider wants them."""
+    for make in (tool(name=name), lambda function: declared({"name": name}, function)):
+        with pytest.raises(UsageError, match=r"(?s)`name` of .* is not of 1 to 128 letters"):
+            make(edit)
+    with pytest.raises(
+        UsageError, match=r"(?s)`aliases` of the tool edit .* is not of 1 to 128 letters"
+    ):
+        tool(aliases=[name])(edit)
+    longest = "aZ_-9" + "x" * 123
+    assert tool(aliases=[longest])(edit).aliases == (longest,)
+
+
 def test_what_a_function_returns_need_not_be_known() -> None:
     """Only the types of arguments are told to the model; one that cannot be resolved is named."""
 

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentobs.agent.permissions.hosts import Match, blocked_host, blocked_in_text, is_url
+from agentobs.agent.permissions.hosts import (
+    Match,
+    blocked_host,
+    blocked_in_text,
+    is_url,
+    readings,
+)
 from agentobs.agent.permissions.matching import Sight, allowing, forbids
 from agentobs.agent.permissions.modes import Mode, changes_nothing, unruled
 from agentobs.agent.permissions.permissions import Permissions, is_stripped
@@ -85,9 +91,14 @@ def _unsafe(sight: Sight, blocked: tuple[str, ...], over_budget: bool) -> Decisi
     host = blocked_host(call.hosts, blocked)
     if host is None:
         host = _blocked_in_subject(sight, blocked)
-    if host is not None:
-        return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
-    return None
+    if host is None:
+        return None
+    if not readings(host):
+        return _held(
+            f"The host {_shown(host)} cannot be read, so nobody can say that it is not blocked. "
+            "Name one host plainly."
+        )
+    return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
 
 
 def _blocked_in_subject(sight: Sight, blocked: tuple[str, ...]) -> str | None:
