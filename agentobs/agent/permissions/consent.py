@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentobs.agent.permissions.decide import Decision
-from agentobs.agent.permissions.rules import EXACT, Behaviour, Call, Rule, exact
+from agentobs.agent.permissions.decide import Decision, grant_of
+from agentobs.agent.permissions.rules import Behaviour, Call, Rule
 
 _FIELDS = {
     "behaviour": ("allow", "deny"),
@@ -24,7 +24,8 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
 
     The answer is `{"behaviour": "allow" or "deny", "by": "person" or "nobody", "scope": "once" or "session",
     "reason": "..."}`; the last two may be left out. A decision that is not to ask stays as it is. A grant
-    holds for this very call (see `exact`), never for more than the person saw.
+    holds for this very call (see `exact`), never for more than the person saw. Whatever comes, this
+    raises nothing.
     """
     if asked.behaviour != "ask":
         return asked, None
@@ -44,11 +45,10 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     if _asks_each_time(asked):
         reason = "A person has allowed this call, once: a rule wants it asked each time." + words
         return _answered(asked, "allow", reason), None
-    own = exact(call)
-    if own is None:
+    grant = grant_of(call)
+    if grant is None:
         reason = "A person has allowed this call, once: nothing tells it from others." + words
         return _answered(asked, "allow", reason), None
-    grant = Rule("allow", call.tool, EXACT + own, "session")
     reason = "A person has allowed this call for the rest of the session." + words
     return Decision("allow", "person", "session", grant, reason, "person"), grant
 

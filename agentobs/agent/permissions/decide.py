@@ -7,7 +7,7 @@ at last the mode. Nothing later undoes what came earlier.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,7 +21,17 @@ from agentobs.agent.permissions.hosts import (
 from agentobs.agent.permissions.matching import Sight, allowing, forbids
 from agentobs.agent.permissions.modes import Mode, changes_nothing, unruled
 from agentobs.agent.permissions.permissions import Permissions, is_stripped
-from agentobs.agent.permissions.rules import Behaviour, Call, ResolvedPath, Rule, Source, order
+from agentobs.agent.permissions.rules import (
+    EXACT,
+    Behaviour,
+    Call,
+    ResolvedPath,
+    Rule,
+    Source,
+    exact,
+    order,
+)
+from agentobs.errors import UsageError
 
 ReasonType = Literal["rule", "mode", "safety_check", "hook", "person"]
 """What a decision rests on."""
@@ -48,12 +58,20 @@ _Matches = Sequence[tuple[Rule, Match]]
 """The rules that deny or ask, in their order, and whether each means the call."""
 
 
-def decide(call: Call, permissions: Permissions, *, over_budget: bool = False) -> Decision:
+def decide(
+    call: Call,
+    permissions: Permissions,
+    *,
+    grants: Collection[Rule] = (),
+    over_budget: bool = False,
+) -> Decision:
     """Return what shall happen to a call.
 
     Args:
         call: the call, its input validated, its paths resolved.
         permissions: what the session may do.
+        grants: what `consented` returned in this session; in a set, their number costs nothing. Nothing
+            but a rule for this very call is looked for among them.
         over_budget: whether the money or the turns of the session are used up.
     """
     sight = Sight.of(call)
@@ -66,6 +84,7 @@ def decide(call: Call, permissions: Permissions, *, over_budget: bool = False) -
         or _unplanned(call, mode)
         or _asked(matches, mode)
         or _allowed(rules, sight, mode)
+        or _granted(call, grants)
         or _by_mode(sight, mode)
     )
 
@@ -155,6 +174,24 @@ def _allowed(rules: Iterable[Rule], sight: Sight, mode: Mode) -> Decision | None
     if not found:
         return None
     return _ruled("allow", found[0], f"{' and '.join(map(str, found))} may run.")
+
+
+def grant_of(call: Call) -> Rule | None:
+    """Return the rule by which a person allows this very call for a session; None where nothing tells it apart."""
+    own = exact(call)
+    try:
+        return None if own is None else Rule("allow", call.tool, EXACT + own, "session")
+    except UsageError:  # a tool whose name no rule can hold
+        return None
+
+
+def _granted(call: Call, grants: Collection[Rule]) -> Decision | None:
+    grant = grant_of(call) if grants else None
+    if grant is None or grant not in grants:
+        return None
+    return _ruled(
+        "allow", grant, "A person has allowed this very call for the rest of the session."
+    )
 
 
 def _by_mode(sight: Sight, mode: Mode) -> Decision:

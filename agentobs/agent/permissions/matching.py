@@ -29,7 +29,7 @@ from agentobs.agent.permissions.globs import (
     path_or_parent_fits,
 )
 from agentobs.agent.permissions.hosts import Match, host_fits, host_may_fit, readings, url_fits
-from agentobs.agent.permissions.rules import Call, Rule, exact
+from agentobs.agent.permissions.rules import WHOLE, Call, Rule, exact, exact_subject
 from agentobs.agent.permissions.shell import Reading, read_command
 
 _EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
@@ -140,7 +140,7 @@ def _each(
 def _is_that_call(rule: Rule, call: Call) -> bool:
     pattern = rule.pattern or ""
     if rule.is_exact:
-        return pattern[1:] == exact(call)
+        return pattern[1:] == (exact(call) if pattern.startswith(WHOLE) else exact_subject(call))
     return call.tool_class == "shell" and "*" not in pattern and pattern == call.subject
 
 

@@ -75,7 +75,7 @@ class Permissions:
         Raises:
             UsageError: the rule is wider than one call.
         """
-        if rule.behaviour != "allow" or rule.source != "session" or not rule.is_exact:
+        if not rule.is_grant:
             raise UsageError(
                 f"{rule} is no grant of a session", todo="Take the rule that `consented` returns"
             )

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from pydantic_core import to_json
 
 from agentobs.errors import UsageError
-from agentobs.records.canonical import canonical
+from agentobs.records.canonical import canonical, digest
 
 ToolClass = Literal["read", "edit", "write", "shell"]
 """What a tool does to the outside: reads it, edits files, changes something else, runs commands."""
@@ -30,7 +30,10 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 BEHAVIOURS: tuple[Behaviour, ...] = get_args(Behaviour)
 
 EXACT = "="
-"""A pattern that starts so stands for one call, letter by letter; no character of it means another."""
+"""A pattern that starts so is compared letter by letter; no character of it means another."""
+
+WHOLE = "={"
+"""An exact pattern that starts so stands for one whole call (see `exact`); any other for one subject."""
 
 _TOOL = re.compile(r"[A-Za-z0-9_.*-]{1,128}\Z")
 
@@ -89,8 +92,14 @@ class Rule:
 
     @property
     def is_exact(self) -> bool:
-        """Whether it stands for one call, letter by letter."""
+        """Whether it is compared letter by letter: with a call's subject, or with the whole of it."""
         return self.pattern is not None and self.pattern.startswith(EXACT)
+
+    @property
+    def is_grant(self) -> bool:
+        """Whether it is what a person allowed for a session: one call, whole, and nothing beside it."""
+        is_whole = self.pattern is not None and self.pattern.startswith(WHOLE)
+        return is_whole and (self.behaviour, self.source) == ("allow", "session")
 
     @property
     def is_bare(self) -> bool:
@@ -135,24 +144,28 @@ class Call:
 def exact(call: Call) -> str | None:
     """Return the text that stands for this call and for no other of its tool; None where there is none.
 
-    Where the subject alone says it, that is the text. Where paths and hosts belong to it, they are named,
-    so that a link that points elsewhere tomorrow makes another text; and where a tool has no subject, its
-    whole input is.
+    It holds a digest of the whole input, for a person who is asked sees all of it, and what the subject
+    leaves out may be what matters; and where the paths lead and which hosts are meant, so that a link that
+    points elsewhere tomorrow makes another text.
     """
-    subject = call.subject
-    if subject is not None and not call.paths and not call.hosts and not subject.startswith("{"):
-        return subject
-    named: dict[str, Any] = {"subject": subject}
+    try:
+        seen = canonical(json.loads(to_json(call.input, bytes_mode="base64")))
+    except (ValueError, RecursionError):  # a value without a text of its own, or none that ends
+        return None
+    named: dict[str, Any] = {"input": digest(seen.encode("utf-8", "surrogatepass"))}
     if call.paths:
         named["paths"] = [path.path for path in call.paths]
     if call.hosts:
         named["hosts"] = list(call.hosts)
-    if subject is None:
-        try:
-            named["input"] = json.loads(to_json(call.input, bytes_mode="base64"))
-        except ValueError:  # a value that has no text of its own, or none that ends
-            return None
     return canonical(named)
+
+
+def exact_subject(call: Call) -> str | None:
+    """Return the subject as an exact rule names it; None where a call is more than its subject says."""
+    subject = call.subject
+    if subject is None or call.paths or call.hosts or subject.startswith("{"):
+        return None
+    return subject
 
 
 def order(rules: Sequence[Rule]) -> list[Rule]:

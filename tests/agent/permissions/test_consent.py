@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -119,26 +121,96 @@ def test_an_answer_changes_no_decision_that_asked_nothing() -> None:
     assert consented(denied, ALWAYS, running()) == (denied, None)
 
 
+NO_GRANTS = [
+    ("allow", None, "session"),
+    ("allow", "git *", "session"),
+    ("allow", "=git status", "session"),
+    ("allow", '={"input":"b2:0"}', "user"),
+    ("deny", '={"input":"b2:0"}', "session"),
+]
+
 NASTY = ["git status", "git log *", "=x", "echo $(date) > f", "a) b", "{}", "a\nb", " ", "é'\""]
 
 
 @pytest.mark.parametrize("command", NASTY)
 @pytest.mark.parametrize("mode", ["default", "acceptEdits"])
 def test_a_grant_is_for_this_very_call(command: str, mode: Any) -> None:
-    """A yes for the session lets the same command run again, in whatever form, and no other."""
+    """A yes for the session lets the same call run again, and no other, nor the same with other input."""
     call, before = running(command), permitted(mode)
     decision, grant = consented(asked(call, before), ALWAYS, call)
     assert grant is not None
     assert (decision.rule, decision.source) == (grant, "session")
     assert Rule.parse(str(grant), "allow", "session") == grant
-    after = before.with_grant(grant)
-    assert after.with_grant(grant) == after
-    again = decide(running(command, input={"other": 1}), after)
-    assert (again.behaviour, again.source) == ("allow", "session")
+    grants = {grant}
+    again = decide(running(command), before, grants=grants)
+    assert (again.behaviour, again.rule, again.source) == ("allow", grant, "session")
     for other in (command + " ", command + " x", "git log x", command.replace("*", "-p")):
         if other != command:
-            assert decide(running(other), after).behaviour == "ask"
-    assert decide(writing(command), after).behaviour == "ask"
+            assert decide(running(other), before, grants=grants).behaviour == "ask"
+    beside = running(command, input={"of": command, "as": "root"})
+    assert decide(beside, before, grants=grants).behaviour == "ask"
+    assert decide(writing(command), before, grants=grants).behaviour == "ask"
+
+
+def test_a_grant_covers_the_whole_input() -> None:
+    """What the subject leaves out counts as well: another amount or another content is asked again."""
+    pairs: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+        (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": 10**9}),
+        (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": True}),
+        (writing, {"to": "bob", "cents": 1}, {"to": "bob", "cents": "1"}),
+        (editing, {"file": "x", "content": "a"}, {"file": "x", "content": "b"}),
+        (editing, {"file": "x", "content": "a"}, {"file": "x", "content": "a", "mode": None}),
+    ]
+    for make, seen, other in pairs:
+        call = make("x", input=seen)
+        _, grant = consented(asked(call), ALWAYS, call)
+        assert grant is not None
+        assert decide(call, Permissions(), grants={grant}).behaviour == "allow"
+        turned = make("x", input=dict(reversed(seen.items())))
+        assert decide(turned, Permissions(), grants={grant}).behaviour == "allow"
+        assert decide(make("x", input=other), Permissions(), grants={grant}).behaviour == "ask"
+
+
+def test_the_number_of_grants_costs_nothing() -> None:
+    """A call is looked up in a set of grants, however many there are; they are not gone through."""
+    calls = [writing(str(number)) for number in range(1000)]
+    grants = {consented(asked(call), ALWAYS, call)[1] for call in calls}
+    assert len(grants) == 1000
+
+    class Held(frozenset[Rule]):
+        def __iter__(self) -> Iterator[Rule]:
+            raise AssertionError("the grants are gone through one by one")
+
+    held = Held(grant for grant in grants if grant)
+    assert decide(writing("none"), Permissions(), grants=held).behaviour == "ask"
+    assert decide(writing("999"), Permissions(), grants=held).behaviour == "allow"
+
+
+def test_among_grants_only_this_very_call_counts() -> None:
+    """A rule that is wider than one call, or is no person's, permits nothing where grants stand."""
+    call = running("git status")
+    for behaviour, pattern, source in NO_GRANTS:
+        rule = Rule(behaviour, "shell", pattern, source)  # type: ignore[arg-type]
+        assert decide(call, Permissions(), grants=(rule,)).behaviour == "ask"
+
+
+def test_a_tool_that_no_rule_can_name_is_asked_each_time() -> None:
+    """A name that a rule cannot hold makes a yes hold once; nothing is raised."""
+    call = replace(writing("x"), tool="two words")
+    decision, grant = consented(asked(call), ALWAYS, call)
+    assert (decision.behaviour, grant) == ("allow", None)
+    assert "once" in decision.reason
+    _, other = consented(asked(writing("x")), ALWAYS, writing("x"))
+    assert other is not None
+    assert decide(call, Permissions(), grants={other}).behaviour == "ask"
+
+
+def test_an_exact_rule_that_was_written_speaks_of_the_subject() -> None:
+    """`=` and a command allows that command, letter by letter, whatever else the input holds."""
+    lists = permitted(allow=("shell(=ls *.py)",))
+    assert decide(running("ls *.py", input={"timeout": 3}), lists).behaviour == "allow"
+    assert decide(running("ls a.py"), lists).behaviour == "ask"
+    assert decide(editing("x"), permitted(allow=("edit_file(=x)",))).behaviour == "ask"
 
 
 def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
@@ -156,9 +228,8 @@ def test_a_grant_holds_for_the_paths_and_hosts_that_were_seen() -> None:
     for call, other in changed:
         _, grant = consented(asked(call), ALWAYS, call)
         assert grant is not None
-        after = Permissions().with_grant(grant)
-        assert decide(call, after).behaviour == "allow"
-        assert decide(other, after).behaviour == "ask"
+        assert decide(call, Permissions(), grants={grant}).behaviour == "allow"
+        assert decide(other, Permissions(), grants={grant}).behaviour == "ask"
 
 
 def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
@@ -169,8 +240,8 @@ def test_a_call_that_nothing_tells_from_others_is_allowed_once() -> None:
     known = writing(None, input={"to": {"at": Path("a"), "on": {date(2026, 1, 2)}}, "as": b"\xff"})
     _, grant = consented(asked(known), ALWAYS, known)
     assert grant is not None
-    assert decide(known, Permissions().with_grant(grant)).behaviour == "allow"
-    assert decide(call, Permissions().with_grant(grant)).behaviour == "ask"
+    assert decide(known, Permissions(), grants={grant}).behaviour == "allow"
+    assert decide(call, Permissions(), grants={grant}).behaviour == "ask"
 
 
 def test_where_a_rule_asks_a_yes_holds_once() -> None:
@@ -187,17 +258,20 @@ def test_a_grant_never_beats_what_denies() -> None:
     _, grant = consented(asked(call), ALWAYS, call)
     assert grant is not None
     for permissions in (permitted(deny=("shell(git *)",)), permitted("plan")):
-        assert decide(call, permissions.with_grant(grant)).behaviour == "deny"
-    assert decide(call, Permissions().with_grant(grant), over_budget=True).behaviour == "deny"
+        assert decide(call, permissions, grants={grant}).behaviour == "deny"
+    over = decide(call, Permissions(), grants={grant}, over_budget=True)
+    assert over.behaviour == "deny"
 
 
 def test_only_what_consent_returned_can_be_granted() -> None:
-    """A grant that is wider than one call, or no person's, is refused."""
-    for behaviour, pattern, source in [
-        ("allow", None, "session"),
-        ("allow", "git *", "session"),
-        ("allow", "=git status", "user"),
-        ("deny", "=git status", "session"),
-    ]:
+    """A grant that is wider than one call, or no person's, is refused; another one is a rule."""
+    for behaviour, pattern, source in NO_GRANTS:
         with pytest.raises(UsageError, match="no grant"):
             Permissions().with_grant(Rule(behaviour, "shell", pattern, source))  # type: ignore[arg-type]
+    call = running("git status")
+    _, grant = consented(asked(call), ALWAYS, call)
+    assert grant is not None
+    after = Permissions().with_grant(grant)
+    assert after.with_grant(grant) == after
+    assert decide(call, after).behaviour == "allow"
+    assert decide(running("git status", input={"other": 1}), after).behaviour == "ask"
