@@ -25,16 +25,21 @@ EVALUATORS = frozenset({".", "alias", "at", "batch", "crontab", "eval", "source"
 """They run their arguments, or a file, as commands of a shell."""
 
 WRAPPERS = frozenset(
-    {"arch", "builtin", "busybox", "caffeinate", "chroot", "chrt", "command", "coproc", "direnv", "doas",
-     "env", "exec", "firejail", "flock", "function", "gosu", "ionice", "ltrace", "nice", "nocorrect",
-     "noglob", "nohup", "nsenter", "parallel", "pkexec", "prlimit", "proot", "proxychains", "rlwrap",
-     "runuser", "script", "setarch", "setpriv", "setsid", "start-stop-daemon", "stdbuf", "strace", "su",
-     "sudo", "systemd-run", "taskset", "time", "timeout", "tmux", "toybox", "unbuffer", "unshare",
-     "watch", "xargs", "xvfb-run"}
+    {"arch", "authbind", "builtin", "busybox", "bwrap", "caffeinate", "capsh", "catchsegv", "cgexec", "choom",
+     "chpst", "chronic", "chroot", "chrt", "command", "coproc", "cpulimit", "daemon", "daemonize", "dbus-launch",
+     "dbus-run-session", "direnv", "doas", "dumb-init", "eatmydata", "entr", "env", "envdir", "envuidgid", "exec",
+     "fakechroot", "fakeroot", "faketime", "firejail", "flock", "function", "gosu", "gtime", "hyperfine", "ifne",
+     "ionice", "ld.so", "ltrace", "mispipe", "nice", "nix-shell", "nocorrect", "noglob", "nohup", "nsenter", "numactl",
+     "parallel", "pee", "pkexec", "prlimit", "proot", "proxychains", "rlwrap", "runuser", "s6-envdir",
+     "s6-setuidgid", "screen", "script", "sem", "setarch", "setlock", "setpriv", "setsid", "setuidgid", "softlimit",
+     "sshpass", "start-stop-daemon", "stdbuf", "strace", "su", "su-exec", "sudo", "systemd-inhibit",
+     "systemd-nspawn", "systemd-run", "taskset", "time", "timeout", "tini", "tmux", "torify", "torsocks", "toybox",
+     "trickle", "ts", "tsocks", "unbuffer", "unshare", "valgrind", "watch", "watchexec", "with-contenv", "xargs",
+     "xvfb-run"}
 )  # fmt: skip
 """They run the command that stands in their arguments."""
 
-PACKAGE_RUNNERS = frozenset({"bunx", "npx", "pnpx", "uvx"})
+PACKAGERUNNERS = frozenset({"bunx", "npx", "pnpx", "uvx"})
 """They fetch a package and run it."""
 
 REMOTE = frozenset({"mosh", "rsh", "ssh", "telnet"})
@@ -55,7 +60,7 @@ SUBCOMMANDS = frozenset(
 
 _SUBCOMMAND_HEADS = frozenset(head for head, _ in SUBCOMMANDS)
 _INTERPRETERS = SHELLS | LANGUAGES | EVALUATORS | REMOTE
-_RUNNERS = _INTERPRETERS | WRAPPERS | PACKAGE_RUNNERS | SEARCHERS | _SUBCOMMAND_HEADS
+RUNNERS = _INTERPRETERS | WRAPPERS | PACKAGERUNNERS | SEARCHERS | _SUBCOMMAND_HEADS
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 """The start of a word that sets a variable, where it stands before a command."""
@@ -65,16 +70,22 @@ _CODE = re.compile(r"-[A-Za-z]*[ceEprs]|--(?:command|eval|exec|print|run|init-co
 look so are counted, too."""
 
 
+_LOADER = re.compile(r"ld(?:-[a-z][\w-]*)?(?:-[\d.]+)?\.so[\d.]*\Z")
+"""The loader of programs, such as `ld-linux-x86-64.so.2`, which runs the one that it is given."""
+
+
 def program(word: str) -> str:
     """Return the bare name of a command: without folder, version and capitals (`python` of `/bin/python3.11`)."""
     name = PurePosixPath(word).name.lower().removesuffix(".exe")
+    if _LOADER.match(name):
+        return "ld.so"
     return re.sub(r"(?<=[a-z])[-\d.]+\Z", "", name) or word
 
 
 def runs_from(name: str, words: Sequence[str]) -> int | None:
     """Return from which of its words on a command, by its bare name, may run others; None where it does not."""
     if name not in _SUBCOMMAND_HEADS:
-        return 0 if name in _RUNNERS else None
+        return 0 if name in RUNNERS else None
     parts = (at + 1 for at, word in enumerate(words) if (name, word) in SUBCOMMANDS)
     return next(parts, None)
 
@@ -99,7 +110,7 @@ def _wide(words: list[str]) -> bool:
         return not rest or _starred(rest)
     if name in SHELLS or name in LANGUAGES:
         return _open_program(rest)
-    if name in PACKAGE_RUNNERS:
+    if name in PACKAGERUNNERS:
         return _wide_behind(rest)
     if name in WRAPPERS:
         return _wide_behind(rest) or any(
@@ -117,7 +128,7 @@ def _wide(words: list[str]) -> bool:
 
 def _may_name_a_runner(head: str) -> bool:
     start = program(head.partition("*")[0]) if not head.startswith("*") else ""
-    return any(name.startswith(start) for name in _RUNNERS - SEARCHERS)
+    return any(name.startswith(start) for name in RUNNERS - SEARCHERS)
 
 
 def _wide_behind(words: list[str]) -> bool:

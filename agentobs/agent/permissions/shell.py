@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from agentobs.agent.permissions.globs import GAP, HOLE
 from agentobs.agent.permissions.interpreters import ASSIGNMENT, SEARCHERS, program, runs_from
+from agentobs.agent.permissions.unseen import commands_in_variable, unseen
 
 LENGTH_MAX = 16_384
 """Longer commands are not read, in characters. Our choice."""
@@ -354,8 +355,25 @@ class _Reader:
         start = runs_from(name, [word.written for word in own[1:]])
         if start is not None:
             self._may_run_others(name, own[start + 1 :], hidden)
+        self._look_for_unseen(words, own, hidden)
         forms = dict.fromkeys(_joined(each) for each in hidden if each and each != words)
         self.parts.append(Part(_joined(words), tuple(forms)))
+
+    def _look_for_unseen(
+        self, words: list[Form], own: list[Form], hidden: list[list[Form]]
+    ) -> None:
+        """Doubt where commands come from elsewhere; take those that a variable or an alias holds."""
+        before = [word.written for word in words[: len(words) - len(own)]]
+        setting = [word for word in before if ASSIGNMENT.match(word)]
+        rest = [word.written for word in own]
+        if why := unseen([*setting, *rest]):
+            self.guess(why)
+        for word in [*setting, *rest][:HIDDEN_MAX]:
+            commands = commands_in_variable(word)
+            if rest[:1] == ["alias"]:
+                commands = word.partition("=")[2]
+            if commands:
+                hidden += [[form] for form in self._forms_in(commands)]
 
     def _may_run_others(self, name: str, rest: list[Form], hidden: list[list[Form]]) -> None:
         if name in SEARCHERS and any(

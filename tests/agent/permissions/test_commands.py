@@ -245,6 +245,24 @@ DISGUISED = [
     "docker run alpine rm x",
     "echo ${x:-$(rm x)}",
     "git log 'unclosed\nrm x'; rm x",
+    "fakeroot rm x",
+    "setuidgid u rm x",
+    "chronic rm x",
+    "sshpass -p x ssh host rm x",
+    "tini -- rm x",
+    "numactl -N 0 rm x",
+    "cgexec -g cpu:a rm x",
+    "ld.so /bin/rm x",
+    "/lib64/ld-linux-x86-64.so.2 /bin/rm x",
+    "/lib/ld-musl-x86_64.so.1 rm x",
+    "nix-shell --run 'rm x'",
+    "ls | entr rm x",
+    "hyperfine 'rm x'",
+    "PAGER='rm x' git log",
+    "GIT_SSH_COMMAND='rm x' git fetch",
+    "LESSOPEN='|rm x' less a",
+    "alias a=rm; a x",
+    "alias a='rm x'",
 ]
 
 
@@ -281,6 +299,124 @@ def test_where_a_deny_rule_may_match_a_person_is_asked(command: str) -> None:
     assert outcome(command, "bypassPermissions", deny=("shell(rm *)",)) == "ask"
     assert outcome(command, allow=("shell",), deny=("shell(rm *)",)) == "ask"
     assert outcome(command, "dontAsk", allow=("shell",), deny=("shell(rm *)",)) == "deny"
+
+
+UNSEEN = [
+    "printf 'rm x' | sh",
+    "printf 'rm x' | /bin/bash",
+    "printf 'rm x' | bash -",
+    "printf 'rm x' | bash -s a",
+    "printf 'rm x' | bash -eux",
+    "printf 'rm x' | bash -eo pipefail",
+    "printf 'rm x' | bash -o pipefail --norc",
+    "printf 'rm x' | sh /dev/stdin",
+    "printf 'rm x' | sh /proc/self/fd/0",
+    "printf 'rm x' | . /dev/stdin",
+    "printf 'rm x' | source /dev/fd/0",
+    "printf 'rm x' | sudo -u bob sh",
+    "printf 'rm x' | sudo -i",
+    "printf 'rm x' | sudo env A=1 nice -n 5 dash",
+    "printf 'rm x' | timeout 5m sh",
+    "printf 'rm x' | flock /tmp/l sh",
+    "printf 'rm x' | chroot /",
+    "printf 'rm x' | unshare -r",
+    "printf 'rm x' | fakeroot",
+    "printf 'rm x' | su",
+    "printf 'rm x' | su - bob",
+    "printf 'rm x' | script out.txt",
+    "printf 'rm x' | ssh -p 22 host",
+    "printf 'rm x' | ssh host sh",
+    "printf 'rm x' | docker exec -i box sh",
+    "printf 'rm x' | kubectl exec -i box -- sh",
+    "printf 'rm x' | xargs -n 2 env",
+    "printf 'rm x' | xargs sh -c",
+    "printf 'rm x' | xargs -I{} sh -c '{}'",
+    "printf 'rm x' | xargs -I X sh -c X",
+    "printf 'rm x' | parallel",
+    "printf 'rm x' | at now",
+    "printf 'rm x' | crontab -",
+    "printf 'rm x' | eval sh",
+    "find . -exec sh ;",
+    "if true; then sh; fi",
+    "BASH_ENV=x bash -c y",
+    "BASH_ENV=x git log",
+    "A=1 BASH_ENV=x bash -c y",
+    "env BASH_ENV=x bash -c y",
+    "export BASH_ENV=x; bash -c y",
+    "ENV=x sh -ic y",
+    "LD_PRELOAD=./x.so ls",
+    "PS4='$(rm y)' bash -xc y",
+    "hash -p /bin/rm ls; ls x",
+    "mapfile -C rm a",
+]
+
+
+@pytest.mark.parametrize("command", UNSEEN)
+def test_commands_that_come_through_an_input_are_asked(command: str) -> None:
+    """Where a program takes commands that stand in no word, a person is asked about each rule that denies."""
+    assert outcome(command, "bypassPermissions", deny=("shell(reboot *)",)) == "ask"
+    assert outcome(command, "dontAsk", allow=("shell",), deny=("shell(reboot *)",)) == "deny"
+    assert (
+        outcome("PROMPT_COMMAND='rm x' bash", "bypassPermissions", deny=("shell(rm *)",)) != "allow"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git log",
+        "grep rm x",
+        "grep -rn bash .",
+        "which sh bash",
+        "sudo apt install -y zsh",
+        "sudo -E pip install bash",
+        "man bash",
+        "docker run --rm alpine ls",
+        "docker exec box grep bash x",
+        "docker build .",
+        "bash build.sh",
+        "bash -x ./build.sh arg",
+        "sh -c 'ls; echo x'",
+        "bash -lc 'make test'",
+        "bash -euo pipefail -c 'make'",
+        "bash --version",
+        "sudo -l",
+        "sudo -n true",
+        "env",
+        "env A=1 make",
+        "ENV=prod npm start",
+        "export ENV=prod PATH=/x:$PATH",
+        "PYTHONPATH=. python x.py",
+        "BASH_ENV= bash build.sh",
+        "PS4='+ ' bash -x build.sh",
+        "EDITOR=vim git commit",
+        "PAGER=cat git log",
+        "find . -name bash",
+        "find . -name '*.py' | xargs grep -l python",
+        "find . | xargs",
+        "ls | xargs -n 1 sudo ls",
+        "find . -exec sh build.sh ;",
+        "ssh host ls",
+        "ssh -N -L 1:a:2 host",
+        "crontab -l",
+        "at -l",
+        "source venv/bin/activate",
+        ". ./env.sh",
+        "alias ll='ls -l'",
+        "timeout 5 make",
+        "nice -n 5 make -j 4",
+        "npx eslint .",
+        "npm run bash",
+        "python",
+        "hash -r",
+        "cat x | python -c 'import sys'",
+        "tmux ls",
+        "time make",
+    ],
+)
+def test_ordinary_commands_are_not_asked(command: str) -> None:
+    """A rule that denies one program asks nobody about commands that only name a shell, or give it a script."""
+    assert outcome(command, "bypassPermissions", deny=("shell(rm *)", "shell(reboot *)")) == "allow"
 
 
 @pytest.mark.parametrize(
