@@ -7,6 +7,8 @@
     ├── ForeignError        a file that is not ours, or of a newer version than this code reads
     └── RecordingError      a session cannot be frozen or served (incomplete, content off)
 
+    ReplaySays              not an error of anybody: marks what a replay raises
+
 `DivergenceError` lives in `replay.divergence`: it must also be an `anthropic.AnthropicError`, so that
 the SDK raises it once and as it is, and this module imports nothing.
 """
@@ -55,6 +57,13 @@ class ForeignError(AgentobsError):
 
 class RecordingError(AgentobsError):
     """A recording that lacks what the request needs."""
+
+
+class ReplaySays(Exception):
+    """Raised by a replay: the path parts from the recorded one, or its recorded part has ended.
+
+    Nothing may swallow it, retry it or make a tool's failure of it.
+    """
 
 
 _said: set[str] = set()

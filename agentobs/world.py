@@ -129,8 +129,9 @@ class Abort:
         """Return whether the run is to stop here.
 
         Args:
-            point: `TURN:asking:ATTEMPT`, `TURN:streaming:ATTEMPT`, `TURN:waiting:ATTEMPT` (for the next
-                one), `TURN:dispatch`, `TURN:consent:TOOL_USE_ID` or `TURN:tools`.
+            point: the turn and where in it: `1:beginning`; an attempt, as in `1:asking:2`, `1:unsent:2`,
+                `1:streaming:2` or `1:waiting:2` (for the next one); `1:dispatch`; a call, as in
+                `1:call:toolu_1`, `1:consent:toolu_1` or `1:tool:toolu_1`; `1:tools`.
             count: events of the stream that were seen, or batches of tools that have ended.
         """
         return self._is_set

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from anthropic import AnthropicError
 
+from agentobs.errors import ReplaySays
 from agentobs.redaction import redact
 from replay.diff import Difference, aligned, looks_like
 
@@ -107,7 +108,7 @@ class Divergence:
         return hint if all(looks) else f"{hint} (in {sum(map(bool, looks))} of {len(looks)})"
 
 
-class DivergenceError(AnthropicError):
+class DivergenceError(AnthropicError, ReplaySays):
     """Raised where a replay parts from its recording, and again by every later request.
 
     It is an `AnthropicError`, so that the SDK neither retries nor wraps it.
@@ -122,7 +123,7 @@ class DivergenceError(AnthropicError):
         super().__init__(divergence.text())
 
 
-class ReplayStopped(AnthropicError):
+class ReplayStopped(AnthropicError, ReplaySays):
     """Raised instead of an answer where `until` ends the recorded path; not an error of anybody."""
 
 

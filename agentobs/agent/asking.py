@@ -16,7 +16,10 @@ from typing import Any, Literal, assert_never
 
 from agentobs.agent.execution import LiveTools
 from agentobs.agent.paths import resolver
+from agentobs.agent.results import told
+from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import Tool
+from agentobs.errors import ReplaySays
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolQuestion, WorldQuestion
 from agentobs.world import nobody
@@ -71,8 +74,11 @@ class Inbox:
         return said
 
     def _say(self, kind: str, text: str) -> None:
+        said = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate cannot be sent
+        if not said.strip():
+            return
         with self._lock:
-            self._waiting[kind].append(text)
+            self._waiting[kind].append(said)
 
 
 class LiveAnswers:
@@ -106,12 +112,12 @@ class LiveAnswers:
             case "path":
                 return self._resolve(question.asked)
             case "tool_set":
-                return await asyncio.to_thread(self._there, question.asked)
+                return await in_thread(lambda: self._there(question.asked))
             case "steering" | "follow_up":
                 return self._inbox.take(question.kind) if self._inbox else []
             case "spent_today":
                 spent = self._spent_today
-                return None if spent is None else str(await asyncio.to_thread(spent))
+                return None if spent is None else str(await in_thread(spent))
             case "abort":
                 return None
         assert_never(question.kind)
@@ -122,20 +128,31 @@ class LiveAnswers:
             return answer
         consent = Consent(question.asked["about"], question.asked["reason"])
         try:
-            if inspect.iscoroutinefunction(self._person):
-                reply = await self._person(consent)
-            else:
-                replied: Any = await asyncio.to_thread(_call, self._person, consent)
-                reply = await replied if inspect.isawaitable(replied) else replied
-        except Exception as error:
-            return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {error!r}"}
-        reply = Reply(reply) if isinstance(reply, bool) else reply
+            reply = await self._replied(self._person, consent)
+        except ReplaySays:
+            raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return _not_asked("it was cancelled")
+        except BaseException as error:
+            return _not_asked(told(error))
+        if isinstance(reply, bool):
+            reply = Reply(reply)
+        if not isinstance(reply, Reply):
+            return _not_asked(f"the answer was a {type(reply).__name__}, no Reply")
         return {
-            "behaviour": "allow" if reply.allow else "deny",
+            "behaviour": "allow" if reply.allow is True else "deny",
             "by": "person",
             "scope": reply.scope,
-            "reason": reply.reason,
+            "reason": str(reply.reason).encode("utf-8", "replace").decode("utf-8"),
         }
+
+    async def _replied(self, person: Person, consent: Consent) -> Any:
+        if inspect.iscoroutinefunction(person):
+            return await person(consent)
+        replied: Any = await in_thread(lambda: person(consent))
+        return await replied if inspect.isawaitable(replied) else replied
 
     def _there(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if self._is_there(name)]
@@ -148,5 +165,5 @@ class LiveAnswers:
             return False
 
 
-def _call(person: Person, consent: Consent) -> Any:
-    return person(consent)
+def _not_asked(why: str) -> Json:
+    return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {why}"}

@@ -8,7 +8,7 @@ alone. Whatever happens each call gets one result, and the results are told in t
 from __future__ import annotations
 
 import asyncio
-import copy
+import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +18,9 @@ from pydantic import BaseModel
 from agentobs.agent import output, telling
 from agentobs.agent.events import Coercion, Denial, Permission, ToolDispatch, ToolDone
 from agentobs.agent.gate import call_of, is_concurrent, raw_paths, resolved_paths
-from agentobs.agent.interrupt import Interrupted, Watch
+from agentobs.agent.interrupt import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Call, Decision, Permissions, consented, decide
-from agentobs.agent.state import Conversation
+from agentobs.agent.state import Conversation, own_copy
 from agentobs.agent.tools import Bound, Tool, bind, find, invalid, unknown
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
@@ -78,10 +78,19 @@ class _Plan:
     decision: Decision | None = None
     task: asyncio.Task[ToolDone] | None = None
 
+    output: BaseModel | None = None
+    """The structured output that it gives."""
+
+    @property
+    def may_begin_early(self) -> bool:
+        """Whether it only reads, and nothing has to be asked for that takes long."""
+        reads = self.tool is not None and self.tool.tool_class == "read" and not self.tool.check
+        return reads and self.concurrent and self.answer is None
+
     @property
     def shown(self) -> ToolQuestion:
         """The question for consumers, who may change what they get."""
-        return replace(self.question, input=copy.deepcopy(self.question.input))
+        return replace(self.question, input=own_copy(self.question.input))
 
 
 @dataclass(slots=True)
@@ -109,27 +118,34 @@ class Dispatcher:
     """Calls that have begun, or have their answer, and were not told yet."""
     _may_begin: bool = True
     _batches: int = 0
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TOGETHER))
+    tools_ns: int = 0
+    """Time in tools, those of answers that broke off included."""
 
     async def early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
         """Begin a call while its answer is still coming, if it and all before it only read and are permitted.
 
         Such an answer is not in the conversation yet: where it breaks off, nothing has been changed.
+
+        Raises:
+            Stopped: the run was aborted.
         """
         known = question.tool_use_id in self._plans or question.tool_use_id in self.crew.used
         if not self._may_begin or known:
             self._may_begin = False
             return
         plan = self._planned(question)
-        reads = plan.tool is not None and plan.tool.tool_class == "read"
-        safe = plan.answer is None and plan.concurrent and reads
-        if safe:
-            await self._judge(plan)
-        if not safe or plan.decision is None or plan.decision.behaviour != "allow":
+        # Counted are those that began, not those that run: how many, no clock shall decide.
+        if not plan.may_begin_early or len(self._batch) >= TOGETHER:
             self._may_begin = False
             return
-        for step in self._begin(plan, plan.decision, 0):
-            yield step
+        await self._judge(plan)
+        if plan.decision is None or plan.decision.behaviour != "allow":
+            self._may_begin = False
+        else:
+            for step in self._begin(plan, plan.decision, 0):
+                yield step
+        if self.stopped_at is not None:
+            raise Stopped(*self.stopped_at)
 
     async def finish(
         self, questions: Sequence[ToolQuestion], doubles: Mapping[str, str]
@@ -149,6 +165,9 @@ class Dispatcher:
                 async for done in self._gather():
                     yield done
                 continue
+            self._look_for_abort(f"{self.turn}:call:{plan.question.tool_use_id}", 0)
+            if self._is_over:
+                break
             waiting.popleft()
             async for step in self._take(plan, doubles):
                 yield step
@@ -203,8 +222,7 @@ class Dispatcher:
     def _fill(self, plan: _Plan) -> None:
         question, tools = plan.question, self.crew.tools
         if self.crew.output is not None and question.name == output.NAME:
-            taken, plan.answer = output.taken(self.crew.output, question.input)
-            self.output = taken if taken is not None else self.output
+            plan.output, plan.answer = output.taken(self.crew.output, question.input)
             return
         plan.tool = find(tools, question.name)
         if plan.tool is None:
@@ -223,6 +241,7 @@ class Dispatcher:
         if first is not None and _same(first.question, plan.question):
             plan.answer = REPEATED
         if plan.answer is None and plan.decision is None:
+            await self._room()
             await self._judge(plan)
         if plan.answer is None and plan.decision is not None:
             decision, waited_ns = plan.decision, 0
@@ -245,6 +264,7 @@ class Dispatcher:
             complaint = await telling.ask(world, plan.inside, "check", key, asked)
             if complaint is not None:
                 plan.answer = invalid(tool, str(complaint))
+                self._look_for_abort(f"{self.turn}:tool:{key}", 0)
                 return
         paths, leads_to = raw_paths(tool, bound.arguments), None
         if paths:
@@ -264,14 +284,8 @@ class Dispatcher:
             about["paths"] = [path.path for path in plan.call.paths]
         with telling.span("blocked_on_user", plan.inside, plan.call.tool) as blocked:
             started_ns = world.now()
-            answer = await telling.ask(
-                world,
-                blocked,
-                "consent",
-                key,
-                {"about": about, "reason": asked.reason},
-                interrupted={"behaviour": "deny", "by": "nobody", "reason": ABORTED.content},
-            )
+            question = {"about": about, "reason": asked.reason}
+            answer = await telling.ask(world, blocked, "consent", key, question)
             waited_ns = max(world.now() - started_ns, 0)
         decision, grant = consented(asked, answer, plan.call)
         if grant is not None:
@@ -290,8 +304,9 @@ class Dispatcher:
             telling.event(world, plan.inside, "coercion", tool.name, numbers)
             yield Coercion(plan.shown, bound.coerced)
         telling.permission(world, plan.inside, question, tool.name, decision, waited_ns)
-        yield Permission(plan.shown, decision, waited_ns)
         self._batch.append(plan)
+        yield Permission(plan.shown, decision, waited_ns)
+        self._look_for_abort(f"{self.turn}:tool:{question.tool_use_id}", 0)
         if self.stopped_at is not None:
             plan.answer = ABORTED
         elif decision.behaviour != "allow":
@@ -304,13 +319,13 @@ class Dispatcher:
     async def _run(self, plan: _Plan) -> ToolDone:
         world, question, inside = self.crew.world, plan.question, plan.inside
         try:
-            async with self._slots:
-                started_ns = world.now()
-                with telling.at(inside):
-                    # A tool may change what it gets; what is recorded is what was asked.
-                    answer = await world.run_tool(plan.shown)
-                done = ToolDone(question, answer, max(world.now() - started_ns, 0))
-                telling.tool(inside, started_ns, done)
+            started_ns = world.now()
+            with telling.at(inside):
+                # A tool may change what it gets; what is recorded is what was asked.
+                answer = await world.run_tool(plan.shown)
+            done = ToolDone(question, answer, max(world.now() - started_ns, 0))
+            telling.tool(inside, started_ns, done)
+            self.tools_ns += done.duration_ns
         except BaseException as error:
             telling.close(inside, error)
             raise
@@ -336,6 +351,7 @@ class Dispatcher:
         self._batch = []
         for plan in batch:
             yield self._told(plan, plan.answer or ABORTED)
+            self.output = plan.output if plan.output is not None else self.output
         if not tasks:
             return
         self._batches += 1
@@ -344,6 +360,16 @@ class Dispatcher:
             key = f"{self.turn}:{batch[-1].question.tool_use_id}"
             said = await telling.ask(self.crew.world, self.here, "steering", key)
             self.steering = tuple(said)
+
+    def _running(self) -> set[asyncio.Task[ToolDone]]:
+        return {plan.task for plan in self._batch if plan.task and not plan.task.done()}
+
+    async def _room(self) -> None:
+        """Wait until another call may run: a decision shall not be older than it has to be."""
+        async with Watch(self.crew.world.abort, None) as watch:
+            with contextlib.suppress(Interrupted):  # who goes on looks for the abort
+                while len(running := self._running()) >= TOGETHER:
+                    await watch.guard(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
 
     async def _ended(self, tasks: Sequence[asyncio.Task[ToolDone]]) -> None:
         """Wait for tasks; an abort stops their calls. What one of them raises is raised here."""
@@ -364,7 +390,7 @@ class Dispatcher:
         done = plan.task.result() if plan.task else self._made(plan, otherwise)
         self.results.append(done)
         content = done.answer.content
-        content = content if isinstance(content, str) else copy.deepcopy(content)
+        content = own_copy(content)
         return ToolDone(plan.shown, replace(done.answer, content=content), done.duration_ns)
 
     def _made(self, plan: _Plan, answer: ToolAnswer) -> ToolDone:

@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from anthropic import AnthropicError
-
-from agentobs.agent.recovery import PROVIDER_ERRORS
 from agentobs.agent.results import Items, fit, is_quick, render, told
 from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import (
@@ -27,7 +24,7 @@ from agentobs.agent.tools import (
     invalid,
     unknown,
 )
-from agentobs.errors import say_once
+from agentobs.errors import ReplaySays, say_once
 from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
 
 Keep = Callable[[str, str], str]
@@ -78,7 +75,7 @@ class LiveTools:
         for it, but it cannot be stopped.
 
         Raises:
-            AnthropicError: a replay differs from its recording, met by a tool that asks the model.
+            ReplaySays: a replay differs from its recording, met by a tool that asks the model.
         """
         tool = self._named.get(question.name)
         if tool is None:
@@ -121,7 +118,7 @@ class LiveTools:
         A check that fails, or takes longer than the tool itself may, is a complaint.
 
         Raises:
-            AnthropicError: a replay differs from its recording, met by a check that asks the model.
+            ReplaySays: a replay differs from its recording, met by a check that asks the model.
         """
         tool = self._named.get(question.name)
         if tool is None or tool.check is None:
@@ -217,7 +214,7 @@ class _Pending:
 class _Divergence:
     """A replay that differs from its recording, met inside a tool: nobody's failure."""
 
-    error: AnthropicError
+    error: ReplaySays
 
 
 async def _ended(
@@ -233,7 +230,7 @@ async def _ended(
     """
 
     def caught(error: BaseException) -> R | _Divergence:
-        if isinstance(error, AnthropicError) and not isinstance(error, PROVIDER_ERRORS):
+        if isinstance(error, ReplaySays):
             return _Divergence(error)
         return failed(error)
 

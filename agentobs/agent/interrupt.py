@@ -81,12 +81,12 @@ class Watch:
             if asyncio.iscoroutine(awaited):
                 awaited.close()
             raise Interrupted(self._cause)
-        self._inside = task
+        self._inside, before = task, task.cancelling()
         try:
             return await awaited
         except asyncio.CancelledError:
             # Where somebody else cancelled the task, too, one cancellation is left over, and goes on.
-            if self._cause is not None and task.uncancel() == 0:
+            if self._cause is not None and task.uncancel() == before:
                 raise Interrupted(self._cause) from None
             raise
         finally:

@@ -33,9 +33,11 @@ class Broadcast:
         """Take the events of a run, as `run` returns them."""
         self._events = events
         self._buffers: list[_Buffer] = []
+        self._result: Result | None = None
+        self._has_ended = False
 
     def listen(self, capacity: int = CAPACITY) -> AsyncIterator[Event | Missed]:
-        """Return the events from now on, the result last.
+        """Return the events from now on, the result last; after the end the result alone.
 
         Every consumer gets values of its own: what one does to an event, no other sees. Where the run
         ends without a result, by an exception or because it was left, the events end, too.
@@ -45,6 +47,10 @@ class Broadcast:
         """
         buffer = _Buffer(max(capacity, 1))
         self._buffers.append(buffer)
+        if self._has_ended:
+            if self._result is not None:
+                buffer.put(self._result)
+            buffer.end()
         return buffer.events()
 
     async def drive(self) -> Result | None:
@@ -52,19 +58,19 @@ class Broadcast:
 
         Returns None where the events ended without a result.
         """
-        result = None
         try:
             async with aclosing(self._events) as events:
                 async for event in events:
-                    result = event if isinstance(event, Result) else None
+                    self._result = event if isinstance(event, Result) else None
                     for buffer in self._buffers:
                         buffer.put(event)
                     # Much may come without a wait; consumers that keep up shall have their turn.
                     await asyncio.sleep(0)
         finally:
+            self._has_ended = True
             for buffer in self._buffers:
                 buffer.end()
-        return result
+        return self._result
 
 
 class _Buffer:

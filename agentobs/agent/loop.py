@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from anthropic import AnthropicError, AsyncAnthropic
+from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from agentobs.agent import budget, output, recovery, telling
@@ -54,12 +53,13 @@ from agentobs.agent.state import (
     calls,
     go_on,
     next_turn,
+    own_copy,
     request,
     told_apart,
     used_ids,
 )
 from agentobs.agent.tools import Tool, check_tools
-from agentobs.errors import UsageError
+from agentobs.errors import ReplaySays, UsageError
 from agentobs.ledger import RISING_TURNS, Meter, runaway
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, WorldQuestion
@@ -130,11 +130,10 @@ async def run(
 
     Raises:
         UsageError: two tools have one name, or an output cannot be told to the model.
-        AnthropicError: a replay that differs from its recording (any that is not in
-            `recovery.PROVIDER_ERRORS`) leaves as it is, without a result.
+        ReplaySays: a replay that differs from its recording leaves as it is, without a result.
     """
     if not callable(tools):
-        check_tools(tools)
+        _check(tools, options)
     talk = Conversation() if conversation is None else conversation
     owed = output.declaration(options.output) if options.output is not None else None
     this = _Run(world, options, tools, owed, talk, world.now())
@@ -151,7 +150,7 @@ async def run(
                 told.subtype, told.is_stopped = this.subtype, this.is_stopped
     except recovery.PROVIDER_ERRORS:
         pass
-    except AnthropicError:
+    except ReplaySays:
         raise
     except Exception as error:
         this.failed("internal_error", error)
@@ -237,7 +236,6 @@ class _Run:
 
     def ran(self, dispatcher: Dispatcher, state: State) -> None:
         """Count what tools did, and keep the conversation with their results."""
-        self.tools_ns += sum(done.duration_ns for done in dispatcher.results)
         self.denials += dispatcher.denials
         self.talk.messages, self.talk.tool_turns = state.messages, self.talk.tool_turns + 1
 
@@ -258,11 +256,11 @@ class _Run:
         meter.add(message.get("model") or self.options.model, usage, self.world.now())
         self.latest.append((meter, said if isinstance(said, int) else 0))
 
-    def gave_up(self, message: Json, started_ns: int) -> None:
+    def gave_up(self, message: Json, took_ns: int) -> None:
         """Count an answer that broke off."""
         self.broken.append(message)
         self.counted(message, "lower_bound")
-        self.provider_ns += max(self.world.now() - started_ns, 0)
+        self.provider_ns += took_ns
 
     def result(self, place: Place | None) -> Result:
         """Return the result."""
@@ -297,10 +295,14 @@ async def _turns(
     while this.following is not None:
         state, this.following = this.following, None
         here = telling.in_turn(told.place, state.turn)
-        async for reached in _within_budget(this, here, state.turn):
+        async for reached in _within_budget(this, here, f"{state.turn}:before"):
             yield reached
-        tools = await _tools_of(this, here, state.turn)
-        if tools is None or this.subtype != "success":
+        tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None
+        if this.world.abort.reached(f"{state.turn}:beginning", 0):
+            this.talk.messages = state.messages
+            _abort(this, f"{state.turn}:beginning", 0, here)
+            return
+        if tools is None:
             return
         options = this.options
         crew = Crew(this.world, tools, options.permissions, this.talk, this.used, options.output)
@@ -311,6 +313,7 @@ async def _turns(
                     yield event
         finally:
             await dispatcher.close()
+            this.tools_ns += dispatcher.tools_ns
 
 
 async def _turn(
@@ -321,6 +324,8 @@ async def _turn(
         async with aclosing(_ask(this, state, tools, dispatcher, here)) as asking:
             async for event in asking:
                 yield event
+        if this.subtype != "success":
+            return  # the money was spent by attempts that failed
         message, doubles = told_apart(this.answers[-1], this.used)
         state, asked = answered(state, message), calls(message)
     except Stopped as stopped:
@@ -351,7 +356,7 @@ async def _turn(
 def _after_tools(this: _Run, state: State, dispatcher: Dispatcher, here: Place | None) -> None:
     """Go on after tools have answered, unless the output has come or the turns are used up."""
     most = this.options.max_turns
-    if dispatcher.output is not None:
+    if dispatcher.output is not None and not dispatcher.steering:
         this.output = dispatcher.output
     elif state.output_retries > this.options.max_output_retries:
         this.ended("error_max_structured_output_retries", "max_structured_output_retries")
@@ -401,7 +406,7 @@ def _steered(
 
 def _abort(this: _Run, point: str, count: int, here: Place | None) -> None:
     """Note that the run was stopped, and where, so that a replay stops there, too."""
-    streaming = point.split(":")[1] in ("asking", "streaming", "waiting")
+    streaming = point.split(":")[1] in ("beginning", "asking", "unsent", "streaming", "waiting")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
     telling.told(this.world, here, question, this.world.now(), {"count": count})
@@ -415,7 +420,7 @@ async def _tools_of(this: _Run, here: Place | None, turn: int) -> Sequence[Tool]
     """
     tools = this.tools() if callable(this.tools) else this.tools
     if callable(this.tools):
-        check_tools(tools)
+        _check(tools, this.options)
     tools = [_named(tool, this.world.tool_name(tool.name, tool.aliases)) for tool in tools]
     asked = [tool.name for tool in tools if tool.available is not None]
     if not asked:
@@ -430,6 +435,15 @@ async def _tools_of(this: _Run, here: Place | None, turn: int) -> Sequence[Tool]
     return [tool for tool in tools if tool not in missing]
 
 
+def _check(tools: Sequence[Tool], options: Options) -> None:
+    check_tools(tools)
+    if options.output is not None and any(tool.name == output.NAME for tool in tools):
+        raise UsageError(
+            f"a tool is named {output.NAME}, which is how the output is given",
+            todo="Give the tool another name",
+        )
+
+
 def _named(tool: Tool, name: str) -> Tool:
     """Return a tool under the name that it goes by; its own name becomes one that it answers to."""
     if name == tool.name:
@@ -439,19 +453,24 @@ def _named(tool: Tool, name: str) -> Tool:
 
 
 async def _within_budget(
-    this: _Run, here: Place | None, turn: int
+    this: _Run, here: Place | None, key: str
 ) -> AsyncGenerator[BudgetReached, None]:
-    """Look whether a limit was reached, and what follows; where it is to stop, the run ends."""
+    """Look whether a limit was reached, and what follows; where it is to stop, the run ends.
+
+    `key` tells this look from the others of the lane.
+    """
     allowed = this.options.budget
     if allowed.day_usd is not None:
-        spent = await telling.ask(this.world, here, "spent_today", f"{turn}:before")
+        spent = await telling.ask(this.world, here, "spent_today", key)
         this.day_usd = Decimal(spent) if spent is not None else Decimal(0)
     limit = budget.reached(allowed, await _spent(this))
     if limit is None or limit in this.goes_beyond:
         return
     goes_on = allowed.at_limit == "warn"
     if allowed.at_limit == "ask":
-        goes_on = await _may_go_beyond(this, here, turn, limit)
+        goes_on = await _may_go_beyond(this, here, key, limit)
+        if this.world.abort.reached(f"{key.partition(':')[0]}:beginning", 0):
+            return  # nobody has answered
     telling.event(this.world, here, "budget", limit, {"goes_on": goes_on})
     if goes_on:
         this.goes_beyond.add(limit)
@@ -462,13 +481,11 @@ async def _within_budget(
     yield BudgetReached(limit, goes_on)
 
 
-async def _may_go_beyond(this: _Run, here: Place | None, turn: int, limit: Limit) -> bool:
+async def _may_go_beyond(this: _Run, here: Place | None, key: str, limit: Limit) -> bool:
     """Ask a person whether the run may go on beyond a limit."""
     asked = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
     with telling.span("blocked_on_user", here, "budget") as blocked:
-        answer = await telling.ask(
-            this.world, blocked, "consent", f"{turn}:budget:{limit}", asked, interrupted={}
-        )
+        answer = await telling.ask(this.world, blocked, "consent", f"{key}:{limit}", asked)
     return isinstance(answer, dict) and answer.get("behaviour") == "allow"
 
 
@@ -516,26 +533,30 @@ async def _ask(
         for number in itertools.count(1):
             _go_on(this, f"{state.turn}:asking:{number}")
             yield RequestStart(state.turn, number)
-            point, started_ns = f"{state.turn}:streaming:{number}", this.world.now()
+            _go_on(this, f"{state.turn}:unsent:{number}")
+            point, clock = f"{state.turn}:streaming:{number}", _Clock(this.world)
             asking = Asking(this.client, this.world.abort, point, this.options.answer_seconds)
             try:
                 async with aclosing(attempt(asking, arguments, inside, message)) as steps:
                     async for step in steps:
+                        clock.stop()
                         if not isinstance(step, ToolAsked):
                             yield step
+                            clock.go_on()
                             continue
                         async with aclosing(dispatcher.early(step.question)) as beginning:
                             async for begun in beginning:
                                 yield begun
+                        clock.go_on()
                 break
             except recovery.PROVIDER_ERRORS as error:
-                this.gave_up(message, started_ns)
+                this.gave_up(message, clock.stop())
                 void = await dispatcher.discard()
                 retry = _retry(this, state.turn, number, error)
                 if retry is None:
                     raise
             except Stopped:
-                this.gave_up(message, started_ns)
+                this.gave_up(message, clock.stop())
                 raise
             if message:
                 telling.event(this.world, inside, "tombstone", None, {"tool_calls": len(void)})
@@ -545,13 +566,36 @@ async def _ask(
             telling.event(this.world, inside, "retry", retry.error, numbers)
             yield retry
             await _wait(this, retry.wait_s, f"{state.turn}:waiting:{number}")
-        took_ns = max(this.world.now() - started_ns, 0)
+            async for reached in _within_budget(this, here, f"{state.turn}:retry {number}"):
+                yield reached
+            if this.subtype != "success":
+                return
+        took_ns = clock.stop()
         this.provider_ns += took_ns
         this.provider_ok_ns += took_ns
     this.answers.append(message)
     this.counted(message, "exact")
     this.turn_took(message)
-    yield Message(state.turn, copy.deepcopy(message))
+    yield Message(state.turn, own_copy(message))
+
+
+class _Clock:
+    """Adds up the time in which an answer is waited for or comes; the consumer's own is not in it."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._sum, self._since = world, 0, world.now()
+        self._stands = False
+
+    def stop(self) -> int:
+        """Stop, and return the nanoseconds so far."""
+        if not self._stands:
+            self._sum += max(self._world.now() - self._since, 0)
+            self._stands = True
+        return self._sum
+
+    def go_on(self) -> None:
+        """Go on adding."""
+        self._since, self._stands = self._world.now(), False
 
 
 async def _wait(this: _Run, seconds: float, point: str) -> None:

@@ -6,7 +6,7 @@ The answer's own JSON is read, not the SDK's typed view of it, so that nothing i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from agentobs.agent.recovery import PROVIDER_ERRORS
 from agentobs.agent.state import question_of
 from agentobs.records.canonical import Json, parse
 from agentobs.records.exchanges import Place, ToolQuestion
-from agentobs.records.messages import fold, is_stream
+from agentobs.records.messages import fold, is_stream, tool_uses
 from agentobs.world import Abort
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -94,8 +94,6 @@ async def attempt(
 class _Seen:
     events: int = 0
     """Events of the stream that were read."""
-    size: int = 0
-    """Their size in characters."""
 
 
 async def _answer(
@@ -123,6 +121,8 @@ async def _answer(
             body = await watch.guard(response.aread())
             with _readable(response):
                 message.update(parse(body))
+                for block in tool_uses(message):
+                    question_of(block)
     if message.get("role") != "assistant" or not isinstance(message.get("content"), list):
         raise _unreadable(response, "it is no assistant message")
 
@@ -151,33 +151,52 @@ async def _read_stream(
     A connection that breaks after the last event has taken nothing away, and is no error.
     """
     last = None
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _Bounded(response.stream, response)
     try:
-        events = AsyncStream.raw_events(response)
-        while True:
-            with _readable(response):
-                try:
-                    received = await watch.guard(anext(events))
-                except StopAsyncIteration:
-                    break
-                event = received.json() if received.data else {}
-                last = event.get("type")
-                if "error" in (received.event, last):
-                    raise APIStatusError(received.data, response=response, body=event)
-                fold(message, event)
-                step = _step(message, event)
-            seen.events += 1
-            seen.size += len(received.data)
-            if step is not None:
-                yield step
-            if seen.size > ANSWER_BYTES_MAX:
-                raise _unreadable(response, f"it goes on after {ANSWER_BYTES_MAX:,} bytes")
-            go_on()
+        raw: Any = AsyncStream.raw_events(response)  # a generator, which it is not declared to be
+        async with contextlib.aclosing(raw) as events:
+            while True:
+                with _readable(response):
+                    try:
+                        received = await watch.guard(anext(events))
+                    except StopAsyncIteration:
+                        break
+                    event = received.json() if received.data else {}
+                    last = event.get("type")
+                    if "error" in (received.event, last):
+                        raise APIStatusError(received.data, response=response, body=event)
+                    fold(message, event)
+                    step = _step(message, event)
+                seen.events += 1
+                if step is not None:
+                    yield step
+                go_on()
     except httpx2.RequestError:
         if last != "message_stop":
             raise
     if last != "message_stop":
         text = "The stream ended before its message_stop event."
         raise APIConnectionError(message=text, request=response.request)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """Passes the bytes of an answer on, and gives up where they have no end."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, response: httpx2.Response) -> None:
+        self._inner, self._response = inner, response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for data in self._inner:
+            size += len(data)
+            if size > ANSWER_BYTES_MAX:
+                why = f"it goes on after {ANSWER_BYTES_MAX:,} bytes"
+                raise _unreadable(self._response, why)
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def _step(message: Json, event: Json) -> Step | None:

@@ -32,6 +32,10 @@ RETRIED_TYPES = ("api_error", "overloaded_error", "rate_limit_error", "timeout_e
 """Error types that may pass, for errors inside a 200 stream (https://docs.anthropic.com/en/api/errors)."""
 
 
+LONGEST_ASKED_S = 300.0
+"""The longest wait that a provider may ask for; beyond it there is no use in waiting. Our choice."""
+
+
 def wait_s(
     error: Exception, attempt: int, *, max_retries: int, chance: float, now_ns: int
 ) -> float | None:
@@ -45,6 +49,8 @@ def wait_s(
     asked = None
     if isinstance(error, APIStatusError) and not error.response.is_success:
         asked = asked_wait_s(error.response.headers, now_ns)
+    if asked is not None and asked > LONGEST_ASKED_S:
+        return None
     return backoff_s(attempt, chance) if asked is None else asked
 
 
@@ -73,10 +79,11 @@ def asked_wait_s(headers: Mapping[str, str], now_ns: int) -> float | None:
     in_s = _number(text)
     if in_s is not None or text is None:
         return in_s
-    date = email.utils.parsedate_tz(text)
-    if date is None:
+    try:
+        date = email.utils.parsedate_tz(text)
+        return None if date is None else max(email.utils.mktime_tz(date) - now_ns / 1e9, 0.0)
+    except (ValueError, OverflowError):  # a year of no calendar
         return None
-    return max(email.utils.mktime_tz(date) - now_ns / 1e9, 0.0)
 
 
 def backoff_s(attempt: int, chance: float) -> float:

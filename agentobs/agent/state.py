@@ -6,7 +6,6 @@ result in the message after it. Every function here keeps that true.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -147,9 +146,15 @@ def question_of(block: Json) -> ToolQuestion:
 
     Where an input was cut and is not JSON, the text that came stands in its place, and validation will
     refuse it.
+
+    Raises:
+        ValueError: it has no id, or no name.
     """
+    for field_name in ("id", "name"):
+        if not isinstance(block.get(field_name), str) or not block[field_name]:
+            raise ValueError(f"a tool call has no {field_name}")
     given = block.get("partial_json") or block.get("input")
-    return ToolQuestion(block["id"], block["name"], copy.deepcopy(given))
+    return ToolQuestion(block["id"], block["name"], own_copy(given))
 
 
 def calls(message: Json) -> list[ToolQuestion]:
@@ -237,9 +242,24 @@ def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
     )
 
 
+def own_copy(value: Any) -> Any:
+    """Return a copy of a JSON value, however deep it is nested."""
+    top: list[Any] = [value]
+    left: list[tuple[Any, Any]] = [(top, 0)]
+    while left:
+        inside, at = left.pop()
+        found = inside[at]
+        if isinstance(found, dict | list):
+            inside[at] = found = found.copy()
+            left += [
+                (found, key) for key in (found if isinstance(found, dict) else range(len(found)))
+            ]
+    return top[0]
+
+
 def tool_result(tool_use_id: str, answer: ToolAnswer) -> Json:
     """Return the block that tells the model what a tool answered."""
-    content = answer.content if isinstance(answer.content, str) else copy.deepcopy(answer.content)
+    content = own_copy(answer.content)
     block = {"type": "tool_result", "tool_use_id": tool_use_id, "content": content}
     return {**block, "is_error": True} if answer.is_error else block
 
@@ -264,8 +284,14 @@ def _echo(message: Json) -> Json:
         if isinstance(block, dict)
         else block
         for block in message["content"]
+        if not _is_empty(block)
     ]
     return {"role": "assistant", "content": content}
+
+
+def _is_empty(block: Any) -> bool:
+    """Return whether a block is a text without any; the provider sends such, and refuses to get them back."""
+    return isinstance(block, dict) and block.get("type") == "text" and block.get("text") == ""
 
 
 def _is_whole(block: Any, served: set[Any]) -> bool:

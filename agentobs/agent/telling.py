@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, assert_never
 
 from agentobs import tracing
 from agentobs.agent.events import Subtype, ToolDone
-from agentobs.agent.interrupt import Interrupted, Stopped, Watch
+from agentobs.agent.interrupt import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
 from agentobs.records.exchanges import (
     AskKind,
@@ -130,18 +130,16 @@ def event(
     )
 
 
-async def ask(
-    world: World,
-    here: Place | None,
-    kind: AskKind,
-    key: str,
-    asked: Any = None,
-    *,
-    interrupted: Any = None,
-) -> Any:
+ASK_SECONDS = 60.0
+"""How long the world may take to answer, people apart. Our choice: it is a look at files, tools or the store."""
+
+
+async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: Any = None) -> Any:
     """Ask the world something, tell the sink what it answered, and return that.
 
-    That nothing was said to the agent is not told: the loop asks for it all the time.
+    An abort, or an answer that takes too long, is answered with the least that can be said: no consent, a
+    complaint, no path, no tool, nothing. That nothing was said to the agent is not told: the loop asks for it
+    all the time.
 
     Args:
         world: whom to ask.
@@ -149,20 +147,31 @@ async def ask(
         kind: what is asked, as in `AskKind`.
         key: what tells it from others of its kind.
         asked: the question itself.
-        interrupted: the answer that stands where an abort comes first; None waits for the world.
     """
     question, started_ns = WorldQuestion(kind, key, asked), world.now()
-    if interrupted is None:
-        answer = await world.ask(question)
-    else:
-        async with Watch(world.abort, None) as watch:
-            try:
+    async with Watch(world.abort, None if kind == "consent" else ASK_SECONDS) as watch:
+        try:
+            with at(here):
                 answer = await watch.guard(world.ask(question))
-            except Interrupted:
-                answer = interrupted
+        except Interrupted as error:
+            answer = _least(kind, error.cause)
     if answer or kind not in ("steering", "follow_up"):
         told(world, here, question, started_ns, answer)
     return answer
+
+
+def _least(kind: AskKind, cause: Cause) -> Any:
+    why = "the run was stopped" if cause == "abort" else f"no answer in {ASK_SECONDS:g} seconds"
+    match kind:
+        case "consent":
+            return {"behaviour": "deny", "by": "nobody", "reason": why}
+        case "check":
+            return f"it could not be checked: {why}"
+        case "path" | "tool_set" | "steering" | "follow_up":
+            return []
+        case "spent_today" | "abort":
+            return None
+    assert_never(kind)
 
 
 def told(

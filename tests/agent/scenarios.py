@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anthropic import AsyncAnthropic
 from pydantic import BaseModel
@@ -45,6 +45,7 @@ from agentobs.agent import (
     run,
     tool,
 )
+from agentobs.agent.permissions import SOURCES
 from agentobs.records.canonical import canonical
 from tests.agent.provider import Provider, call, cut_after, error, message, streamed, text, whole
 from tests.agent.provider import Reply as Sent
@@ -203,6 +204,41 @@ async def wait() -> str:
     """Wait for ever."""
     await asyncio.Event().wait()
     return ""
+
+
+_TRIED = [0]
+
+
+@tool(read_only=True, retries=1)
+def flaky() -> str:
+    """Fail at first."""
+    _TRIED[0] += 1
+    if _TRIED[0] % 2:
+        raise RuntimeError("not yet")
+    return "there"
+
+
+@tool(read_only=True)
+def leave() -> str:
+    """Leave."""
+    raise SystemExit(3)
+
+
+@tool(read_only=True)
+def pick(choice: int | Literal["any"]) -> str:
+    """Pick one.
+
+    Args:
+        choice: Which one.
+    """
+    return str(choice)
+
+
+@tool(interrupt="block")
+async def commit() -> str:
+    """Commit."""
+    await asyncio.sleep(0.3)
+    return "committed"
 
 
 def _even(number: int) -> str | None:
@@ -403,6 +439,7 @@ SCENARIOS: dict[str, Scenario] = {
                     call("b", "write", what="secret"),
                     call("c", "fetch", url="https://ok.example"),
                     call("d", "fetch", url="https://evil.example"),
+                    *(call(source, "write", what=f"by {source}") for source in SOURCES),
                 )
             ),
             streamed(DONE),
@@ -410,9 +447,59 @@ SCENARIOS: dict[str, Scenario] = {
         [write, fetch],
         options={
             "permissions": Permissions(
-                rules=_rules(allow="write", deny="write(secret*)"), blocked_hosts=("evil.example",)
+                rules=(
+                    *_rules(allow="write", deny="write(secret*)"),
+                    *(Rule.parse(f"write(by {each})", "deny", each) for each in SOURCES),
+                ),
+                blocked_hosts=("evil.example",),
             )
         },
+    ),
+    "accept-edits": Scenario(
+        "In acceptEdits edits within the roots run, and other writes are asked about: nobody is there.",
+        [
+            streamed(message(call("a", "edit", file="notes.txt"), call("b", "write", what="x"))),
+            streamed(DONE),
+        ],
+        [edit, write],
+        options={"permissions": Permissions(mode="acceptEdits")},
+        outside=_roots,
+    ),
+    "dont-ask": Scenario(
+        "In dontAsk nobody is asked: what would be is denied.",
+        [
+            streamed(message(call("a", "look", where="box"), call("b", "write", what="x"))),
+            streamed(DONE),
+        ],
+        [look, write],
+        options={"permissions": Permissions(mode="dontAsk")},
+        outside=lambda folder: Outside(person=_allow_x),
+    ),
+    "stopped-in-commit": Scenario(
+        "A tool that must not be interrupted runs to its end before the run ends.",
+        [streamed(message(call("a", "commit"), call("b", "commit")))],
+        [commit],
+        outside=_stopping(ToolDispatch, soon=True),
+    ),
+    "steered-output": Scenario(
+        "An output that was given before somebody said something else does not end the run.",
+        [
+            streamed(
+                message(
+                    call("a", "write", what="x"), call("b", "structured_output", order="x", cents=1)
+                )
+            ),
+            streamed(message(call("c", "structured_output", order="y", cents=2))),
+        ],
+        [write],
+        options={"output": Refund},
+        outside=_steering,
+    ),
+    "budget-of-the-session": Scenario(
+        "The money of a conversation holds across its runs.",
+        [streamed(priced(text("One."))), streamed(priced(text("Two.")))],
+        prompts=("First", "Second", "Third"),
+        options={"model": PRICED, "budget": Budget(session_usd=Decimal("0.4"))},
     ),
     "paths": Scenario(
         "A path that leads out of the roots, also by a link, is denied whatever the mode.",
@@ -439,7 +526,8 @@ SCENARIOS: dict[str, Scenario] = {
         options={"permissions": Permissions(mode="plan")},
     ),
     "tool-errors": Scenario(
-        "Unknown tools, input that does not fit or was cut, failures and timeouts become results; coercion is told.",
+        "Unknown tools, input that does not fit or was cut, failures, exits and timeouts become results; one "
+        "is tried again; coercion is told.",
         [
             streamed(
                 message(
@@ -451,11 +539,21 @@ SCENARIOS: dict[str, Scenario] = {
                     {**call("f", "count"), "cut_input": '{"num'},
                     call("g", "halve", number=3),
                     call("h", "halve", number=4),
+                    call("i", "flaky"),
+                    call("j", "leave"),
+                    call("k", "pick", choice="any"),
+                    call("l", "pick", choice="some"),
                 )
             ),
             streamed(DONE),
         ],
-        [count, fall, wait, halve],
+        [count, fall, wait, halve, flaky, leave, pick],
+    ),
+    "stopped-before-request": Scenario(
+        "Stopped when the request was about to go out; the next run of the conversation goes on.",
+        [streamed(DONE)],
+        prompts=("Hello", "Go on"),
+        outside=_stopping(RequestStart),
     ),
     "siblings": Scenario(
         "A shell that fails stops the calls beside it.",
@@ -659,7 +757,7 @@ def replay(name: str) -> tuple[list[str], str]:
 async def _record(name: str, folder: Path) -> tuple[str, list[str]]:
     scenario, own = SCENARIOS[name], folder / name
     own.mkdir()
-    _THERE[0] = True
+    _THERE[0], _TRIED[0] = True, 0
     outside = scenario.outside(own)
     with Provider(scenario.replies) as provider:
         async with provider.client() as client:

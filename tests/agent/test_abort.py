@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 
 from agentobs.agent.asking import Consent
+from agentobs.agent.budget import Budget
 from agentobs.agent.events import (
     Event,
     Message,
@@ -19,16 +22,30 @@ from agentobs.agent.events import (
     ToolDispatch,
     ToolDone,
 )
+from agentobs.agent.loop import complete
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import tool
+from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ToolExchange, WorldExchange
 from agentobs.records.facts import InteractionEnd
 from agentobs.records.messages import fault
 from agentobs.world import Abort
+from tests.provider_script import script
+from tests.provider_script import streamed as sent
+from tests.provider_script import text as words
 
 from .provider import Provider, call, error, message, streamed, text, whole
-from .scene import events_of, of_kind, recorded, result_of, spans
+from .scene import (
+    events_of,
+    in_loop,
+    of_kind,
+    options,
+    recorded,
+    result_of,
+    spans,
+    ticking_world,
+)
 
 DONE = message(text("Done."))
 
@@ -285,3 +302,182 @@ def test_while_the_loop_waits_for_a_retry() -> None:
         )
     assert (result_of(events).terminal_reason, len(provider.requests)) == ("aborted_streaming", 1)
     assert stops(records) == [("1:waiting:1", {"count": 0})]
+
+
+def test_before_the_request_goes_out() -> None:
+    """A run that is stopped by then asks nothing; the next run, with the abort cleared, goes on."""
+    abort, talk = Abort(), Conversation()
+    with Provider([streamed(DONE)]) as provider, recorded() as records:
+        events = events_of(
+            provider,
+            conversation=talk,
+            world={"abort": abort},
+            on=stopping_at(abort, RequestStart),
+        )
+        assert result_of(events).terminal_reason == "aborted_streaming"
+        assert provider.requests == []
+        abort.clear()
+        goes_on(talk, provider)
+    assert stops(records) == [("1:unsent:1", {"count": 0})]
+
+
+def test_no_call_begins_after_the_abort() -> None:
+    """Neither while a check takes its time, nor between the decision and the run, nor later in a batch."""
+    ran: list[str] = []
+
+    async def slowly(what: str) -> None:
+        if what == "slow":
+            await asyncio.Event().wait()
+
+    @tool(check=slowly, concurrent=True)
+    async def destroy(what: str) -> str:
+        """Destroy something."""
+        ran.append(what)
+        await asyncio.Event().wait()
+        return ""
+
+    def run(kind: type, *whats: str, soon: bool = False) -> list[tuple[str, str]]:
+        abort, seen = Abort(), list[Event]()
+
+        def on(event: Event) -> None:
+            if isinstance(event, kind) and not seen:
+                seen.append(event)
+                threading.Timer(0.05, abort.stop).start() if soon else abort.stop()
+
+        asking = message(*(call(what, "destroy", what=what) for what in whats))
+        with Provider([streamed(asking)]) as provider:
+            events = events_of(provider, tools=[destroy], world={"abort": abort}, on=on)
+        assert result_of(events).terminal_reason == "aborted_tools"
+        return outcomes(events)
+
+    assert run(Message, "slow", soon=True) == [("slow", "invalid")]
+    assert run(Permission, "x", "y") == [("x", "aborted"), ("y", "aborted")]
+    assert ran == []
+    assert run(ToolDispatch, "x", "y", "z") == [(each, "aborted") for each in "xyz"]
+    assert set(ran) <= {"x"}
+
+
+def test_while_a_person_in_a_thread_is_asked() -> None:
+    """A plain function that never answers holds up neither the run nor the end of the event loop."""
+    abort, asked = Abort(), threading.Event()
+
+    def person(consent: Consent) -> bool:
+        asked.set()
+        threading.Event().wait()
+        return True
+
+    @tool
+    def write() -> str:
+        """Write."""
+        raise AssertionError("it ran")
+
+    def stop() -> None:
+        asked.wait(10)
+        abort.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+    with Provider([streamed(message(call("a", "write")))]) as provider:
+        events = events_of(
+            provider,
+            tools=[write],
+            permissions=Permissions(),
+            world={"abort": abort, "person": person},
+        )
+    assert outcomes(events) == [("a", "aborted")]
+
+
+def test_while_the_world_is_asked() -> None:
+    """What hangs when the turn begins (is a tool there, what was spent) is given up, too."""
+    abort, asked = Abort(), threading.Event()
+
+    def hang() -> Any:
+        asked.set()
+        threading.Event().wait()
+
+    def stop() -> None:
+        asked.wait(10)
+        abort.stop()
+
+    @tool(available=hang, optional=True)
+    def search() -> str:
+        """Search."""
+        return ""
+
+    for tools, world, budget in (
+        ([search], {}, Budget()),
+        ([], {"spent_today": hang}, Budget(day_usd=Decimal(1))),
+    ):
+        asked.clear()
+        abort.clear()
+        threading.Thread(target=stop, daemon=True).start()
+        with Provider([]) as provider, recorded() as records:
+            events = events_of(
+                provider, tools=tools, budget=budget, world={"abort": abort, **world}
+            )
+        assert result_of(events).terminal_reason == "aborted_streaming"
+        assert stops(records) == [("1:beginning", {"count": 0})]
+        assert provider.requests == []
+
+
+def test_while_a_person_is_asked_about_money() -> None:
+    """Nobody has answered then: it is an abort, and no budget that ended the run."""
+    abort = Abort()
+
+    async def person(consent: Consent) -> bool:
+        abort.stop()
+        await asyncio.Event().wait()
+        return True
+
+    budget = Budget(interaction_usd=Decimal(0), at_limit="ask")
+    with Provider([]) as provider:
+        events = events_of(provider, budget=budget, world={"abort": abort, "person": person})
+    assert result_of(events).terminal_reason == "aborted_streaming"
+
+
+def test_in_a_task_that_once_swallowed_a_cancellation() -> None:
+    """An abort is told apart from cancellations that the caller has outlived."""
+
+    async def stop(provider: Provider) -> Any:
+        abort = Abort()
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        async with provider.client() as client:
+            world = ticking_world(client, abort=abort)
+            asyncio.get_running_loop().call_later(0.2, abort.stop)
+            return await complete("Hello", world=world, options=options())
+
+    hold = threading.Event()
+    with Provider([streamed(message(text("Hello")), hold=hold)]) as provider:
+        result = in_loop(stop(provider))
+        hold.set()
+    assert result.terminal_reason == "aborted_streaming"
+
+
+@pytest.mark.parametrize("point", ["stream", "tools"])
+def test_a_stopped_conversation_resumes_at_the_emulated_provider(point: str) -> None:
+    """`agentobs serve`, as strict as the real provider, takes the conversation and answers."""
+    abort, talk = Abort(), Conversation()
+    asking = message(call("a", "look", where="box"), text("and"), call("b", "look", where="bag"))
+    kind = TextDelta if point == "stream" else Message
+    with Provider([streamed(asking)]) as provider:
+        events_of(
+            provider,
+            tools=[look],
+            conversation=talk,
+            world={"abort": abort},
+            on=stopping_at(abort, kind),
+        )
+
+    async def resume() -> Any:
+        served = script(sent(words("Done.")))
+        strict = ServeOptions(match="order", strict=True)
+        with ServedProvider(served, strict) as emulated:
+            async with AsyncAnthropic(api_key="made-up", base_url=emulated.url) as client:
+                world = ticking_world(client)
+                return await complete("Go on", world=world, options=options(), conversation=talk)
+
+    result = in_loop(resume())
+    assert (result.subtype, result.text) == ("success", "Done.")

@@ -7,13 +7,17 @@ import json
 from typing import Any
 
 import pytest
+from anthropic import AnthropicError
 
 from agentobs.agent import model
+from agentobs.agent.asking import Inbox, Reply
 from agentobs.agent.events import Coercion, Retry, Tombstone, ToolDispatch, ToolDone
+from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import tool
 
-from .provider import Provider, Reply, call, cut_after, event_bytes, message, streamed, text, whole
+from .provider import Provider, call, cut_after, event_bytes, message, streamed, text, whole
+from .provider import Reply as Sent
 from .scene import events_of, of_kind, recorded, result_of
 
 DONE = message(text("Done."))
@@ -130,7 +134,7 @@ def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     block = {"type": "content_block_start", "index": 0, "content_block": text("")}
     delta = {"type": "text_delta", "text": "on and on " * 20}
     more = event_bytes({"type": "content_block_delta", "index": 0, "delta": delta})
-    endless = Reply((event_bytes(started), event_bytes(block), more * 500), headers=STREAM)
+    endless = Sent((event_bytes(started), event_bytes(block), more * 500), headers=STREAM)
     with Provider([endless]) as provider:
         result = result_of(events_of(provider))
     assert (result.subtype, result.error) == (
@@ -146,7 +150,7 @@ def test_an_answer_that_takes_too_long() -> None:
     import threading
 
     hold = threading.Event()
-    with Provider([Reply(pings, headers=STREAM, hold=hold), streamed(DONE)]) as provider:
+    with Provider([Sent(pings, headers=STREAM, hold=hold), streamed(DONE)]) as provider:
         events = events_of(provider, answer_seconds=0.3)
         hold.set()
     assert [retry.error for retry in of_kind(events, Retry)] == ["APITimeoutError"]
@@ -256,3 +260,108 @@ def test_what_ended_the_run(status: int, text: str, reason: str) -> None:
         result = result_of(events_of(provider, conversation=talk))
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", reason)
     assert json.dumps(result.error_text) == json.dumps(text)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool_use", "id": "a", "name": None, "input": {}},
+        {"type": "tool_use", "name": "look", "input": {}},
+        {"type": "tool_use", "id": ["a"], "name": "look", "input": {}},
+        {"type": "tool_use", "id": "", "name": "look", "input": {}},
+    ],
+)
+@pytest.mark.parametrize("send", [whole, streamed])
+def test_a_call_without_id_or_name(block: dict[str, Any], send: Any) -> None:
+    """Such an answer is none; the error says so."""
+    with Provider([send(message(block))]) as provider:
+        result = result_of(events_of(provider, tools=[look], stream=send is streamed))
+    assert (result.terminal_reason, result.error) == ("model_error", "APIResponseValidationError")
+    assert "a tool call has no" in str(result.error_text)
+
+
+def test_input_that_is_nested_deeply() -> None:
+    """A call with absurd input is one invalid call, and the answer around it stands."""
+    deep = "[" * 900 + "]" * 900
+    asking = {**call("a", "look"), "cut_input": '{"where": ' + deep + "}"}
+    with Provider([streamed(message(asking)), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[look])
+    assert done(events) == [("a", "invalid")]
+
+
+def test_an_empty_text_is_not_sent_back() -> None:
+    """The provider sends empty texts, and refuses to get them back."""
+    asking = message(text(""), call("a", "look", where="box"))
+    with Provider([whole(asking), whole(DONE)]) as provider:
+        events_of(provider, tools=[look], stream=False)
+    assert provider.requests[1]["messages"][1]["content"] == [call("a", "look", where="box")]
+
+
+def test_a_line_without_end() -> None:
+    """A stream that never ends a line is bounded like any other."""
+    endless = Sent((b"data: ", b"x" * 10_000_000), headers=STREAM)
+    with pytest.MonkeyPatch.context() as patch, Provider([endless]) as provider:
+        patch.setattr(model, "ANSWER_BYTES_MAX", 1_000_000)
+        result = result_of(events_of(provider))
+    assert "goes on after 1,000,000 bytes" in str(result.error_text)
+
+
+def test_an_error_of_the_sdk_inside_a_tool() -> None:
+    """Whatever a tool raises is its failure, errors of the SDK that it uses itself included."""
+
+    @tool(read_only=True)
+    def verify() -> None:
+        """Verify."""
+        raise AnthropicError("install anthropic[webhooks]")
+
+    with Provider([streamed(message(call("a", "verify"))), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[verify])
+    assert done(events) == [("a", "failed")]
+
+
+@pytest.mark.parametrize("answer", [None, "yes", 1, Reply(allow="no")])  # type: ignore[arg-type]
+def test_a_person_who_answers_nonsense(answer: Any) -> None:
+    """Whatever is not plainly yes is no."""
+
+    @tool
+    def write() -> str:
+        """Write."""
+        raise AssertionError("it ran")
+
+    with Provider([streamed(message(call("a", "write"))), streamed(DONE)]) as provider:
+        events = events_of(
+            provider, tools=[write], permissions=Permissions(), world={"person": lambda _: answer}
+        )
+    assert done(events) == [("a", "denied")]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(), asyncio.CancelledError(), RuntimeError("x" * 10**7)]
+)
+def test_a_person_who_cannot_be_asked(error: BaseException) -> None:
+    """Whatever asking raises, the answer is no, and the run goes on."""
+
+    async def person(_: Any) -> bool:
+        raise error
+
+    @tool
+    def write() -> str:
+        """Write."""
+        raise AssertionError("it ran")
+
+    with Provider([streamed(message(call("a", "write"))), streamed(DONE)]) as provider:
+        events = events_of(
+            provider, tools=[write], permissions=Permissions(), world={"person": person}
+        )
+    assert done(events) == [("a", "denied")]
+    assert result_of(events).subtype == "success"
+
+
+def test_words_that_cannot_be_sent() -> None:
+    """Half of a surrogate pair is replaced, and words that are none are not passed on."""
+    inbox = Inbox()
+    inbox.follow_up("  ")
+    inbox.follow_up("half \ud83d")
+    with Provider([streamed(DONE), streamed(DONE)]) as provider:
+        events_of(provider, world={"inbox": inbox})
+    assert provider.requests[1]["messages"][-1]["content"] == [text("half ?")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,8 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import Event as EventFact
 
-from .provider import Provider, call, message, streamed, text
+from .provider import Provider, call, cut_after, event_bytes, message, streamed, text
+from .provider import Reply as Sent
 from .scene import events_of, of_kind, recorded, result_of
 
 SONNET = "claude-sonnet-4-6"
@@ -205,3 +207,17 @@ def test_a_runaway_is_a_limit_where_it_is_asked_for() -> None:
     with Provider(turns()) as provider:
         events = events_of(provider, tools=[look], model=SONNET)
     assert result_of(events).subtype == "success"
+
+
+def test_attempts_that_fail_cost_money_too() -> None:
+    """The budget is looked at before each attempt: broken answers are paid for."""
+    broken = cut_after(message(text("Hello"), model=SONNET, usage=dict(COUNTS)), 3)
+    started = {**COUNTS, "output_tokens": 1}
+    pieces = list(broken.pieces)
+    first = json.loads(pieces[0].split(b"data: ")[1])
+    first["message"]["usage"] = started
+    dear = Sent((event_bytes(first), *pieces[1:]), headers=broken.headers, cut=True)
+    with Provider([dear, dear, dear]) as provider:
+        events = events_of(provider, model=SONNET, budget=Budget(interaction_usd=Decimal("0.5")))
+    assert result_of(events).terminal_reason == "max_budget"
+    assert len(provider.requests) == 2

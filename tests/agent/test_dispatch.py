@@ -16,6 +16,7 @@ from agentobs.agent.dispatch import TOGETHER, Crew, Dispatcher, Step
 from agentobs.agent.events import ToolDispatch, ToolDone
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import Tool, tool
+from agentobs.errors import ReplaySays
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 
 from .provider import Provider
@@ -128,7 +129,7 @@ def test_a_name_that_is_no_label_is_not_told() -> None:
     assert spans(records) == [("tool", None, None, "ok")]
 
 
-class Differs(anthropic.AnthropicError):
+class Differs(anthropic.AnthropicError, ReplaySays):
     """Stands for a replay that differs from its recording."""
 
 

@@ -22,7 +22,7 @@ from agentobs.agent import execution, threads
 from agentobs.agent.execution import LiveTools, live_tools
 from agentobs.agent.results import ITEMS_MAX
 from agentobs.agent.tools import Tool, declared, tool
-from agentobs.errors import UsageError
+from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 
 
@@ -216,7 +216,7 @@ def test_a_long_error_is_bounded(is_async: bool) -> None:
     assert [len(text) for text in kept] == [10_000_000 + len("fail failed with ValueError: ")]
 
 
-class Differs(anthropic.AnthropicError):
+class Differs(anthropic.AnthropicError, ReplaySays):
     """Stands for a replay that differs from its recording."""
 
 

@@ -119,3 +119,17 @@ def test_deltas_come_as_they_come() -> None:
                 return kinds
 
     assert TextDelta in asyncio.run(listen())
+
+
+def test_who_comes_late_hears_the_result() -> None:
+    """Nobody waits for a run that is over."""
+
+    async def listen() -> list[Any]:
+        with Provider([streamed(DONE)]) as provider:
+            async with provider.client() as client:
+                told = Broadcast(run("Hello", world=ticking_world(client), options=options()))
+                result = await told.drive()
+                assert [event async for event in told.listen()] == [result]
+                return [event async for event in told.listen(1)]
+
+    assert len(asyncio.run(asyncio.wait_for(listen(), 10))) == 1

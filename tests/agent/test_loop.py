@@ -30,6 +30,7 @@ from agentobs.agent.events import (
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import Tool, tool
+from agentobs.errors import ReplaySays
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 from agentobs.records.facts import Event as EventFact
 from agentobs.records.facts import InteractionEnd, InteractionStart, SpanStart
@@ -96,9 +97,9 @@ def test_one_answer() -> None:
             error=None,
             error_text=None,
             usage={MODEL: Tokens(10, 5, 3)},
-            duration_ns=7,
-            provider_ns=1,
-            provider_ok_ns=1,
+            duration_ns=15,
+            provider_ns=5,
+            provider_ok_ns=5,
             tools_ns=0,
             session_id=None,
         ),
@@ -650,7 +651,7 @@ def test_leaving_at_the_result_is_no_cancellation() -> None:
     assert facts(records)[-1] == ("ended", "success", False)
 
 
-class Differs(anthropic.AnthropicError):
+class Differs(anthropic.AnthropicError, ReplaySays):
     """Stands for a replay that differs from its recording."""
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
-from agentobs.agent.events import OutputRetry, ToolDone
+from agentobs.agent.asking import Inbox
+from agentobs.agent.events import Event, OutputRetry, ToolDispatch, ToolDone
 from agentobs.agent.tools import tool
+from agentobs.errors import UsageError
 from agentobs.records.exchanges import ToolExchange
 
-from .provider import Provider, call, message, streamed, text
+from .provider import Provider, call, cut_after, message, streamed, text
 from .scene import events_of, of_kind, recorded, result_of
 
 
@@ -87,3 +90,53 @@ def test_retries_are_bounded() -> None:
         None,
     )
     assert len(provider.requests) == 3
+
+
+def test_an_output_that_was_overtaken_is_not_taken() -> None:
+    """What was said meanwhile is answered first, whether the output was skipped or given before it."""
+    for first in (0, 1):
+        inbox, said = Inbox(), list[bool]()
+
+        @tool(concurrent=True)
+        def write() -> str:
+            """Write."""
+            return "wrote"
+
+        def on(event: Event, inbox: Inbox = inbox, said: list[bool] = said) -> None:
+            if isinstance(event, ToolDispatch) and not said:
+                said.append(True)
+                inbox.steer("The order is y!")
+
+        calls = [call("a", "write"), given("b", order="x", cents=1)]
+        asking = message(*(reversed(calls) if first else calls))
+        right = message(given("c", order="y", cents=2))
+        with Provider([streamed(asking), streamed(right)]) as provider:
+            events = events_of(
+                provider, tools=[write], output=Refund, world={"inbox": inbox}, on=on
+            )
+        assert result_of(events).output == Refund(order="y", cents=2)
+
+
+def test_an_output_of_an_answer_that_broke_off_is_void() -> None:
+    """Only what the whole answer says counts."""
+    broken = cut_after(message(given("a", order="void", cents=1), text("So")), 7)
+    replies = [
+        broken,
+        streamed(message(call("b", "look"))),
+        streamed(message(given("c", order="x", cents=2))),
+    ]
+    with Provider(replies) as provider:
+        result = result_of(events_of(provider, tools=[look], output=Refund))
+    assert (result.output, result.num_turns) == (Refund(order="x", cents=2), 2)
+
+
+def test_the_name_of_the_output_is_taken() -> None:
+    """A tool of the same name is refused before anything is asked."""
+
+    @tool(name="structured_output")
+    def mine() -> str:
+        """Mine."""
+        return ""
+
+    with Provider([]) as provider, pytest.raises(UsageError, match="structured_output"):
+        events_of(provider, tools=[mine], output=Refund)

@@ -74,6 +74,21 @@ def test_waits_double_up_to_a_bound_and_jitter_only_adds() -> None:
     assert backoff_s(10_000, 1.0) == 40
 
 
+@pytest.mark.parametrize(
+    ("asked", "wait"),
+    [
+        ("300", 300.0),
+        ("301", None),
+        ("1e300", None),
+        ("Fri, 01 Jan 99999 00:00:00 GMT", 0.5),
+        ("nan", 0.5),
+    ],
+)
+def test_a_provider_that_asks_for_nonsense(asked: str, wait: float | None) -> None:
+    """Nobody waits longer than five minutes, and nothing that a header holds raises."""
+    assert judged(refused(529, retry_after=asked)) == wait
+
+
 def test_attempts_are_bounded() -> None:
     """After `max_retries` retries the error stands."""
     assert judged(refused(529), 2, max_retries=2) == 1.0
