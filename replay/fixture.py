@@ -18,6 +18,9 @@ Version 2 (November 2026) has the lines of the world: what the loop asked beside
 stands behind the last request of its lane that was asked before it. It also has `tries` of a tool, and
 the outcomes of calls that the loop answers itself or that were stopped. All else is as in version 1,
 which was written when the loop asked nobody: there a call that ran was permitted by that alone.
+
+Since then its first line may have `results`: how the interactions of our own loop ended, by lane, in the order
+in which they began; null for one without an end. A fixture without them is judged by its `outcome` alone.
 """
 
 from __future__ import annotations
@@ -140,6 +143,12 @@ class Fixture:
         """The recorded session's name."""
         return str(self.header["name"])
 
+    @property
+    def results(self) -> dict[str, list[str | None]] | None:
+        """How the interactions of the loop ended, by lane; None where it was recorded without."""
+        found: dict[str, list[str | None]] | None = self.header.get("results")
+        return found
+
     def tool_use(self, tool_use_id: str) -> dict[str, Any] | None:
         """Return the tool call of that id in the recorded answers, or None."""
         for ask in self.asks:
@@ -250,6 +259,7 @@ def load(path: str | Path) -> Fixture:
     try:
         asks, tools, world = _parse(data[:last])
         whole = end["end"] == _counts(asks, tools, world) and header.keys() >= _HEADER
+        whole = whole and isinstance(header.get("results", {}), dict)
     except _UNREADABLE as error:
         raise DamagedError(
             f"the fixture does not read: {error!r}", where=str(file), todo=_AGAIN
@@ -404,6 +414,7 @@ def as_recording(fixture: Fixture) -> Recording:
         signature=header["signature"],
         dropped=0,
         exchanges=exchanges,
+        results=fixture.results or {},
     )
 
 
@@ -431,6 +442,7 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
         "outcome": recording.outcome,
         "reason": recording.reason,
         "signature": recording.signature,
+        **({"results": recording.results} if recording.results else {}),
         "recorded_with": versions,
     }
     lines = [header, *_exchange_lines(recording, models)]

@@ -137,6 +137,7 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
     end: dict[str, Any] | None = None
     named: dict[str, Any] = {}
     exchanges: list[Exchange] = []
+    interactions = _Interactions()
     for segment_id in segment_ids:
         vault = Vault(home, segment_id)
         for kind, fact in _facts(home, segment_id, session_id):
@@ -150,6 +151,8 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
                 exchanges.append(_tool(vault, fact))
             elif kind == "world_answers":
                 exchanges.append(_world(vault, fact))
+            else:
+                interactions.heard(kind, fact)
     if start is None:
         raise RecordingError(
             f"session {session_id} is not in its segments", where=str(home.segments)
@@ -164,7 +167,36 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
         signature=end["signature"] if end else None,
         dropped=end["dropped"] if end else 0,
         exchanges=tuple(sorted(exchanges, key=lambda exchange: exchange.started_ns)),
+        results=interactions.results(),
     )
+
+
+class _Interactions:
+    """The interactions of a session, by their facts.
+
+    Those that our own loop told of have a span of their own; those derived from what other clients asked
+    have none, and are not told of in a replay.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._results: dict[str, str] = {}
+
+    def heard(self, kind: str, fact: dict[str, Any]) -> None:
+        if kind == "interaction_starts":
+            self._lanes[fact["interaction_id"]] = fact["lane"]
+        elif kind == "interaction_ends":
+            self._results[fact["interaction_id"]] = fact["result"]
+        elif kind == "span_starts" and fact["name"] == "interaction":
+            self._told.add(fact["trace_id"])
+
+    def results(self) -> dict[str, list[str | None]]:
+        by_lane: dict[str, list[str | None]] = {}
+        for interaction_id, lane in self._lanes.items():
+            if interaction_id in self._told:
+                by_lane.setdefault(lane, []).append(self._results.get(interaction_id))
+        return by_lane
 
 
 def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:

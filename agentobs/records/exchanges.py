@@ -6,7 +6,7 @@ takes it apart into content-free facts and the content beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -276,6 +276,9 @@ class Recording:
     """Records of the session that are not in the journal; above 0 it cannot be frozen."""
     exchanges: tuple[Exchange, ...] = field(repr=False)
     """In the order in which they started."""
+    results: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    """How the interactions that our own loop told of ended, by lane, in the order in which they started;
+    None for one without an end."""
 
 
 def weight(record: object) -> int:
