@@ -8,6 +8,7 @@ goes on from. Questions are compared byte for byte first; only where that fails 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
@@ -104,6 +105,19 @@ def same_head(ask: Ask, question: Question) -> bool:
     if ask.method != question.method or any(old.get(n) != new.get(n) for n in MEANINGFUL_HEADERS):
         return False
     return ask.path == question.path or ask.path == redact(question.path.encode()).decode()
+
+
+def compared(question: Ask | Question, body: Any) -> Any:
+    """Return what is compared of a question; the head joins the body only where it differs."""
+    head = {"method": question.method, "path": question.path}
+    meant = {
+        k: v for k, v in question.headers.items() if k in ("anthropic-beta", "anthropic-version")
+    }
+    return (
+        {**body, "(request)": {**head, **meant}}
+        if isinstance(body, dict)
+        else {"body": body, **head, **meant}
+    )
 
 
 def _made_turn(ask: Ask) -> bool:

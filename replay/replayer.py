@@ -36,7 +36,7 @@ from agentobs.records.exchanges import (
     WorldExchange,
     WorldQuestion,
 )
-from agentobs.records.facts import InteractionEnd, SessionEnd, settled
+from agentobs.records.facts import InteractionEnd, Permission, SessionEnd, settled
 from agentobs.sink import Record, sink
 from agentobs.world import World
 from replay.diff import Difference, differences, safe
@@ -50,13 +50,14 @@ from replay.divergence import (
     explain,
     listed,
 )
+from replay.ends import Results, ended_otherwise, results_of
 from replay.entry import entry_of
 from replay.fixture import Ask, Fixture, RecordedAnswer, RecordedTool
 from replay.guard import no_network
-from replay.lanes import Lane, Mismatch, asked_body, without_boundary
+from replay.lanes import Lane, Mismatch, asked_body, compared, without_boundary
 from replay.pieces import value_of
 from replay.step import Next, Step, step_of
-from replay.tools import Calls, same_call
+from replay.tools import Calls, Missed, ask_of, same_call
 from replay.trajectory import trajectory
 from replay.world import (
     SAID,
@@ -78,6 +79,8 @@ KEYS = ("ANTHROPIC_API_KEY",)
 """What the SDK wants to have before it asks anything; a replay lends a made-up one."""
 MESSAGES = "/v1/messages"
 """The path of the questions that make turns."""
+SAME_PATH = "all requests and tool calls were the recorded ones; the agent judged them differently"
+"""Why something ended otherwise after the recorded path."""
 
 
 class Replay:
@@ -93,7 +96,7 @@ class Replay:
         self._policy = tools
         self._network = network
         self._lanes = {name: Lane(fixture, name) for name in fixture.lanes}
-        self._calls = Calls(fixture.tools)
+        self._calls = Calls(fixture)
         self._answers = Answers(fixture.world, lambda lane: self._lane(lane).asked)
         self._until: int | None = None
         self._captured: tuple[str, Any] | None = None
@@ -261,6 +264,12 @@ class Replay:
                 raise DivergenceError(self._latch(self._missing(lane)))
         for answer in self._answers.left:
             raise DivergenceError(self._latch(self._not_asked(answer)))
+        now = results_of(record for record, _ in self._records)
+        # Outside every session the loop tells nobody what it answers itself, and how it ends.
+        if now and (missed := self._calls.missed()):
+            raise DivergenceError(self._latch(self._missed(missed)))
+        if now and self.fixture.results is not None:
+            self._check_results(self.fixture.results, now)
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
         """Raise the first divergence again, if there was one; `cause` is what it led to."""
@@ -369,7 +378,8 @@ class Replay:
             if self._runs_live(question, recorded):
                 self._calls.live.add(question.tool_use_id)
                 self._calls.came(recorded)
-                return await live.run_tool(question)
+                answer = await live.run_tool(question)
+                return self._calls.ran(lane, question.tool_use_id, answer)
             if (
                 recorded is None
                 or recorded.answer.outcome in MADE_BY_THE_LOOP
@@ -377,7 +387,7 @@ class Replay:
             ):
                 raise DivergenceError(self._latch(self._tool_mismatch(lane, question, recorded)))
             self._calls.came(recorded)
-            return recorded.answer
+            return self._calls.ran(lane, question.tool_use_id, recorded.answer)
 
         return run_tool
 
@@ -396,6 +406,8 @@ class Replay:
             record = record if number is None else _with_body(record, b"")
         elif isinstance(record, ToolExchange):
             self._calls.heard(record)
+        elif isinstance(record, Permission):
+            self._calls.decided(record)
         elif isinstance(record, WorldExchange):
             self._answers.told(record)
         self._records.append((record, number))
@@ -453,7 +465,7 @@ class Replay:
             new = without_boundary(asked_body(question), question.headers).decode(
                 "utf-8", "replace"
             )
-        found = differences(_asked(missed.expected, old), _asked(question, new))
+        found = differences(compared(missed.expected, old), compared(question, new))
         first = found[0] if found else None
         why = explain(first, new, self._calls.went, self.fixture.tool_use)
         return self._report("content", lane, "the bodies differ", found, why)
@@ -515,6 +527,28 @@ class Replay:
         more = f" and {len(near) - SHOWN} more" if len(near) > SHOWN else ""
         return f"asked here were {', '.join(named)}{more}"
 
+    def _missed(self, missed: Missed) -> Divergence:
+        recorded, lane = missed.recorded, self._lane(missed.recorded.lane)
+        ask = ask_of(self.fixture, recorded)
+        kind: Kind = "missing" if missed.now is None else "tool"
+        why = missed.why if missed.now is not None else self._end_reason()
+        found = missed.differences()
+        report = self._report(kind, lane, missed.summary, found, why, between=True)
+        number = lane.asks.index(ask) + 1 if ask is not None else report.number
+        others = self._calls.total - self._calls.matched - 1
+        after = f"{_count(others, 'other tool call')} never asked" if others else ""
+        return dataclasses.replace(report, number=number, turn=recorded.turn, never_asked=after)
+
+    def _check_results(self, recorded: Results, now: Results) -> None:
+        found = ended_otherwise(recorded, now)
+        if found is None:
+            return
+        lane, old, new = found
+        summary = "an interaction ended differently"
+        differ = differences({lane: old}, {lane: new})
+        report = self._report("outcome", self._lane(lane), summary, differ, SAME_PATH, between=True)
+        raise DivergenceError(self._latch(report))
+
     def _not_asked(self, answer: RecordedAnswer) -> Divergence:
         kind, lane = answer.question.kind, self._lane(answer.lane)
         what = "told" if kind == "abort" else "asked"
@@ -568,10 +602,9 @@ class Replay:
         new = {"outcome": end.outcome, "reason": end.reason}
         if old != new:
             found = differences(old, new)
-            why = "all requests and tool calls were the recorded ones; the agent judged them differently"
             summary = "the session ended differently"
             raise DivergenceError(
-                self._latch(self._report("outcome", self._lane("main"), summary, found, why))
+                self._latch(self._report("outcome", self._lane("main"), summary, found, SAME_PATH))
             )
 
     def _session_end(self) -> SessionEnd | None:
@@ -604,19 +637,6 @@ def _with_body(exchange: ModelExchange, body: bytes) -> ModelExchange:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _asked(question: Ask | Question, body: Any) -> Any:
-    """Return what is compared of a question; the head joins the body only where it differs."""
-    head = {"method": question.method, "path": question.path}
-    meant = {
-        k: v for k, v in question.headers.items() if k in ("anthropic-beta", "anthropic-version")
-    }
-    return (
-        {**body, "(request)": {**head, **meant}}
-        if isinstance(body, dict)
-        else {"body": body, **head, **meant}
-    )
 
 
 def _without_wait(answer: Answer) -> Answer:

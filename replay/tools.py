@@ -2,25 +2,86 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 from agentobs.records.canonical import canonical
-from agentobs.records.exchanges import ToolAnswer, ToolExchange, ToolQuestion
-from replay.fixture import RecordedTool
+from agentobs.records.exchanges import Answer, ToolAnswer, ToolExchange, ToolOutcome, ToolQuestion
+from agentobs.records.facts import Permission
+from agentobs.records.messages import assemble, is_stream, server_events, tool_uses
+from replay.diff import Difference, differences, safe
+from replay.ends import was_left
+from replay.fixture import Ask, Fixture, RecordedTool
 from replay.world import clean
+
+CAUSES: dict[ToolOutcome, str] = {
+    "executed": "the agent answers it otherwise than when it was recorded",
+    "invalid": "its input does not fit what the tool or the output takes now",
+    "unknown": "the agent has no tool of that name now",
+    "denied": "permissions are others than when it was recorded",
+    "skipped": "something was said before it began, which was not when it was recorded",
+    "aborted": "the run was stopped before it began, which it was not when it was recorded",
+    "duplicate": "it counts as a call that came before, which it did not when it was recorded",
+}
+"""The probable cause where a call comes out so now, and did not when it was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A recorded call that did not come, or came out otherwise."""
+
+    recorded: RecordedTool
+    now: ToolAnswer | None
+    """What the loop answered it this time; None where it never came."""
+    cause: str
+    """Why the loop may have answered so; empty where it never came."""
+
+    @property
+    def summary(self) -> str:
+        """What happened, in one sentence."""
+        call, was = self.recorded.question, self.recorded.answer.outcome
+        what = f"tool {safe(call.name)} ({safe(call.tool_use_id)}) was {was} when it was recorded"
+        if self.now is None:
+            return f"{what} and never came"
+        if self.now.outcome == was:
+            return f"{what}, and is so with another result now"
+        return f"{what}, and is {self.now.outcome} now"
+
+    @property
+    def why(self) -> str:
+        """The probable cause, with the call."""
+        call = self.recorded.question
+        return f"{safe(call.name)} ({safe(call.tool_use_id)}): {self.cause}"
+
+    def differences(self) -> list[Difference]:
+        """Return where the answers differ; none where there is only one."""
+        if self.now is None:
+            return []
+        name = self.recorded.question.name
+        return differences({name: _shown(self.recorded.answer)}, {name: _shown(self.now)})
 
 
 class Calls:
     """The recorded tool calls, some of them made again."""
 
-    def __init__(self, recorded: list[RecordedTool]) -> None:
+    def __init__(self, fixture: Fixture) -> None:
         """Take the tool calls of a fixture."""
-        self.total = len(recorded)
+        self._fixture = fixture
         self._recorded: dict[tuple[str, str], list[RecordedTool]] = {}
-        for tool in recorded:
-            self._recorded.setdefault((tool.lane, tool.question.tool_use_id), []).append(tool)
+        for tool in fixture.tools:
+            self._recorded.setdefault(_key(tool), []).append(tool)
         self._matched: set[int] = set()
+        self._given: dict[tuple[str, str], list[ToolAnswer]] = {}
+        self._now: dict[tuple[str, str], ToolAnswer] = {}
+        self._decided: dict[tuple[str, str], Permission] = {}
         self._outcomes: dict[str, str] = {}
         self.live: set[str] = set()
         """The ids of the calls that ran live."""
+
+    @property
+    def total(self) -> int:
+        """How many calls were recorded."""
+        return len(self._fixture.tools)
 
     @property
     def matched(self) -> int:
@@ -38,12 +99,40 @@ class Calls:
         if recorded is not None:
             self._matched.add(id(recorded))
 
+    def ran(self, lane: str, tool_use_id: str, answer: ToolAnswer) -> ToolAnswer:
+        """Note the answer of a call that the world was asked to run, and return it."""
+        self._given.setdefault((lane, tool_use_id), []).append(answer)
+        return answer
+
     def heard(self, exchange: ToolExchange) -> None:
         """Note how a call went; one that the loop answers itself, as when it was recorded, has come, too."""
-        recorded = self.of(exchange.place.lane, exchange.question.tool_use_id)
-        if recorded is not None and _same_result(recorded.answer, exchange.answer):
-            self.came(recorded)
+        key = exchange.place.lane, exchange.question.tool_use_id
+        if not any(given is exchange.answer for given in self._given.get(key, ())):
+            recorded = self.of(*key)
+            if recorded is not None and self._same_result(recorded.answer, exchange.answer):
+                self.came(recorded)
+        self._now[key] = exchange.answer
         self._outcomes[exchange.question.tool_use_id] = exchange.answer.outcome
+
+    def decided(self, permission: Permission) -> None:
+        """Note how it was decided about a call."""
+        self._decided[permission.lane, permission.tool_use_id] = permission
+
+    def missed(self) -> Missed | None:
+        """Return the first recorded call that did not come, though it had to, or came out otherwise."""
+        free: dict[tuple[str, str], int] = {}
+        for tool in self._fixture.tools:
+            if id(tool) in self._matched:
+                continue
+            key = _key(tool)
+            now = self._now.get(key)
+            if now is not None:
+                return Missed(tool, now, self._cause(key, now))
+            left = free.setdefault(key, _need_not_come(self._fixture, *key))
+            if not left:
+                return Missed(tool, None, "")
+            free[key] = left - 1
+        return None
 
     def went(self, tool_use_id: str) -> str:
         """Return how a call went otherwise than recorded, to follow its result back to it."""
@@ -58,6 +147,24 @@ class Calls:
         )
         return text
 
+    def _cause(self, key: tuple[str, str], now: ToolAnswer) -> str:
+        decided = self._decided.get(key)
+        if now.outcome != "denied" or decided is None or decided.behaviour != "deny":
+            return CAUSES.get(now.outcome, CAUSES["executed"])
+        rule = f" ({safe(decided.rule)})" if decided.rule else ""
+        if decided.resolver == "nobody":
+            return "consent is needed for it now, and nobody gave it"
+        if decided.reason_type == "rule":
+            return f"a deny rule of {decided.source or 'unknown source'}{rule} denies it now"
+        return f"{decided.reason_type.replace('_', ' ')}{rule} denies it now"
+
+    def _same_result(self, recorded: ToolAnswer, came: ToolAnswer) -> bool:
+        """Return whether a call was answered alike; version 1 has not every word of the loop's own answers."""
+        if recorded.outcome != came.outcome or not self._fixture.asks_the_world:
+            return recorded.outcome == came.outcome
+        old, new = canonical(recorded.content), canonical(came.content)
+        return old == new or old == clean(new)
+
 
 def same_call(recorded: ToolQuestion, came: ToolQuestion) -> bool:
     """Return whether a call is the recorded one, but for secrets, which were not recorded."""
@@ -67,6 +174,51 @@ def same_call(recorded: ToolQuestion, came: ToolQuestion) -> bool:
     return old == new or old == clean(new)
 
 
-def _same_result(recorded: ToolAnswer, came: ToolAnswer) -> bool:
-    old, new = canonical(recorded.content), canonical(came.content)
-    return recorded.outcome == came.outcome and (old == new or old == clean(new))
+def ask_of(fixture: Fixture, tool: RecordedTool) -> Ask | None:
+    """Return the request whose answer made a recorded call: by its id, else by its turn."""
+    asks = [ask for ask in fixture.asks if ask.lane == tool.lane]
+    made = [ask for ask in asks if tool.question.tool_use_id in _ids(ask)]
+    of_turn = [ask for ask in asks if ask.turn is not None and ask.turn == tool.turn]
+    return next(reversed(made or of_turn), None)
+
+
+def _need_not_come(fixture: Fixture, lane: str, tool_use_id: str) -> int:
+    """Return how many of the recorded calls of an id need not come again.
+
+    A call that began while its answer was still coming may not begin where that answer breaks off, and
+    of a run that was left from outside nobody knows how far its calls came.
+    """
+    if was_left(fixture, lane):
+        return len(fixture.tools)
+    asks = [ask for ask in fixture.asks if ask.lane == lane]
+    kept = Counter(_keeps_its_calls(fixture, ask) for ask in asks if tool_use_id in _ids(ask))
+    recorded = [tool for tool in fixture.tools if _key(tool) == (lane, tool_use_id)]
+    return min(kept[False], max(len(recorded) - kept[True], 0))
+
+
+def _keeps_its_calls(fixture: Fixture, ask: Ask) -> bool:
+    """Return whether the calls of an answer get results: it came whole, or the run was stopped in it."""
+    if _is_whole(ask.answer):
+        return True
+    later = [other for other in fixture.asks if other.lane == ask.lane and other.turn == ask.turn]
+    told = [(a.lane, a.turn) for a in fixture.world if a.question.kind == "abort"]
+    return later[-1:] == [ask] and (ask.lane, ask.turn) in told
+
+
+def _is_whole(answer: Answer) -> bool:
+    if answer.ending != "complete" or "error" in assemble(answer.headers, answer.body):
+        return False
+    ended = any(event.name == "message_stop" for event in server_events(answer.body))
+    return ended or not is_stream(answer.headers)
+
+
+def _ids(ask: Ask) -> set[str]:
+    return {str(c.get("id")) for c in tool_uses(assemble(ask.answer.headers, ask.answer.body))}
+
+
+def _key(tool: RecordedTool) -> tuple[str, str]:
+    return tool.lane, tool.question.tool_use_id
+
+
+def _shown(answer: ToolAnswer) -> dict[str, object]:
+    return {"outcome": answer.outcome, "content": answer.content}
