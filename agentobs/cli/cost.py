@@ -289,7 +289,7 @@ _STATES = {
     "only_here": "Only we have it",
 }
 _LINE = (
-    "day", "model", "service_tier", "what", "ours", "theirs", "difference", "not_exact_calls",
+    "day", "model", "service_tier", "what", "ours", "theirs", "difference", "tolerance", "not_exact_calls",
 )  # fmt: skip
 
 
@@ -301,6 +301,7 @@ def _readable(line: Line) -> Any:
             ("ours", line.ours),
             ("theirs", line.theirs),
             ("difference", line.difference),
+            ("tolerance", line.tolerance),
         )
     }
     return {**dataclasses.asdict(line), **shown}
@@ -311,8 +312,14 @@ def _verdict(compared: Reconciled) -> str:
     if not lines:
         return "nothing to compare: neither side has anything"
     same = sum(line.state == "match" for line in lines)
-    rounded = sum(line.state == "rounding" for line in lines)
-    within = f", {rounded} more within the rounding of the report" if rounded else ""
+    near = [line for line in lines if line.state == "rounding"]
+    rounded = len(near)
+    most = max((abs(line.difference or Decimal(0)) for line in near), default=Decimal(0))
+    within = (
+        f", {rounded} more within the rounding of the report (at most ${most:f} apart)"
+        if near
+        else ""
+    )
     if compared.matches:
         how = "exact match" if not rounded else "match"
         return f"{how}: {same} of {len(lines)} figures are equal to the last digit{within}"

@@ -1,7 +1,8 @@
 """Reconciling: what we counted and priced against what the provider says it counted and billed.
 
-Compared is what both have: by day (UTC), by model where the report is grouped by it, and by service tier
-where it is. Recordings do not know their workspace, so all workspaces of a report are compared together.
+Compared is what both have: by day (UTC), by model where the report is grouped by it, by service tier where it
+is, and tokens apart from web searches where it tells them apart. Recordings do not know their workspace, so all
+workspaces of a report are compared together.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import duckdb
 
 from agentobs.ledger import canonical_model
 from agentobs.store.asking import named
-from agentobs.store.report import TOKENS, Key, Kind, Report
+from agentobs.store.pages import CAPPED_AT, Kind
+from agentobs.store.report import SEARCH_USD, TOKENS, TOKENS_USD, WHOLE_USD, Key, Report
 
 State = Literal["match", "rounding", "differs", "only_in_report", "only_here"]
-"""`match`: to the last digit; `rounding`: no more apart than the amounts of the report may be rounded."""
+"""`match`: to the last digit; `rounding`: no more apart than the tolerance."""
+
+MOST_TOLERANCE = Decimal("0.01")
+"""Of an amount of the report, the share up to which its rounding can explain a difference."""
 
 STANDARD = "standard"
 """The tier of a call whose usage names none."""
@@ -43,6 +48,9 @@ class Line:
     """None where the report has nothing."""
     difference: Decimal | None
     """Ours less theirs."""
+    tolerance: Decimal
+    """How far apart they may be since the report rounds: half of the last digit of each of its amounts, but no
+    more than a hundredth of their sum."""
     state: State
     not_exact_calls: int
     """Our calls behind it that are not exact: where to look first."""
@@ -113,13 +121,18 @@ def _figures(row: dict[str, Any], report: Report) -> Iterable[tuple[Key, Decimal
     if report.kind == "usage":
         for what in TOKENS.values():
             yield Key(row["day"], model, shown, what), Decimal(row[what])
-    elif tier != "priority":
-        cost, tools = row["cost_usd"], row["server_tools_usd"]
-        if report.by_model:
-            yield Key(row["day"], model, shown, "cost_usd"), None if cost is None else cost - tools
-            yield Key(row["day"], None, None, "web_search_usd"), tools
-        else:
-            yield Key(row["day"], None, shown, "cost_usd"), cost
+        return
+    if tier == "priority" and not report.has_list_prices:
+        return
+    cost, tools = row["cost_usd"], row["server_tools_usd"]
+    if not report.by_part:
+        yield Key(row["day"], model, shown, WHOLE_USD), cost
+        return
+    yield Key(row["day"], model, shown, TOKENS_USD), None if cost is None else cost - tools
+    if report.has_searches and row["web_search_requests"]:
+        named = model if report.searches_by_model else None
+        of_tier = shown if report.searches_by_tier else None
+        yield Key(row["day"], named, of_tier, SEARCH_USD), tools
 
 
 def _line(
@@ -130,15 +143,16 @@ def _line(
     calls: set[Key],
 ) -> Line:
     mine, theirs = ours.get(key), report.figures.get(key)
+    most = abs(theirs or Decimal(0)) * MOST_TOLERANCE
+    tolerance = min(report.rounding.get(key, Decimal(0)), most)
     if theirs is None and key in calls:
         state: State = "only_here"
     elif key not in calls:
         state = "only_in_report"
     else:
         apart = None if mine is None or theirs is None else abs(mine - theirs)
-        allowed = report.rounding.get(key, Decimal(0))
         state = "match" if apart == 0 else "differs"
-        if apart and apart <= allowed:
+        if apart and apart <= tolerance:
             state = "rounding"
     difference = None
     if not (key in calls and mine is None):
@@ -152,26 +166,55 @@ def _line(
         mine,
         theirs,
         difference,
+        tolerance,
         state,
         doubts.get(key, 0),
     )
 
 
 def _notes(report: Report, ours: dict[Key, Decimal | None]) -> Iterable[str]:
+    kind = f"the {report.kind} report"
     if not report.is_complete:
-        yield f"the {report.kind} report goes on (has_more): name the files of its next pages, too"
+        yield f"{kind} goes on (has_more): name the files of its next pages, too"
+    for start, end in report.holes[:5]:
+        yield f"{kind} says nothing of {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}: name the pages between, too"
+    if len(report.holes) > 5:
+        yield f"{kind} has {len(report.holes) - 5} more such holes"
+    if report.capped_pages:
+        yield (
+            f"{kind} has buckets with {CAPPED_AT} groups, the most that the provider gives: others may be missing; "
+            f"ask analytics/{report.kind}, which gives all"
+        )
+    if report.is_listed:
+        yield f"{kind} lists only times in which something was used: before and after them nothing is compared"
     if len(report.workspaces) > 1:
         names = ", ".join(sorted(report.workspaces))
-        yield f"the {report.kind} report covers {len(report.workspaces)} workspaces ({names}): choose with --workspace"
+        yield f"{kind} covers {len(report.workspaces)} workspaces ({names}): choose with --workspace"
     if not report.by_model:
-        yield f"the {report.kind} report is not grouped by model: days are compared as a whole"
+        yield f"{kind} is not grouped by model: days are compared as a whole"
     if report.kind == "cost":
-        yield "the cost report has no priority tier: our calls of that tier are left out"
+        yield from _notes_of_money(report)
     without = sorted(
         {key.model or "" for key, value in ours.items() if value is None and key.model}
     )
     if without:
         yield f"no price is known for {', '.join(without)}"
+
+
+def _notes_of_money(report: Report) -> Iterable[str]:
+    if report.has_list_prices:
+        off = report.list_usd - report.billed_usd
+        share = f", {off / report.list_usd:.2%}" if report.list_usd else ""
+        yield (
+            f"compared at list prices, ${report.list_usd:,.4f} in all: discounts take ${off:,.4f} off{share}, "
+            f"${report.billed_usd:,.4f} are billed"
+        )
+    else:
+        yield "the cost report has no priority tier: our calls of that tier are left out"
+    if not report.by_part and report.rows:
+        yield "the cost report is not grouped by cost_type: tokens and web searches are compared as one sum"
+    if not report.has_searches:
+        yield "the cost report is grouped by token_type and has no web searches: ours are left out"
 
 
 def _ns(at: datetime) -> int:

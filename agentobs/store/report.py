@@ -1,35 +1,34 @@
-"""Reports: the provider's own usage and cost report, as the Admin API returns them, read exactly.
+"""Reports: the provider's own usage and cost report, all pages of a kind added up, exactly.
 
-    {"data": [{"starting_at": ..., "ending_at": ..., "results": [...]}], "has_more": false, "next_page": null}
-
-A file holds one page or a list of pages. Results of the usage report (`usage_report/messages`) count tokens,
-those of the cost report (`cost_report`) hold an amount in cents as a decimal string. Source: provider
-documentation, 2026-11 (platform.claude.com/docs/en/api/admin/usage_report and cost_report).
+What a figure of the cost report holds depends on how the report is grouped. Where its rows name their
+`cost_type`, tokens, web searches and the rest stand apart; else each row is the whole. Money is compared at
+list prices: `list_amount` where a row has it, since `amount` is after discounts.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
 
-from agentobs.errors import UsageError
 from agentobs.ledger import canonical_model
-from agentobs.records.canonical import digest
+from agentobs.store.pages import (
+    Kind,
+    Page,
+    Row,
+    Span,
+    bad,
+    cents_of,
+    count_of,
+    read_pages,
+    text_of,
+)
 
-Kind = Literal["usage", "cost"]
-
-MOST_BYTES = 512 * 1024 * 1024
-"""A report of a month by minute, model and key has a few megabytes; more than this is no report."""
-MOST = 10**18
-"""A count or an amount beyond this is none."""
 CENTS = Decimal(100)
-_MISSING = "missing"
+TOKENS_USD, SEARCH_USD, WHOLE_USD = "tokens_usd", "web_search_usd", "cost_usd"
 
 TOKENS = {
     "uncached_input_tokens": "input_tokens",
@@ -51,7 +50,7 @@ class Key:
     """The one name of the model."""
     service_tier: str | None
     what: str
-    """A count of `TOKENS`, or `cost_usd`, or `<cost type>_usd` for what is no token."""
+    """A count of `TOKENS`, or `cost_usd` for the whole, or `<cost type>_usd` for a part of it."""
 
 
 @dataclass(slots=True)
@@ -60,42 +59,72 @@ class Report:
 
     kind: Kind
     figures: dict[Key, Decimal] = field(default_factory=dict)
-    """Counts, or dollars."""
+    """Counts, or dollars at list prices."""
     rounding: dict[Key, Decimal] = field(default_factory=dict)
-    """Of dollars, how much the amounts may have been rounded by: half of the last digit of each."""
-    buckets: set[tuple[datetime, datetime]] = field(default_factory=set)
+    """Of dollars, how much the amounts may have been rounded by: half of the last digit of each, none of 0."""
+    spans: set[Span] = field(default_factory=set)
     """The times that it covers: their starts and ends (UTC)."""
     by_model: bool = False
     """Whether it is grouped by model."""
     by_tier: bool = False
     """Whether it is grouped by service tier."""
+    by_part: bool = False
+    """Whether tokens, web searches and the rest stand apart."""
+    has_searches: bool = True
+    """Whether web searches stand in it, as far as its grouping says."""
+    searches_by_model: bool = False
+    """Whether every amount for web searches names its model."""
+    searches_by_tier: bool = False
+    """Whether every amount for web searches names its tier."""
     workspaces: Counter[str] = field(default_factory=Counter)
     """Results of each workspace; `default` where none is named."""
     open_pages: int = 0
     """Pages that say that there is more."""
     last_pages: int = 0
     """Pages that say that there is not."""
+    capped_pages: int = 0
+    """Pages with a bucket that has as many groups as there are at most."""
+    is_listed: bool = False
+    """Whether times without use do not stand in it."""
+    has_list_prices: bool = False
+    """Whether it has amounts at list prices beside those that are billed."""
+    billed_usd: Decimal = Decimal(0)
+    """What is billed after discounts."""
+    list_usd: Decimal = Decimal(0)
+    """The same at list prices."""
     rows: int = 0
     """Results that were read."""
 
     @property
     def since(self) -> datetime:
         """When the first bucket starts."""
-        return min(start for start, _ in self.buckets)
+        return min(start for start, _ in self.spans)
 
     @property
     def until(self) -> datetime:
         """When the last bucket ends."""
-        return max(end for _, end in self.buckets)
+        return max(end for _, end in self.spans)
 
     @property
     def is_complete(self) -> bool:
         """Whether no page is missing, as far as the pages say."""
         return self.open_pages == 0 or self.last_pages > 0
 
+    @property
+    def holes(self) -> list[Span]:
+        """The times between its buckets that none of them covers."""
+        if self.is_listed:
+            return []
+        ordered = sorted(self.spans)
+        pairs = pairwise(ordered)
+        return [(before[1], after[0]) for before, after in pairs if before[1] < after[0]]
+
 
 def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report]:
     """Return the reports in some files, usage before cost.
+
+    Pages without any result belong to the reports that the others are of; where no page has a result, to a
+    usage report in which nothing was used.
 
     Args:
         paths: the pages, in any order.
@@ -104,175 +133,137 @@ def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report
     Raises:
         UsageError: a file is no such report; it says which file and where in it.
     """
-    reports: dict[Kind, Report] = {}
-    seen: dict[str, str] = {}
-    for path in paths:
-        for where, page in _pages(path):
-            same = digest(json.dumps(page, sort_keys=True, default=str).encode())
-            if same in seen and page["data"]:
-                raise _bad(where, f"the same page as in {seen[same]}", "Name each page once")
-            seen[same] = where
-            _read_page(where, page, reports, workspace)
-    found = [reports[kind] for kind in ("usage", "cost") if kind in reports]
-    if not found:
+    pages = read_pages(paths)
+    if not any(page.spans for page in pages):
         names = ", ".join(map(str, paths))
-        raise _bad(
-            names, "a report without any results", "Ask for a range in which something was used"
+        raise bad(
+            names,
+            "a report without any results: it does not say which time it covers",
+            "Ask for a range in which something was used",
         )
-    return found
-
-
-def _pages(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise _bad(str(path), "larger than any report", "Name a file of the Admin API")
-        parsed = json.loads(path.read_bytes(), parse_float=Decimal, parse_constant=_no_constant)
-    except OSError as error:
-        raise _bad(str(path), f"cannot be read: {error.strerror}", "Name a file") from error
-    except (ValueError, RecursionError) as error:
-        raise _bad(str(path), f"no JSON: {_first_line(error)}", _WANTED) from error
-    pages = parsed if isinstance(parsed, list) else [parsed]
-    if not pages:
-        raise _bad(str(path), "an empty list", _WANTED)
-    for number, page in enumerate(pages):
-        where = f"{path}, page {number + 1}" if len(pages) > 1 else str(path)
-        if isinstance(page, dict) and page.get("type") == "error":
-            raise _bad(
-                where, "an error of the provider, no report", "Ask it again with a key of an admin"
-            )
-        if not isinstance(page, dict) or not isinstance(page.get("data"), list):
-            raise _bad(where, "no page of a report: it has no list `data`", _WANTED)
-        yield where, page
-
-
-def _read_page(
-    where: str, page: Mapping[str, Any], reports: dict[Kind, Report], workspace: str | None
-) -> None:
-    buckets = [_bucket(bucket, f"{where}, data[{n}]") for n, bucket in enumerate(page["data"])]
-    kinds: set[Kind] = set()
-    for number, (start, end, results) in enumerate(buckets):
-        for index, result in enumerate(results):
-            at = f"{where}, data[{number}].results[{index}]"
-            kind = _kind(result, at)
-            kinds.add(kind)
-            report = reports.setdefault(kind, Report(kind))
-            report.buckets.add((start, end))
-            _read_result(report, start.date(), result, at, workspace)
-    for kind in kinds or set(reports):
-        reports[kind].buckets.update((start, end) for start, end, _ in buckets)
-        if page.get("has_more") is True:
-            reports[kind].open_pages += 1
-        else:
-            reports[kind].last_pages += 1
-
-
-def _bucket(bucket: Any, where: str) -> tuple[datetime, datetime, list[Any]]:
-    if not isinstance(bucket, dict) or not isinstance(bucket.get("results"), list):
-        raise _bad(where, "no bucket: it has no list `results`", _WANTED)
-    start, end = _instant(bucket, "starting_at", where), _instant(bucket, "ending_at", where)
-    if not timedelta() < end - start <= timedelta(days=1):
-        raise _bad(
-            where, "a bucket that is not at most a day", "Ask with bucket_width=1d, 1h or 1m"
+    kinds = set[Kind]().union(*(page.kinds for page in pages)) or {"usage"}
+    order: tuple[Kind, ...] = ("usage", "cost")
+    reports = [_report(kind, pages, workspace) for kind in order if kind in kinds]
+    known = sorted(set[str]().union(*(report.workspaces for report in reports)))
+    if workspace is not None and known and workspace not in known:
+        raise bad(
+            f"--workspace {workspace[:80]}",
+            "the report has no result of that workspace",
+            f"It has {', '.join(known[:20])}",
         )
-    return start, end, bucket["results"]
+    return reports
 
 
-def _kind(result: Any, where: str) -> Kind:
-    if isinstance(result, dict) and "amount" in result:
-        return "cost"
-    if isinstance(result, dict) and "uncached_input_tokens" in result:
-        return "usage"
-    raise _bad(where, "neither a result of the usage report nor of the cost report", _WANTED)
+def _report(kind: Kind, pages: list[Page], workspace: str | None) -> Report:
+    report = Report(kind)
+    mine = [page for page in pages if kind in page.kinds or not page.kinds]
+    _refuse_overlaps(kind, mine)
+    searches: set[tuple[bool, bool]] = set()
+    parts: set[str] = set()
+    has_token_types = False
+    for page in mine:
+        report.spans |= page.spans
+        report.is_listed = report.is_listed or page.is_listed
+        report.capped_pages += page.is_capped
+        report.open_pages += page.has_more
+        report.last_pages += not page.has_more
+        for row in page.rows:
+            if row.kind != kind:
+                continue
+            named = text_of(row, "workspace_id") or "default"
+            report.rows += 1
+            report.workspaces[named] += 1
+            if workspace is not None and named != workspace:
+                continue
+            key = _key(report, row)
+            if kind == "usage":
+                _add_counts(report, row, key)
+                continue
+            _add_money(report, row, key)
+            parts.add(key.what)
+            has_token_types = has_token_types or text_of(row, "token_type") is not None
+            if key.what == SEARCH_USD:
+                searches.add((key.model is not None, key.service_tier is not None))
+    report.by_model = report.by_model or not report.rows
+    report.by_part = bool(parts - {WHOLE_USD})
+    report.has_searches = not (has_token_types and parts == {TOKENS_USD})
+    report.searches_by_model = bool(searches) and all(model for model, _ in searches)
+    report.searches_by_tier = bool(searches) and all(tier for _, tier in searches)
+    _gather_searches(report)
+    return report
 
 
-def _read_result(
-    report: Report, day: date, result: Mapping[str, Any], where: str, workspace: str | None
-) -> None:
-    named = _text(result, "workspace_id", where) or "default"
-    report.rows += 1
-    report.workspaces[named] += 1
-    if workspace is not None and named != workspace:
-        return
-    model, tier = _text(result, "model", where), _text(result, "service_tier", where)
+def _key(report: Report, row: Row) -> Key:
+    model, tier = text_of(row, "model"), text_of(row, "service_tier")
     report.by_model = report.by_model or model is not None
     report.by_tier = report.by_tier or tier is not None
-    name = canonical_model(model) if model else None
-    if report.kind == "usage":
-        for path, what in TOKENS.items():
-            _add(report, Key(day, name, tier, what), Decimal(_count(result, path, where)))
-        return
-    currency = _text(result, "currency", where)
+    part = text_of(row, "cost_type") or ("tokens" if text_of(row, "token_type") else None)
+    what = f"{part}_usd" if part else WHOLE_USD
+    return Key(row.span[0].date(), canonical_model(model) if model else None, tier, what)
+
+
+def _add_counts(report: Report, row: Row, key: Key) -> None:
+    for path, what in TOKENS.items():
+        _add(report.figures, replace(key, what=what), Decimal(count_of(row, path)))
+
+
+def _add_money(report: Report, row: Row, key: Key) -> None:
+    currency = text_of(row, "currency")
     if currency not in (None, "USD"):
-        raise _bad(where, f"amounts in {currency}", "Only reports in USD can be compared")
-    kind = _text(result, "cost_type", where)
-    what = "cost_usd" if kind in (None, "tokens") else f"{kind}_usd"
-    cents = _amount(result, where)
-    key = Key(day, name, tier, what)
-    _add(report, key, cents / CENTS)
-    exponent = cents.as_tuple().exponent
-    half = Decimal(5).scaleb(int(exponent) - 1) / CENTS
-    report.rounding[key] = report.rounding.get(key, Decimal(0)) + half
+        raise bad(row.where, f"amounts in {currency}", "Only reports in USD can be compared")
+    billed, listed = cents_of(row, "amount"), cents_of(row, "list_amount")
+    assert billed is not None
+    cents = billed if listed is None else listed
+    report.has_list_prices = report.has_list_prices or listed is not None
+    report.billed_usd += billed / CENTS
+    report.list_usd += cents / CENTS
+    _add(report.figures, key, cents / CENTS)
+    if cents:
+        last = min(int(cents.as_tuple().exponent), 0)
+        _add(report.rounding, key, Decimal(5).scaleb(last - 1) / CENTS)
 
 
-def _add(report: Report, key: Key, value: Decimal) -> None:
-    report.figures[key] = report.figures.get(key, Decimal(0)) + value
+def _gather_searches(report: Report) -> None:
+    """Put web searches together where only some of them say their model or tier."""
+    for sums in (report.figures, report.rounding):
+        for key in [key for key in sums if key.what == SEARCH_USD]:
+            value = sums.pop(key)
+            model = key.model if report.searches_by_model else None
+            tier = key.service_tier if report.searches_by_tier else None
+            _add(sums, replace(key, model=model, service_tier=tier), value)
 
 
-def _count(result: Mapping[str, Any], path: str, where: str) -> int:
-    value: Any = result
-    for name in path.split("."):
-        if value is not None:
-            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST:
-        found = "missing" if value == _MISSING else f"no count: {str(value)[:40]}"
-        raise _bad(f"{where}.{path}", found, "It must be a whole number, 0 or more")
-    return value
+def _add(sums: dict[Key, Decimal], key: Key, value: Decimal) -> None:
+    sums[key] = sums.get(key, Decimal(0)) + value
 
 
-def _amount(result: Mapping[str, Any], where: str) -> Decimal:
-    value = result["amount"]
-    try:
-        if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-            raise InvalidOperation
-        cents = Decimal(value)
-        if not cents.is_finite() or abs(cents) >= MOST or int(cents.as_tuple().exponent) < -18:
-            raise InvalidOperation
-    except InvalidOperation as error:
-        found = f"no amount: {str(value)[:40]!r}"
-        raise _bad(f"{where}.amount", found, "It must be cents as a decimal string") from error
-    return cents
+def _refuse_overlaps(kind: Kind, pages: list[Page]) -> None:
+    """Refuse pages that say twice what was used in one time: their sum would be too high.
+
+    Raises:
+        UsageError: two pages hold the same bucket or the same item, or times that overlap.
+    """
+    holders: dict[object, Page] = {}
+    spans: dict[Span, str] = {}
+    for page in pages:
+        for row in page.rows:
+            if row.kind != kind:
+                continue
+            same = (row.span, row.group()) if page.is_listed else row.span
+            holder = holders.setdefault(same, page)
+            if holder is not page:
+                raise _twice(row.where, row.span, holder.where)
+        for span in page.spans if kind in page.kinds else ():
+            spans.setdefault(span, page.where)
+    ordered = sorted(spans)
+    for before, after in pairwise(ordered):
+        if after[0] < before[1]:
+            raise _twice(spans[after], after, spans[before])
 
 
-def _text(result: Mapping[str, Any], name: str, where: str) -> str | None:
-    value = result.get(name)
-    if value is not None and not isinstance(value, str):
-        raise _bad(f"{where}.{name}", "no text", _WANTED)
-    return value or None
-
-
-def _instant(bucket: Mapping[str, Any], name: str, where: str) -> datetime:
-    try:
-        at = datetime.fromisoformat(str(bucket.get(name)))
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-    except (ValueError, OverflowError) as error:
-        raise _bad(f"{where}.{name}", "no time", "It must be an RFC 3339 time") from error
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _bad(where: str, found: str, todo: str) -> UsageError:
-    return UsageError(found, where=where, todo=todo)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-_WANTED = (
-    "Save the JSON of GET /v1/organizations/usage_report/messages or /v1/organizations/cost_report, "
-    "page after page"
-)
+def _twice(where: str, span: Span, other: str) -> Exception:
+    return bad(
+        where,
+        f"{span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} stands in {other} already",
+        "Name the pages of one request only",
+    )

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from agentobs.cli import main
-from agentobs.store.database import connect
 from tests.store.making import (
     MODEL,
     SECOND,
@@ -228,45 +227,48 @@ def page(*buckets: dict[str, Any], more: bool = False) -> dict[str, Any]:
     return {"data": list(buckets), "has_more": more, "next_page": "page_2" if more else None}
 
 
-def used(home: Path, **changes: Any) -> list[dict[str, Any]]:
-    """Return a usage report of what a home holds, as the provider would give it."""
-    with connect(home) as connection:
-        rows = connection.execute(
-            "SELECT day, model, sum(input_tokens), sum(output_tokens), sum(cache_read_tokens),"
-            " sum(cache_write_5m_tokens), sum(cache_write_1h_tokens), sum(web_search_requests)"
-            " FROM costs GROUP BY ALL ORDER BY ALL"
-        ).fetchall()
-    results: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
-    for day, model, plain, output, read, five, hour, searches in rows:
-        result = {
-            "uncached_input_tokens": int(plain),
-            "output_tokens": int(output),
-            "cache_read_input_tokens": int(read),
-            "cache_creation": {
-                "ephemeral_5m_input_tokens": int(five),
-                "ephemeral_1h_input_tokens": int(hour),
-            },
-            "server_tool_use": {"web_search_requests": int(searches)},
-            "model": model,
-            "service_tier": None,
-            "workspace_id": None,
-        }
-        results[day.day - 21].append({**result, **changes})
-    return [bucket(0, *results[0]), bucket(1, *results[1])]
+def counts(model: str | None, *tokens: int, **more: Any) -> dict[str, Any]:
+    """Return a result of the usage report: plain input, output, cache reads, writes of 5 minutes and 1 hour."""
+    plain, output, read, five, hour = tokens
+    return {
+        "uncached_input_tokens": plain,
+        "output_tokens": output,
+        "cache_read_input_tokens": read,
+        "cache_creation": {"ephemeral_5m_input_tokens": five, "ephemeral_1h_input_tokens": hour},
+        "server_tool_use": {"web_search_requests": 0},
+        "model": model,
+        "service_tier": None,
+        "workspace_id": None,
+        **more,
+    }
 
 
-def billed(home: Path) -> list[dict[str, Any]]:
-    """Return a cost report of what a home holds: cents as decimal strings."""
-    with connect(home) as connection:
-        rows = connection.execute(
-            "SELECT day, model, sum(cost_usd) FROM costs WHERE cost_usd IS NOT NULL GROUP BY ALL ORDER BY ALL"
-        ).fetchall()
-    results: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
-    for day, model, cost in rows:
-        results[day.day - 21].append(
-            {"amount": f"{cost * 100:f}", "currency": "USD", "cost_type": "tokens", "model": model}
-        )
-    return [bucket(0, *results[0]), bucket(1, *results[1])]
+def used(**more: Any) -> list[dict[str, Any]]:
+    """Return what the provider counts for the home, in the form of its documentation, added up by hand."""
+    return [
+        bucket(0, counts(MODEL, 20, 40, 1000, 1000, 0, **more)),
+        bucket(
+            1,
+            counts("claude-opus-5-5-20260901", 100, 10, 1000, 50, 5, **more),
+            counts(MODEL, 100, 10, 1000, 50, 5, **more),
+            counts("nobody", 100, 10, 1000, 50, 5, **more),
+        ),
+    ]
+
+
+def billed() -> list[dict[str, Any]]:
+    """Return what it bills, in cents, worked out by hand from the published prices (micro-dollars a token).
+
+    Sonnet 5.5 (2, 10, 0.2, 2.5, 4): 40 + 400 + 200 + 2500 = 3140, and 200 + 100 + 200 + 125 + 20 = 645.
+    Opus 5.5 (4, 20, 0.2, 5, 8): 400 + 200 + 200 + 250 + 40 = 1090.
+    """
+
+    def amount(cents: str, model: str) -> dict[str, Any]:
+        return {"amount": cents, "currency": "USD", "cost_type": "tokens", "model": model}
+
+    first = bucket(0, amount("0.314", MODEL))
+    second = bucket(1, amount("0.109", "claude-opus-5-5-20260901"), amount("0.0645", MODEL))
+    return [first, second]
 
 
 @pytest.fixture
@@ -279,9 +281,9 @@ def report(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_an_exact_match_says_so(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+def test_an_exact_match_says_so(shell: Shell, report: Callable[..., Path]) -> None:
     """Our own counts as a report: equal to the last digit; calls that are not exact are named first."""
-    told = shell("cost", "reconcile", report(page(*used(home))))
+    told = shell("cost", "reconcile", report(page(*used())))
     assert told.code == 0
     shown = lines(told.out)
     assert shown[0] == "usage report, 2026-09-21 00:00 to 2026-09-23 00:00 UTC, 4 results"
@@ -289,9 +291,9 @@ def test_an_exact_match_says_so(shell: Shell, home: Path, report: Callable[..., 
     assert "exact match: 19 of 19 figures are equal to the last digit" in told.out
 
 
-def test_pages_in_several_files(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+def test_pages_in_several_files(shell: Shell, report: Callable[..., Path]) -> None:
     """Pages may come in any order and as a list; one that is missing, or stands twice, is said."""
-    first, second = used(home)
+    first, second = used()
     one = report(page(first, more=True), "1.json")
     two = report(page(second), "2.json")
     assert shell("cost", "reconcile", two, one).code == 0
@@ -304,9 +306,9 @@ def test_pages_in_several_files(shell: Shell, home: Path, report: Callable[..., 
     assert "the same page as in" in twice.err
 
 
-def test_drift_in_counts_and_money(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+def test_drift_in_counts_and_money(shell: Shell, report: Callable[..., Path]) -> None:
     """Each figure that differs is shown by day and model with both sides; the process ends with 1."""
-    buckets = used(home)
+    buckets = used()
     buckets[0]["results"][0]["output_tokens"] += 7
     told = shell("cost", "reconcile", report(page(*buckets)), "--json")
     assert told.code == 1
@@ -314,7 +316,7 @@ def test_drift_in_counts_and_money(shell: Shell, home: Path, report: Callable[..
     [row] = wrong
     assert (row["day"], row["model"], row["what"]) == ("2026-09-21", MODEL, "output_tokens")
     assert (row["ours"], row["theirs"], row["difference"]) == ("40", "47", "-7")
-    money = billed(home)
+    money = billed()
     money[1]["results"][0]["amount"] = "1.5"
     shown = shell("cost", "reconcile", report(page(*money)))
     assert shown.code == 1
@@ -322,24 +324,33 @@ def test_drift_in_counts_and_money(shell: Shell, home: Path, report: Callable[..
     assert "$0.0150" in shown.out
 
 
-def test_money_in_cents_and_its_rounding(
-    shell: Shell, home: Path, report: Callable[..., Path]
-) -> None:
-    """Amounts are cents: exact ones match, rounded ones match within what they were rounded by."""
-    exact = shell("cost", "reconcile", report(page(*billed(home))), "--json")
+def test_money_in_cents_and_its_rounding(shell: Shell, report: Callable[..., Path]) -> None:
+    """Amounts are cents: exact ones match, rounded ones within what they were rounded by, which is shown."""
+    exact = shell("cost", "reconcile", report(page(*billed())), "--json")
     assert {row["state"] for row in exact.rows if row["model"] != "nobody"} == {"match"}
     assert [row["state"] for row in exact.rows if row["model"] == "nobody"] == ["only_here"]
-    rounded = billed(home)
-    for each in rounded:
-        for result in each["results"]:
-            result["amount"] = str(round(Decimal(result["amount"]), 2))
+    rounded = billed()
+    rounded[0]["results"][0]["amount"] = "0.31"
+    rounded[1]["results"][1]["amount"] = "0.064"
     found = shell("cost", "reconcile", report(page(*rounded)), "--json").rows
-    assert {row["state"] for row in found if row["model"] != "nobody"} <= {"rounding", "match"}
+    told = {(row["day"], row["model"]): (row["state"], row["tolerance"]) for row in found}
+    assert told["2026-09-21", MODEL] == ("differs", "0.000031")  # at most a hundredth of 0.31 cents
+    assert told["2026-09-22", MODEL] == ("rounding", "0.000005")
 
 
-def test_what_one_side_lacks(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("amount", ["0", "1", "0.5", "1E+5", "0.3"])
+def test_rounding_is_no_cloak(shell: Shell, report: Callable[..., Path], amount: str) -> None:
+    """Coarse amounts, zeros and many rows of them leave no room in which drift would pass for a match."""
+    coarse = billed()
+    coarse[0]["results"][0]["amount"] = amount
+    coarse[0]["results"] += [{**coarse[0]["results"][0], "amount": "0"}] * 400
+    rows = shell("cost", "reconcile", report(page(*coarse)), "--json").rows
+    assert [row["state"] for row in rows if row["day"] == "2026-09-21"] == ["differs"]
+
+
+def test_what_one_side_lacks(shell: Shell, report: Callable[..., Path]) -> None:
     """A day, a model or a kind of cost that only one of the two has stands apart."""
-    buckets = used(home)
+    buckets = used()
     buckets[1]["results"] = []
     other = {**buckets[0]["results"][0], "model": "claude-haiku-5-5"}
     buckets[0]["results"].append(other)
@@ -349,7 +360,7 @@ def test_what_one_side_lacks(shell: Shell, home: Path, report: Callable[..., Pat
     assert "Only the report has it:" in only_report
     assert "claude-haiku-5-5" in only_report
     assert "2026-09-22" in only_here
-    money = billed(home)
+    money = billed()
     money[0]["results"].append(
         {"amount": "12", "currency": "USD", "cost_type": "code_execution", "model": None}
     )
@@ -358,22 +369,24 @@ def test_what_one_side_lacks(shell: Shell, home: Path, report: Callable[..., Pat
     assert [(row["what"], row["theirs"]) for row in lacking] == [("code_execution_usd", "0.12")]
 
 
-def test_days_as_a_whole_and_hours(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+def test_days_as_a_whole_and_hours(shell: Shell, report: Callable[..., Path]) -> None:
     """A report that is not grouped by model is compared by day; buckets of an hour add up to their day."""
-    whole = used(home, model=None)
+    whole = used()
+    for each in whole:
+        each["results"] = [{**result, "model": None} for result in each["results"]]
     told = shell("cost", "reconcile", report(page(*whole)))
     assert told.code == 0
     assert "not grouped by model" in told.out
-    hours = used(home)
+    hours = used()
     for each in hours:
         each["starting_at"] = each["starting_at"].replace("T00", "T14")
         each["ending_at"] = each["starting_at"].replace("T14", "T15")
     assert shell("cost", "reconcile", report(page(*hours))).code == 0
 
 
-def test_workspaces(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+def test_workspaces(shell: Shell, report: Callable[..., Path]) -> None:
     """Recordings do not know their workspace: several are said, and one can be chosen."""
-    buckets = used(home)
+    buckets = used()
     foreign = [{**result, "workspace_id": "wrkspc_2"} for result in buckets[0]["results"]]
     buckets[0]["results"] += foreign
     both = shell("cost", "reconcile", report(page(*buckets)))
@@ -382,9 +395,9 @@ def test_workspaces(shell: Shell, home: Path, report: Callable[..., Path]) -> No
     assert shell("cost", "reconcile", report(page(*buckets)), "--workspace", "default").code == 0
 
 
-def test_a_report_of_100_000_results(shell: Shell, home: Path, report: Callable[..., Path]) -> None:
+def test_a_report_of_100_000_results(shell: Shell, report: Callable[..., Path]) -> None:
     """Large reports by key and minute are added up, in bounded time."""
-    [first, second] = used(home)
+    [first, second] = used()
     nothing = {**first["results"][0], "output_tokens": 0, "uncached_input_tokens": 0,
                "cache_read_input_tokens": 0, "cache_creation": None}  # fmt: skip
     first["results"] += [nothing] * 100_000
