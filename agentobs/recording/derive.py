@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from agentobs.recording.bodies import Body
+from agentobs.recording.frames import is_framed, unframed
 from agentobs.recording.prefixes import Prefixes
 from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
@@ -33,7 +35,15 @@ from agentobs.records.facts import (
 )
 from agentobs.records.labels import Label
 from agentobs.records.messages import assemble, blocks, is_stream, tool_results
-from agentobs.records.usage import Certainty, Usage, batch_results, usage_rows
+from agentobs.records.usage import (
+    Certainty,
+    Usage,
+    batch_results,
+    not_told,
+    on_platform,
+    platform_of,
+    usage_rows,
+)
 
 Labeller = Callable[[str], Label]
 """Makes a label of a name; what is none becomes a keyed digest."""
@@ -43,6 +53,25 @@ MESSAGES = "/v1/messages"
 
 _BATCH_RESULTS = re.compile(r"/v1/messages/batches/(?P<batch_id>[^/?]+)/results(?:\?|\Z)")
 """Where the results of a batch are fetched, as JSON lines, as often as somebody likes."""
+
+_SAMPLING = re.compile(
+    r"/v1/(?:messages|complete)(?:\?|\Z)"
+    r"|/model/(?P<bedrock>[^/?]+)/invoke(?:-with-response-stream)?(?:\?|\Z)"
+    r"|.*/models/(?!count-tokens:)(?P<vertex>[^/?:]+):(?:streamR|r)awPredict(?:\?|\Z)"
+)
+"""The paths of the questions that a model answers, and that cost: the provider's, and those of the platforms."""
+
+_NOT_SENT = frozenset(
+    {
+        "ConnectError",
+        "ConnectTimeout",
+        "PoolTimeout",
+        "ProxyError",
+        "UnsupportedProtocol",
+        "LocalProtocolError",
+    }
+)
+"""Failures of the transport that come before a request has left."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -214,7 +243,7 @@ class SessionView:
             duration_ns=exchange.ended_ns,
             method=self.label(question.method),
             endpoint=endpoint(question.path),
-            streamed=is_stream(answer.headers),
+            streamed=is_stream(answer.headers) or is_framed(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
             model=self._maybe(heard.message.get("model")),
             status=answer.status,
@@ -297,15 +326,30 @@ class SessionView:
 
     def _usage(self, exchange: ModelExchange, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
         counts = heard.message.get("usage")
-        if isinstance(counts, dict) and _is_message(heard):
-            model = fact.model or fact.model_requested or Label("unknown")
+        if found := _BATCH_RESULTS.match(exchange.question.path):
+            rows = list(self._batched(exchange, found["batch_id"]))
+        elif isinstance(counts, dict) and _is_message(heard):
+            model = fact.model or self._asked_model(exchange, fact)
             rows = usage_rows(model, counts, heard.certainty)
-            yield from (self._usage_row(exchange, fact, row) for row in rows)
-        elif found := _BATCH_RESULTS.match(exchange.question.path):
-            for custom_id, message in batch_results(exchange.answer.body):
-                result_id = f"{found['batch_id']}/{custom_id}"
-                rows = usage_rows(str(message.get("model")), message["usage"], "exact", result_id)
-                yield from (self._usage_row(exchange, fact, row) for row in rows)
+        elif _is_untold(exchange, heard):
+            rows = [not_told(self._asked_model(exchange, fact))]
+        else:
+            return
+        platform = platform_of(exchange.question.path, fact.model_requested or "")
+        yield from (self._usage_row(exchange, fact, on_platform(row, platform)) for row in rows)
+
+    def _batched(self, exchange: ModelExchange, batch_id: str) -> Iterator[Usage]:
+        for custom_id, message in batch_results(exchange.answer.body):
+            result_id = f"{batch_id}/{custom_id}"
+            yield from usage_rows(str(message.get("model")), message["usage"], "exact", result_id)
+
+    def _asked_model(self, exchange: ModelExchange, fact: Attempt) -> Label:
+        """Return the model that was asked for; the platforms have it in their paths."""
+        if fact.model_requested:
+            return fact.model_requested
+        found = _SAMPLING.match(exchange.question.path)
+        model = found and (found["bedrock"] or found["vertex"])
+        return self.label(unquote(model)) if model else Label("unknown")
 
     def _prefix(self, body: Body, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
         """Say what changed in the prompt before what is new in it, and why the cache missed."""
@@ -408,7 +452,9 @@ class _Heard:
 
 
 def _hear(answer: Answer) -> _Heard:
-    if is_stream(answer.headers):
+    if is_framed(answer.headers):
+        message, starts, error, whole, is_counted = _skim(unframed(answer.body))
+    elif is_stream(answer.headers):
         message, starts, error, whole, is_counted = _skim(answer.body)
     else:
         message = assemble(answer.headers, answer.body) if answer.chunks else {}
@@ -453,7 +499,8 @@ def _outcome(answer: Answer, has_error: bool, whole: bool) -> AttemptOutcome:
         return "stream_error"
     if answer.ending == "cancelled" and not whole:
         return "cancelled"
-    if answer.ending in ("cut", "error") or (is_stream(answer.headers) and not whole):
+    streamed = is_stream(answer.headers) or is_framed(answer.headers)
+    if answer.ending in ("cut", "error") or (streamed and not whole):
         return "cut"
     return "ok"
 
@@ -528,6 +575,20 @@ def _event(text: bytes) -> dict[str, Any]:
 def _is_message(heard: _Heard) -> bool:
     """Return whether an answer is the model's message, not a batch, a file or an error."""
     return heard.message.get("role") == "assistant"
+
+
+def _is_untold(exchange: ModelExchange, heard: _Heard) -> bool:
+    """Return whether a model may have worked for this, and nobody said how much.
+
+    What the provider refused costs nothing: an error as the status, or as the first event of a stream.
+    """
+    answer = exchange.answer
+    if exchange.question.method != "POST" or not _SAMPLING.match(exchange.question.path):
+        return False
+    if answer.status is None:
+        return answer.failure is None or answer.failure.name not in _NOT_SENT
+    has_error = bool(heard.error_type) and not answer.failure
+    return 200 <= answer.status < 300 and (not has_error or _is_message(heard))
 
 
 def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:

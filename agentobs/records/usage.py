@@ -12,8 +12,9 @@ says so: it is an estimate, and its note names the count.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agentobs.records.labels import is_label
@@ -23,6 +24,9 @@ Certainty = Literal["exact", "lower_bound", "estimated"]
 
 MOST = 10**12
 """A count beyond this is none: no context window holds a millionth of it."""
+
+NOT_TOLD = "usage:not_told"
+"""The note of a row without counts: the answer broke off, or was given up, before it told any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Usage:
     other_counts: Mapping[str, int] = field(default_factory=dict)
     """Counts that this version does not know, by their names, those within an object after its name and a dot."""
     note: str | None = None
-    """Why the counts are an estimate: `<count>:<what it was>`, several joined by `/`."""
+    """Why the counts are not exact: `<count>:<what it was>`, several joined by `/`; `usage:not_told`: none came."""
     batch_result_id: str | None = None
     """`<batch id>/<custom_id>` of a result of the batch API: it counts once, however often it is fetched."""
 
@@ -114,6 +118,29 @@ def usage_rows(
     return rows
 
 
+def not_told(model: str) -> Usage:
+    """Return the row of an answer that never said what it used: nothing is known, so nothing is a lower bound."""
+    [row] = usage_rows(model, {"input_tokens": 0, "output_tokens": 0}, "lower_bound")
+    return replace(row, note=NOT_TOLD)
+
+
+def platform_of(path: str, model: str) -> str | None:
+    """Return the cloud platform that a request went to, by its path and the model's name there, or None."""
+    if path.startswith("/model/") or re.search(r"(?:^|[./:])anthropic\.|bedrock", model):
+        return "bedrock"
+    if "rawPredict" in path or "RawPredict" in path or re.search(r"@20\d{6}|vertex", model):
+        return "vertex"
+    return None
+
+
+def on_platform(row: Usage, platform: str | None) -> Usage:
+    """Return the row as an estimate where a platform bills it: that may add to the listed price."""
+    if platform is None:
+        return row
+    certainty = "estimated" if row.certainty == "exact" else row.certainty
+    return replace(row, certainty=certainty, note=_joined([row.note, f"platform:{platform}"]))
+
+
 def batch_results(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield `(custom_id, message)` of each result of a batch that succeeded; other lines have no usage."""
     for line in body.splitlines():
@@ -155,13 +182,18 @@ class _Counts:
 
     def note(self) -> str | None:
         """Return what was none as one label."""
-        said = ""
-        for text in dict.fromkeys(self.notes):
-            longer = f"{said}/{text}" if said else text
-            if not is_label(longer):
-                break
-            said = longer
-        return said or ("counts:unreadable" if self.notes else None)
+        return _joined(self.notes) or ("counts:unreadable" if self.notes else None)
+
+
+def _joined(notes: Iterable[str | None]) -> str | None:
+    """Return notes as one label, as many as it has room for."""
+    said = ""
+    for text in dict.fromkeys(note for note in notes if note):
+        longer = f"{said}/{text}" if said else text
+        if not is_label(longer):
+            break
+        said = longer
+    return said or None
 
 
 def _wrong(value: object, is_there: bool) -> str | None:

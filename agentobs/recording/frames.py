@@ -1,0 +1,73 @@
+"""Frames: the stream of one cloud platform, as the server-sent events that its frames hold.
+
+`application/vnd.amazon.eventstream`: each frame has a prelude (its length and that of its headers, with a check
+sum), headers, a payload and a check sum. The payload of an event is JSON with the provider's own event in
+base64; an exception names itself in a header. What does not add up ends the reading: the stream was cut there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+
+FRAMES = "application/vnd.amazon.eventstream"
+"""The content type."""
+
+_PRELUDE = struct.Struct(">III")
+"""Length of the frame, length of its headers, check sum of both."""
+_TEXT = 7
+"""The kind of a header whose value is text: all that a stream of messages has."""
+
+
+def is_framed(headers: dict[str, str]) -> bool:
+    """Return whether the response headers announce frames."""
+    return headers.get("content-type", "").startswith(FRAMES)
+
+
+def unframed(body: bytes) -> bytes:
+    """Return what the frames of a body hold as server-sent events, as far as they read back."""
+    return b"".join(b"data:" + event + b"\n\n" for event in _events(body))
+
+
+def _events(body: bytes) -> Iterator[bytes]:
+    for headers, payload in _frames(body):
+        failed = headers.get(":exception-type") or headers.get(":error-code")
+        if failed:
+            yield json.dumps({"type": "error", "error": {"type": failed}}).encode()
+            continue
+        try:
+            yield base64.b64decode(json.loads(payload)["bytes"]).replace(b"\n", b" ")
+        except (ValueError, KeyError, TypeError, RecursionError, binascii.Error):
+            continue
+
+
+def _frames(body: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
+    at = 0
+    while at + _PRELUDE.size + 4 <= len(body):
+        size, header_size, check = _PRELUDE.unpack_from(body, at)
+        frame = body[at : at + size]
+        if zlib.crc32(frame[:8]) != check or len(frame) < size or size < header_size + 16:
+            return
+        if zlib.crc32(frame[:-4]) != int.from_bytes(frame[-4:], "big"):
+            return
+        yield _headers(frame[12 : 12 + header_size]), frame[12 + header_size : -4]
+        at += size
+
+
+def _headers(data: bytes) -> dict[str, str]:
+    """Return the headers up to the first that is no text."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(data):
+        name_end = at + 1 + data[at]
+        if data[name_end : name_end + 1] != bytes([_TEXT]):
+            break
+        size = int.from_bytes(data[name_end + 1 : name_end + 3], "big")
+        name = data[at + 1 : name_end].decode("utf-8", "replace")
+        at = name_end + 3 + size
+        found[name] = data[name_end + 3 : at].decode("utf-8", "replace")
+    return found

@@ -1,0 +1,190 @@
+"""What nobody counted is not nothing: answers that broke off before their counts, and the streams of platforms."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import struct
+import zlib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import Anthropic, APIError
+
+import agentobs
+from agentobs.recording.frames import unframed
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.records.exchanges import Answer, Chunk, Failure, ModelExchange, Question
+from agentobs.store.database import connect
+from tests.provider_script import cut, script, streamed, text
+from tests.store.making import MODEL, a_home, attempt, end, record, start
+
+SONNET = "claude-sonnet-4-5-20250929"
+WHOLE = {
+    "id": "msg_1", "type": "message", "role": "assistant", "model": SONNET, "content": [],
+    "stop_reason": "end_turn", "usage": {"input_tokens": 1_000_000, "output_tokens": 0},
+}  # fmt: skip
+OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n'
+BEGUN = {"type": "message_start", "message": {**WHOLE, "stop_reason": None,
+         "usage": {"input_tokens": 1_000_000, "output_tokens": 1}}}  # fmt: skip
+EVENTS = (BEGUN, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1000}},
+          {"type": "message_stop"})  # fmt: skip
+JSON, SSE, FRAMES = "application/json", "text/event-stream", "application/vnd.amazon.eventstream"
+
+
+def answered(body: bytes, kind: str = JSON, **changes: Any) -> ModelExchange:
+    """A call that was answered so."""
+    values: dict[str, Any] = {"status": 200, "ending": "complete", "failure": None, **changes}
+    chunks = (Chunk(body, 1),) if body else ()
+    answer = Answer(
+        values["status"], {"content-type": kind}, chunks, values["ending"], values["failure"]
+    )
+    return dataclasses.replace(attempt(1, 1), answer=answer)
+
+
+def costs(tmp_path: Path, exchange: ModelExchange) -> list[tuple[Any, ...]]:
+    home = a_home(tmp_path)
+    record(home, [start(1), exchange, end(1)])
+    with connect(home) as connection:
+        sql = "SELECT u.model, cost_usd, cost_status, note FROM costs JOIN usage AS u USING (attempt_id)"
+        return connection.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        answered(json.dumps(WHOLE).encode()[:-40], ending="cut"),
+        answered(b"", SSE, ending="cancelled"),
+        answered(b"event: message_start\ndata: " + json.dumps(BEGUN).encode()[:-60], SSE, ending="cut"),
+        answered(b"", status=None, ending="cancelled"),
+        answered(b"", status=None, ending="error", failure=Failure("ReadTimeout", "")),
+        answered(json.dumps({**WHOLE, "usage": None}).encode()),
+        answered(b"<html>", "text/html"),
+    ],
+    ids=["body", "headers", "start", "waiting", "timeout", "null", "proxy"],
+)  # fmt: skip
+def test_an_answer_without_counts_is_a_lower_bound(tmp_path: Path, exchange: ModelExchange) -> None:
+    """The provider may have worked for it: a row of zeros at the model that was asked, which makes a sum uncertain."""
+    [(model, usd, status, note)] = costs(tmp_path, exchange)
+    assert model in (MODEL, SONNET)
+    assert (usd, status, note) == (Decimal(0), "lower_bound", "usage:not_told")
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        attempt(1, 1, status=529),
+        answered(b"", status=529, ending="cancelled"),
+        answered(OVERLOADED, SSE),
+        answered(b"", status=None, ending="error", failure=Failure("ConnectError", "")),
+        dataclasses.replace(answered(b"{}"), question=Question("POST", "/v1/messages/count_tokens", {}, b"{}")),
+        dataclasses.replace(answered(b"{}"), question=Question("GET", "/v1/models", {}, b"")),
+    ],
+    ids=["status", "unread", "event", "unsent", "counting", "models"],
+)  # fmt: skip
+def test_what_was_refused_or_never_sent_costs_nothing(
+    tmp_path: Path, exchange: ModelExchange
+) -> None:
+    """An error before any output, a request that never left, and questions that no model answers have no row."""
+    assert costs(tmp_path, exchange) == []
+
+
+def test_a_session_knows_what_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`session.cost()` is a lower bound after a stream that broke off before its first event."""
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    answers = script(cut(streamed(text("ok")), 0))
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key="k", base_url=provider.url, max_retries=0))
+        with agentobs.session("broken") as session:
+            with pytest.raises((APIError, httpx2.TransportError)):
+                list(client.messages.create(model="claude-sonnet-5", max_tokens=9, stream=True,
+                                            messages=[{"role": "user", "content": "x"}]))  # fmt: skip
+            found = session.cost()
+    agentobs.stop_recorder()
+    assert found is not None
+    assert (found.usd, found.calls, found.status) == (Decimal(0), 1, "lower_bound")
+
+
+def frame(payload: bytes, **headers: str) -> bytes:
+    """One frame, as the platform makes it."""
+    told = b"".join(
+        bytes([len(k) + 1]) + b":" + k.replace("_", "-").encode() + b"\x07" + struct.pack(">H", len(v)) + v.encode()
+        for k, v in headers.items()
+    )  # fmt: skip
+    prelude = struct.pack(">II", 16 + len(told) + len(payload), len(told))
+    whole = prelude + struct.pack(">I", zlib.crc32(prelude)) + told + payload
+    return whole + struct.pack(">I", zlib.crc32(whole))
+
+
+def event(value: Any) -> bytes:
+    data = base64.b64encode(json.dumps(value).encode()).decode()
+    return frame(
+        json.dumps({"bytes": data, "p": "abc"}).encode(), event_type="chunk", message_type="event"
+    )
+
+
+def on_bedrock(exchange: ModelExchange) -> ModelExchange:
+    path = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke-with-response-stream"
+    return dataclasses.replace(exchange, question=Question("POST", path, {}, b'{"messages":[]}'))
+
+
+def test_the_frames_of_a_platform_are_read(tmp_path: Path) -> None:
+    """A stream in frames is counted as any other, an estimate, as the platform may bill by a list of its own."""
+    stream = b"".join(map(event, EVENTS))
+    found = costs(tmp_path, on_bedrock(answered(stream, FRAMES)))
+    assert found == [(SONNET, Decimal("6.0225"), "estimated", "platform:bedrock")]
+
+
+def test_frames_that_break_off(tmp_path: Path) -> None:
+    """What came before is a lower bound; where no counts came the row is one of zeros at the model of the path."""
+    stream = b"".join(map(event, EVENTS))
+    cut_short = answered(stream[: len(event(BEGUN)) + 9], FRAMES, ending="cut")
+    [(_, usd, status, note)] = costs(tmp_path / "a", on_bedrock(cut_short))
+    assert (usd, note) == (Decimal("6.0000225"), "platform:bedrock")
+    assert status == "lower_bound"
+    [(model, usd, status, note)] = costs(
+        tmp_path / "b", on_bedrock(answered(stream[:50], FRAMES, ending="cut"))
+    )
+    assert model == "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    assert (usd, note) == (Decimal(0), "usage:not_told/platform:bedrock")
+    assert status == "estimated"  # the price of a platform's name
+    refused = frame(
+        b'{"message":"slow down"}', exception_type="throttlingException", message_type="exception"
+    )
+    assert costs(tmp_path / "c", on_bedrock(answered(refused, FRAMES))) == []
+
+
+def test_any_bytes_are_no_reason_to_fail() -> None:
+    """Frames that do not add up end the reading, wherever a byte was changed."""
+    whole = event(BEGUN) + event(EVENTS[1])
+    for at in range(0, len(whole), 7):
+        damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        assert unframed(whole).startswith(unframed(damaged))
+    assert unframed(frame(b"[]", event_type="chunk")) == b""
+    assert unframed(b"\0" * 100) == b""
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "platform"),
+    [
+        ("/v1/projects/p/publishers/anthropic/models/claude-sonnet-4-5@20250929:rawPredict", None, "vertex"),
+        ("/v1/messages", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "bedrock"),
+        ("/v1/messages", "claude-sonnet-4-5@20250929", "vertex"),
+    ],
+)  # fmt: skip
+def test_a_platform_is_told_by_path_or_name(
+    tmp_path: Path, path: str, model: str | None, platform: str
+) -> None:
+    """Its list may add to the provider's, so a cost is an estimate although the answer has the plain name."""
+    body = json.dumps({"model": model, "messages": []} if model else {"messages": []}).encode()
+    made = dataclasses.replace(
+        answered(json.dumps(WHOLE).encode()), question=Question("POST", path, {}, body)
+    )
+    assert costs(tmp_path, made) == [(SONNET, Decimal(6), "estimated", f"platform:{platform}")]
