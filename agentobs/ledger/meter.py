@@ -41,6 +41,8 @@ class Spent:
     """How many are not exact, by their status."""
     by_model: Mapping[str, Spent] = field(default_factory=dict)
     """The same for each model by its canonical name, the most expensive first; empty in a model's own."""
+    lost: int = 0
+    """Records that were not written, and those that wait to be: what they cost is not in here."""
 
     @property
     def unpriced_calls(self) -> int:
@@ -49,20 +51,20 @@ class Spent:
 
     @property
     def calls_not_exact(self) -> int:
-        """Rows whose cost is not exact, unpriced ones included."""
+        """Rows whose cost is not exact, unpriced ones included; what was lost is no row."""
         return sum(self.uncertain.values())
 
     @property
     def status(self) -> CostStatus:
         """`unknown_model` where nothing has a price, else the least sure of: exact, lower_bound, estimated.
 
-        A sum that leaves out rows without a price is a lower bound.
+        A sum that leaves out rows without a price, or something that was lost, is a lower bound.
         """
         if self.calls and self.calls == self.unpriced_calls:
             return "unknown_model"
         if self.uncertain.get("estimated"):
             return "estimated"
-        return "lower_bound" if self.calls_not_exact else "exact"
+        return "lower_bound" if self.calls_not_exact or self.lost else "exact"
 
     @property
     def usd(self) -> Decimal | None:
@@ -85,7 +87,7 @@ class Spent:
             both.tokens = _added(both.tokens, each.tokens.values())
             for status, count in each.uncertain.items():
                 both.uncertain[status] = both.uncertain.get(status, 0) + count
-        return both.spent()
+        return dataclasses.replace(both.spent(), lost=self.lost + other.lost)
 
 
 @dataclass(slots=True)
@@ -107,12 +109,20 @@ class _Sum:
 class Meter:
     """Adds up usage by model; any thread may add and read."""
 
-    def __init__(self, book: PriceBook | None = None) -> None:
-        """Start at nothing, with the prices in force or with others."""
+    def __init__(
+        self, book: PriceBook | None = None, seen: set[tuple[str, int]] | None = None
+    ) -> None:
+        """Start at nothing, with the prices in force or with others.
+
+        Args:
+            book: the prices; default the ones in force.
+            seen: the results of batches that were counted; meters that share it count each once together.
+        """
         self._book = book
         self._waiting: deque[tuple[Usage, int]] = deque()
         self._sums: dict[str, _Sum] = {}
-        self._seen: set[tuple[str, int]] = set()
+        self._seen = set() if seen is None else seen
+        self._lost = 0
         # Reentrant: the garbage collector may end an exchange, and so add it, while one is read.
         self._lock = threading.RLock()
 
@@ -135,14 +145,20 @@ class Meter:
 
     def add_rows(self, rows: Iterable[tuple[Usage, int]]) -> None:
         """Add rows of usage with the instants of their calls; those that are not billed are left out."""
-        self._waiting.extend(row for row in rows if row[0].billed)
+        self._waiting.extend(row for row in rows if row[0].billed and self._is_new(row[0]))
         if len(self._waiting) > WAITING:
             self._settle()
 
     def total(self) -> Spent:
         """Return everything together, and by model."""
         by_model = self.by_model()
-        return dataclasses.replace(sum(by_model.values(), Spent()), by_model=by_model)
+        whole = sum(by_model.values(), Spent())
+        return dataclasses.replace(whole, by_model=by_model, lost=self._lost)
+
+    def lose(self, records: int = 1) -> None:
+        """Say that records were not written: from now on what was spent is a lower bound."""
+        with self._lock:
+            self._lost += records
 
     def add_facts(self, facts: Iterable[UsageRow]) -> None:
         """Add usage as it was recorded: live, or from the store when a session is resumed."""
@@ -162,19 +178,17 @@ class Meter:
     def _settle(self) -> None:
         with self._lock:
             while self._waiting:
-                usage, at_ns = self._waiting.popleft()
-                if self._is_new(usage):
-                    self._price(usage, at_ns)
+                self._price(*self._waiting.popleft())
 
     def _is_new(self, usage: Usage) -> bool:
         """Return whether a result of the batch API was not counted before."""
         if usage.batch_result_id is None:
             return True
         key = (usage.batch_result_id, usage.iteration)
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        return True
+        with self._lock:
+            before = len(self._seen)
+            self._seen.add(key)
+            return len(self._seen) > before
 
     def _price(self, usage: Usage, at_ns: int) -> None:
         """Price a row as `cost_of` does, without telling how."""

@@ -86,6 +86,7 @@ class Recorder:
         self.home = home
         self._key = home.key()
         self._meters: dict[str, Meter] = {}
+        self._seen_results: set[tuple[str, int]] = set()
         self._begin()
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forked)
@@ -153,7 +154,11 @@ class Recorder:
 
     def meter(self, session_id: str) -> Meter:
         """Return what adds up a session's costs while it is recorded."""
-        return self._meters.setdefault(session_id, Meter())
+        if session_id not in self._meters:
+            meter = self._meters.setdefault(session_id, Meter(seen=self._seen_results))
+            if lost := self._lost.get(session_id, 0):
+                meter.lose(lost)
+        return self._meters[session_id]
 
     def statistics(self) -> RecorderStatistics:
         """Return the counts so far."""
@@ -226,7 +231,7 @@ class Recorder:
         exchange = decoded(exchange)
         session_id = exchange.place.session_id
         if exchange.lost_bytes:
-            self._lost[session_id] = self._lost.get(session_id, 0) + 1
+            self._lose(session_id)
         bodies = self._bodies.setdefault(session_id, Bodies())
         head = canonical(request_head(exchange)).encode("utf-8", "surrogatepass")
         body = bodies.add(exchange.question.body, exchange.secrets, head)
@@ -322,8 +327,14 @@ class Recorder:
 
     def _drop(self, session_id: str, error: BaseException | None = None) -> None:
         self._dropped += 1
-        self._lost[session_id] = self._lost.get(session_id, 0) + 1
+        self._lose(session_id)
         self._warn(error)
+
+    def _lose(self, session_id: str) -> None:
+        """Remember that something of a session is not in the journal, nor in what it is known to have spent."""
+        self._lost[session_id] = self._lost.get(session_id, 0) + 1
+        if meter := self._meters.get(session_id):
+            meter.lose()
 
     def _warn(self, error: BaseException | None) -> None:
         with contextlib.suppress(Exception):  # even the text of an error may fail

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import dataclasses
 import functools
 import inspect
 import sys
@@ -140,13 +141,18 @@ class Session:
         replay.
 
         Every try of a call counts, sub-agents' too. It waits for what has just ended to be counted, a
-        moment at most; the first reading loads the prices, which takes half a second.
+        moment at most, and where that was too short it is a lower bound; the first reading loads the prices,
+        which takes half a second.
         """
         if self._meter is None:
             return None
-        if _recorder is not None:
-            _recorder.flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
-        return self._meter.total()
+        in_time = _recorder is None or _recorder.flush(
+            LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS
+        )
+        spent = self._meter.total()
+        if in_time or _recorder is None:
+            return spent
+        return dataclasses.replace(spent, lost=spent.lost + _recorder.statistics().waiting)
 
     def fail(self, reason: str | BaseException) -> None:
         """Say that this session failed, and why: a word or a label, or an exception, of which the class

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from anthropic import Anthropic, APIError, AsyncAnthropic
 import agentobs
 from agentobs.ledger import Spent
 from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.session import start_recorder
 from tests.provider_script import cut, script, streamed, text
+from tests.store.making import usage_row
 
 ASK: dict[str, Any] = {
     "model": "claude-sonnet-5",
@@ -144,3 +147,46 @@ def test_what_is_not_recorded_has_no_cost(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         assert session.cost() is None
     agentobs.stop_recorder()
+
+
+def test_what_was_dropped_makes_a_lower_bound(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that the recorder could not take is in no sum, so no sum of its session is exact."""
+    answers = script(*[streamed(text("ok"))] * 2)
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        with agentobs.session("dropped") as session:
+            ask(client)
+            assert spent(session).status == "exact"
+            with monkeypatch.context() as full, pytest.warns(RuntimeWarning, match="not written"):
+                full.setattr("agentobs.recording.recorder.QUEUE_BYTES", 0)
+                ask(client)
+            assert (spent(session).usd, spent(session).status) == (ONE, "lower_bound")
+            assert spent(session).lost == 1
+
+
+def test_a_reading_that_came_too_early_is_a_lower_bound(home: Path) -> None:
+    """What the recorder has not counted yet is missing from the sum, which says so."""
+    with agentobs.session("early") as session:
+        recorder = start_recorder()
+        assert recorder is not None
+        meter = recorder.meter(session.session_id)
+        recorder.flush()
+        with meter._lock:  # the recorder's thread waits for it when 65 rows are to be priced
+            rows = [usage_row(n, session_id=session.session_id) for n in range(70)]
+            for row in rows:
+                recorder(row)
+            assert spent(session).status == "lower_bound"
+        recorder.flush()
+        assert (spent(session).status, spent(session).calls) == ("exact", 70)
+
+
+def test_two_sessions_that_fetch_one_result(home: Path) -> None:
+    """The result of a batch counts in the session that fetched it first, live as in the store."""
+    recorder = start_recorder()
+    assert recorder is not None
+    usage = usage_row(1, batch_result_id="msgbatch_1/a")
+    with agentobs.session("one") as one, agentobs.session("two") as two:  # read in the other order
+        for session in (one, two):
+            recorder(dataclasses.replace(usage, session_id=session.session_id))
+            recorder.flush()
+        assert [spent(session).calls for session in (two, one)] == [0, 1]
