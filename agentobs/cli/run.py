@@ -112,7 +112,7 @@ def run(
     options = options_of(
         model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, most=most
     )
-    _tell_useless(options.permissions)
+    _tell_useless(options.permissions, load_tools(tools) if tools else [])
     start_recorder(str(open_home(home_option(context)).path))
     decorated = session(name)(answer)
     failed = asyncio.run(
@@ -140,7 +140,7 @@ def _settings(named: str) -> Any:
     return from_settings(Path(file), source or "user")  # type: ignore[arg-type]  # it is one of SOURCES
 
 
-def _tell_useless(permissions: Any) -> None:
+def _tell_useless(permissions: Any, tools: list[Any]) -> None:
     """Tell of rules that do nothing, before anybody relies on them."""
     for rule in permissions.stripped:
         told = (
@@ -149,6 +149,9 @@ def _tell_useless(permissions: Any) -> None:
         click.echo(f"note: {_shown(told)}", err=True)
     for shadowed in permissions.shadowed():
         click.echo(f"note: {_shown(shadowed.sentence)}", err=True)
+    names = [name for tool in tools for name in (tool.name, *tool.aliases)]
+    for sentence in permissions.unknown(names):
+        click.echo(f"note: {_shown(sentence)}", err=True)
 
 
 async def answer(
@@ -247,13 +250,26 @@ def ask_on_terminal(consent: Any) -> Any:
 
     about = json.dumps(consent.about, ensure_ascii=False, default=str)
     click.echo(f"\n{_shown(consent.reason)}\n{printable(about)}", err=True)
-    told = click.prompt(
-        "Run it? (y)es, (s)ession, (n)o and why", default="n", err=True, show_default=False
-    )
-    word, _, reason = str(told).strip().partition(" ")
+    click.echo("Run it? (y)es, (s)ession, (n)o and why: ", nl=False, err=True)
+    word, _, reason = _line().strip().partition(" ")
     if word.lower() in ("y", "yes", "s", "session"):
         return Reply(True, "session" if word.lower().startswith("s") else "once")
     return Reply(False, reason=reason)
+
+
+def _line() -> str:
+    """Return a line from the terminal.
+
+    It is read without Python's buffer: nobody may answer, and a thread that waits inside the buffer would
+    bring the interpreter down at its end.
+    """
+    data = b""
+    while not data.endswith(b"\n"):
+        more = os.read(sys.stdin.fileno(), 4096)
+        if not more:
+            break
+        data += more
+    return data.decode("utf-8", "replace")
 
 
 def _stop(abort: Any, loop: asyncio.AbstractEventLoop) -> None:

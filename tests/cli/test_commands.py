@@ -286,7 +286,7 @@ def test_run_records_a_session_that_replays(
         agentobs.stop_recorder()
         arguments = ["run", "How is it?", "--tools", "mytools", "--max-usd", "0.50"]
         Path("rules.json").write_text(
-            '{"deny": ["weather(secret*)"], "allow": ["weather(secretary)"]}'
+            '{"deny": ["weather(secret*)", "wether(x)"], "allow": ["weather(secretary)"]}'
         )
         allowed = [
             "--allow",
@@ -300,6 +300,8 @@ def test_run_records_a_session_that_replays(
         assert agentobs.stop_recorder()
     assert (ended.code, ended.out, "denied:" in ended.err) == (0, "Looking.Oslo is wet.\n", False)
     assert "note: The project rule to allow weather(secretary) never matters" in ended.err
+    told = "note: The project rule to deny wether(x) does nothing: there is no tool wether."
+    assert f"{told} Did you mean weather?\n" in ended.err
     assert last_session(tmp_path / "home").name == "run"
     assert shell("freeze", "run", home=tmp_path / "home").code == 0
     matched = shell("replay", "fixtures/run")

@@ -29,6 +29,7 @@ from agentobs.agent.permissions.globs import (
     path_or_parent_fits,
 )
 from agentobs.agent.permissions.hosts import Match, host_fits, host_may_fit, readings, url_fits
+from agentobs.agent.permissions.permissions import speaks_of
 from agentobs.agent.permissions.rules import WHOLE, Call, Rule, exact, exact_subject
 from agentobs.agent.permissions.shell import Reading, read_command
 
@@ -66,14 +67,8 @@ class Sight:
 
 
 def names(rule: Rule, call: Call) -> bool:
-    """Return whether a rule is about the call's tool, under its name or an older one.
-
-    To allow, a rule must write the name as it is. A rule that forbids holds in other capitals, too.
-    """
-    tools = (call.tool, *call.aliases)
-    if rule.behaviour == "allow":
-        return any(fits(rule.tool, name) for name in tools)
-    return any(fits(rule.tool.lower(), name.lower()) for name in tools)
+    """Return whether a rule is about the call's tool, under its name or an older one."""
+    return any(speaks_of(rule, name) for name in (call.tool, *call.aliases))
 
 
 def forbids(rule: Rule, sight: Sight) -> Match:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agentobs.agent.permissions.globs import HOLE, fits, path_covers
@@ -107,6 +108,18 @@ class Permissions:
                 found.append(Shadowed(rule, by, _sentence(rule, by)))
         return found
 
+    def unknown(self, tools: Collection[str]) -> list[str]:
+        """Return a sentence for each rule that is about no tool: a deny rule with a slip in it forbids nothing.
+
+        Args:
+            tools: the names of the tools that there are, older ones included.
+        """
+        return [
+            _about_nothing(rule, tools)
+            for rule in order(list(dict.fromkeys(self.rules)))
+            if not any(speaks_of(rule, name) for name in tools)
+        ]
+
     def _hides(self, other: Rule, rule: Rule, before: Sequence[Rule]) -> bool:
         """Return whether a rule leaves nothing for another one: a stricter rule, or one that says the same.
 
@@ -131,6 +144,16 @@ class Permissions:
         return _pattern_covers(wide.pattern, narrow.pattern, narrow.tool in self.shell_tools)
 
 
+def speaks_of(rule: Rule, name: str) -> bool:
+    """Return whether a rule is about the tool of a name.
+
+    To allow, a rule must write the name as it is. A rule that forbids holds in other capitals, too.
+    """
+    if rule.behaviour == "allow":
+        return fits(rule.tool, name)
+    return fits(rule.tool.lower(), name.lower())
+
+
 def is_stripped(rule: Rule, mode: Mode) -> bool:
     """Return whether an allow rule, taken as one about a shell, does not hold in a mode."""
     return rule.behaviour == "allow" and mode in PERMISSIVE and is_wide(rule.pattern)
@@ -152,4 +175,14 @@ def _sentence(rule: Rule, by: Rule) -> str:
     return (
         f"The {rule.source} rule to {rule.behaviour} {rule} never matters: "
         f"the {by.source} rule to {by.behaviour} {by} {why}."
+    )
+
+
+def _about_nothing(rule: Rule, tools: Collection[str]) -> str:
+    alike = {name.lower(): name for name in sorted(tools)}
+    close = difflib.get_close_matches(rule.tool.lower(), alike, n=1)
+    meant = f" Did you mean {alike[close[0]]}?" if close else ""
+    return (
+        f"The {rule.source.replace('_', ' ')} rule to {rule.behaviour} {rule} does nothing: "
+        f"there is no tool {rule.tool}.{meant}"
     )

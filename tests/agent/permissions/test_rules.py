@@ -235,3 +235,18 @@ def test_of_two_equal_rules_one_is_shadowed() -> None:
     (found,) = Permissions(rules=user + policy + user).shadowed()
     assert ((found.rule,), (found.by,)) == (user, policy)
     assert "says the same" in found.sentence
+
+
+def test_a_rule_about_no_tool_is_told() -> None:
+    """A misspelt name forbids nothing, so a sentence names the rule, its source and what was meant."""
+    permissions = permitted(
+        allow=("Shell(git *)", "shell(ls)", "mcp__x__*"),
+        deny=("shel(rm *)", "SHELL(rm *)", "old_name", "sh*", "*"),
+    )
+    assert permissions.unknown(["shell", "edit_file", "old_name"]) == [
+        "The user rule to allow Shell(git *) does nothing: there is no tool Shell. Did you mean shell?",
+        "The user rule to allow mcp__x__* does nothing: there is no tool mcp__x__*.",
+        "The user rule to deny shel(rm *) does nothing: there is no tool shel. Did you mean shell?",
+    ]
+    assert permitted().unknown([]) == []
+    assert len(permitted(deny=("*",)).unknown([])) == 1
