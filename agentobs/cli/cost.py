@@ -55,10 +55,11 @@ def _range(command: Any) -> Any:
 )
 @click.option(
     "--by",
-    type=click.Choice(["model", "session", "day", "agent", "source"]),
+    type=click.Choice(["model", "session", "day", "agent", "source", "model,day"]),
     default="model",
     show_default=True,
 )
+@click.option("--session", metavar="SESSION", help="Only this session: id, an end of it, or name.")
 @_range
 @click.option(
     "--detail", is_flag=True, help="Each class of tokens with its money, cache writes apart."
@@ -73,6 +74,7 @@ def _range(command: Any) -> Any:
 def cost(
     context: click.Context,
     by: str,
+    session: str | None,
     since: int | None,
     until: int | None,
     detail: bool,
@@ -81,13 +83,20 @@ def cost(
 ) -> None:
     """Show money and tokens in four classes, and how sure the money is. Days and times are UTC."""
     if context.invoked_subcommand:
+        _refuse_options_before(context)
         return
+    _check_range(since, until)
     if figure and by not in _FIGURES:
         raise UsageError(f"--figure goes with --by {', '.join(_FIGURES)}", where=f"--by {by}")
     with open_store(context) as connection:
-        rows = rows_of(connection, f"cost_by_{by}", since_ns=since, until_ns=until)
+        chosen = {
+            "session_id": session_of(context, connection, session) if session else None,
+            "since_ns": since,
+            "until_ns": until,
+        }
+        rows = rows_of(connection, f"cost_by_{by.replace(',', '_and_')}", **chosen)
         has_unknown = any(row["unpriced_calls"] for row in as_dicts(rows))
-        unknown = _unknown(connection, since, until) if has_unknown else ""
+        unknown = _unknown(connection, chosen) if has_unknown else ""
     keys = _KEYS[by]
     print_rows(rows, (*keys, *(_PARTS if detail else _COST)), form)
     if unknown:
@@ -138,7 +147,12 @@ def reconcile(
 @click.option(
     "--prices",
     type=click.Path(path_type=Path),
-    help="A file of prices that go before the known ones (see docs/money.md).",
+    help="A file of prices that go before the known ones and the home's own (see docs/prices.md).",
+)
+@click.option(
+    "--price-version",
+    metavar="VERSION",
+    help="The prices of this version, one of those that the store has looked up.",
 )
 @click.option("--model", metavar="MODEL", help="All calls at the prices of this model.")
 @click.option(
@@ -155,30 +169,42 @@ def reprice(
     since: int | None,
     until: int | None,
     prices: Path | None,
+    price_version: str | None,
     form: Form,
     **changes: Any,
 ) -> None:
     """Show what is stored, what it would have cost, and the difference. Nothing that is stored changes."""
-    from agentobs.ledger import Context, PriceBook, book_of
+    from agentobs.ledger import Context, book_of
     from agentobs.recording.home import existing_home
-    from agentobs.store.repricing import WhatIf, assumptions
+    from agentobs.store.repricing import OnTop, WhatIf, assumptions
     from agentobs.store.repricing import reprice as price_again
 
+    _check_range(since, until)
     home = existing_home(home_option(context))
-    book = PriceBook(_read(prices), str(prices)) if prices else book_of(home.path)
+    book = book_of(home.path)
+    if prices:
+        book = OnTop(book, _read(prices), str(prices))
     book.overlays()
-    if changes["model"] and book.resolve(Context(changes["model"]))[0].rates is None:
+    model = changes["model"]
+    if model is not None and all(unit.rates is None for unit in book.resolve(Context(model))):
         raise UsageError(
             "no price is known for that model",
-            where=f"--model {changes['model'][:80]}",
+            where=f"--model {model[:80]}",
             todo="Name another, or give it a price with --prices FILE",
+        )
+    if price_version is not None and (prices or model or changes["batch"] or changes["fast"]):
+        raise UsageError(
+            "a version of the store has prices for what was called only",
+            where="--price-version",
+            todo="Leave --prices, --model, --batch and --fast out",
         )
     with open_store(context) as connection:
         session_id = session_of(context, connection, session) if session else None
-        what_if = WhatIf(session_id, since, until, **changes)
+        what_if = WhatIf(session_id, since, until, **changes, price_version=price_version)
         found = price_again(connection, what_if, book)
     if form == "table":
-        _tell_repriced(found, [*assumptions(what_if), f"prices of version {book.version}"])
+        version = price_version or book.version
+        _tell_repriced(found, [*assumptions(what_if), f"prices of version {version}"])
     else:
         print_rows(_table(found), (), form)
         for said in assumptions(what_if):
@@ -204,6 +230,7 @@ def cache(
     form: Form,
 ) -> None:
     """Show all sessions, the dearest first; with SESSION also each miss of it."""
+    _check_range(since, until)
     with open_store(context) as connection:
         session_id = session_of(context, connection, session) if session else None
         chosen = {"session_id": session_id, "limit": limit}
@@ -224,6 +251,7 @@ _KEYS = {
     "day": ("day",),
     "agent": ("session_id", "name", "lane"),
     "source": ("source",),
+    "model,day": ("model", "day"),
 }
 _FIGURES = ("model", "day", "agent")
 _CLASSES = ("calls", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
@@ -250,9 +278,26 @@ _REPRICED = (
 """The columns that each command shows, of those that its query gives."""
 
 
-def _unknown(connection: DuckDBPyConnection, since: int | None, until: int | None) -> str:
+def _check_range(since: int | None, until: int | None) -> None:
+    if since is not None and until is not None and since > until:
+        raise UsageError("--since is after --until", where="--since", todo="Exchange the two")
+
+
+def _refuse_options_before(context: click.Context) -> None:
+    """Refuse options of `cost` that stand before a command of it, which would not heed them."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(
+                f"an option of cost stands before {context.invoked_subcommand}, which does not heed it there",
+                where=f"--{context.params[name] if name == 'form' else name}",
+                todo=f"agentobs cost {context.invoked_subcommand} --help tells which it takes",
+            )
+
+
+def _unknown(connection: DuckDBPyConnection, chosen: dict[str, Any]) -> str:
     """Return the models without a price, with their calls."""
-    _, rows = rows_of(connection, "unpriced_models", since_ns=since, until_ns=until)
+    _, rows = rows_of(connection, "unpriced_models", **chosen)
     return ", ".join(
         f"{model or 'a model without a name'} ({calls:,} {'call' if calls == 1 else 'calls'})"
         for model, calls in rows

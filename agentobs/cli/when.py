@@ -11,6 +11,8 @@ import click
 from agentobs import world
 
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LAST = 2**63 - 1
+"""The last instant that the store has room for, in the year 2262; what is later means that."""
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 
 
@@ -25,7 +27,7 @@ class When(click.ParamType[int]):
             return value
         text = str(value).strip()
         if ago := _AGO.fullmatch(text):
-            return world.now() - int(ago[1]) * _SECONDS[ago[2]] * 1_000_000_000
+            return max(world.now() - int(ago[1]) * _SECONDS[ago[2]] * 1_000_000_000, 0)
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
@@ -37,7 +39,8 @@ class When(click.ParamType[int]):
             )
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         since = at - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds) * 1000
+        ns = (since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds) * 1000
+        return min(max(ns, 0), _LAST)
 
 
 WHEN = When()

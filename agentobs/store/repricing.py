@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import duckdb
 
-from agentobs.ledger import Context, PriceBook, UnitPrices, canonical_model
+from agentobs.errors import UsageError
+from agentobs.ledger import FOREVER, Context, PriceBook, UnitPrices, canonical_model
+
+if TYPE_CHECKING:
+    from agentobs.ledger.overlay import Overlay
 
 Lifetime = Literal["5m", "1h"]
 
@@ -35,6 +39,26 @@ class WhatIf:
     """All calls at the prices of the batch API."""
     fast: bool = False
     """All calls at the prices of fast mode."""
+    price_version: str | None = None
+    """All calls at prices of this version, one of those that the store has looked up, in place of the book."""
+
+
+class OnTop(PriceBook):
+    """The prices of a book, with a file of prices that goes before all of them."""
+
+    def __init__(self, base: PriceBook, own: bytes, where: str) -> None:
+        """Take the book and the text of the file."""
+        super().__init__(own, where)
+        self._base = base
+        self.version = f"{base.version}+{self.version.rpartition('+')[2]}"
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        """Return the files of the book and the one on top.
+
+        Raises:
+            UsageError: one of them does not fit the format.
+        """
+        return (*self._base.overlays(), super().overlays()[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +92,22 @@ def reprice(
     Args:
         connection: from `connect`; a table of its own for a moment is all that it gets.
         what_if: which calls, and what is different.
-        book: the prices to ask.
+        book: the prices to ask, unless the what-if names a version of the store.
+
+    Raises:
+        UsageError: the store has no prices of that version.
     """
-    chosen = {
+    chosen: dict[str, object] = {
         "session_id": what_if.session_id,
         "since_ns": what_if.since_ns,
         "until_ns": what_if.until_ns,
     }
-    used = connection.execute(f"SELECT DISTINCT {_KEYS} FROM costs {_WHERE}", chosen).fetchall()
-    contexts = [Context(*row) for row in used if row[0] is not None]
     connection.execute(_TABLE)
     try:
-        rows = [
-            [*_key(context), *_prices(unit)]
-            for context in contexts
-            for unit in book.resolve(_changed(context, what_if))
-        ]
-        if rows:
-            marks = ", ".join("?" * len(rows[0]))
-            connection.executemany(f"INSERT INTO what_if_prices VALUES ({marks})", rows)
+        if what_if.price_version is None:
+            _fill_from_book(connection, what_if, book, chosen)
+        else:
+            _fill_from_store(connection, what_if.price_version)
         asked = {
             **chosen,
             "lifetime": what_if.cache_lifetime,
@@ -118,6 +139,36 @@ def assumptions(what_if: WhatIf) -> list[str]:
     if what_if.fast:
         said.append("every call in fast mode, whether or not its model offers that")
     return said
+
+
+def _fill_from_book(
+    connection: duckdb.DuckDBPyConnection,
+    what_if: WhatIf,
+    book: PriceBook,
+    chosen: dict[str, object],
+) -> None:
+    used = connection.execute(f"SELECT DISTINCT {_KEYS} FROM costs {_WHERE}", chosen).fetchall()
+    contexts = [Context(*row) for row in used if row[0] is not None]
+    rows = [
+        [*_key(context), *_prices(unit)]
+        for context in contexts
+        for unit in book.resolve(_changed(context, what_if))
+    ]
+    if rows:
+        marks = ", ".join("?" * len(rows[0]))
+        connection.executemany(f"INSERT INTO what_if_prices VALUES ({marks})", rows)
+
+
+def _fill_from_store(connection: duckdb.DuckDBPyConnection, version: str) -> None:
+    found = connection.execute("SELECT DISTINCT price_version FROM prices ORDER BY 1").fetchall()
+    if (version,) not in found:
+        known = ", ".join(str(row[0]) for row in found)
+        raise UsageError(
+            "the store has no prices of that version",
+            where=f"--price-version {version[:80]}",
+            todo=f"It has {known}" if known else "It has none yet",
+        )
+    connection.execute(_FROM_STORE, {"version": version, "forever": FOREVER})
 
 
 def _changed(context: Context, what_if: WhatIf) -> Context:
@@ -158,6 +209,26 @@ _TABLE = """
         cache_write_5m DECIMAL(18, 6), cache_write_1h DECIMAL(18, 6), web_search DECIMAL(18, 6),
         certainty VARCHAR
     )
+"""
+_FROM_STORE = f"""
+    INSERT INTO what_if_prices
+    SELECT
+        {_KEYS},
+        -- Where another version took over is no change of the price: the first and the last go on.
+        CASE WHEN valid_from_ns = min(valid_from_ns) OVER of_context THEN 0 ELSE valid_from_ns END,
+        CASE WHEN valid_to_ns = max(valid_to_ns) OVER of_context THEN $forever ELSE valid_to_ns END,
+        prompt_tokens_from,
+        prompt_tokens_to,
+        input_usd_per_million,
+        output_usd_per_million,
+        cache_read_usd_per_million,
+        cache_write_5m_usd_per_million,
+        cache_write_1h_usd_per_million,
+        web_search_usd_per_thousand,
+        certainty
+    FROM prices
+    WHERE price_version = $version
+    WINDOW of_context AS (PARTITION BY {_KEYS})
 """
 _REPRICED = f"""
     WITH calls AS (

@@ -106,9 +106,9 @@ def test_cost_by_model(shell: Shell) -> None:
     assert "no price is known for nobody (1 call): sums leave their calls out" in told.err
 
 
-@pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source"])
+@pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
 def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
-    """Model, session, day, agent and source divide the same money, as a table, as JSON and as CSV."""
+    """Model, session, day, agent, source, and model with day divide the same money, in each form."""
     rows = shell("cost", "--by", by, "--json").rows
     assert sum(row["calls"] for row in rows) == 5
     known = [Decimal(row["cost_usd"]) for row in rows if row["cost_usd"] is not None]
@@ -118,6 +118,55 @@ def test_every_way_to_group_has_the_same_total(shell: Shell, by: str) -> None:
     listed = list(csv.DictReader(io.StringIO(shell("cost", "--by", by, "--csv").out)))
     assert [row["cost_usd"] for row in listed] == [row["cost_usd"] or "" for row in rows]
     assert len(lines(shell("cost", "--by", by, "--detail").out)) == len(rows) + 1
+
+
+@pytest.mark.parametrize("by", ["model", "session", "day", "agent", "source", "model,day"])
+def test_cost_of_one_session(shell: Shell, by: str) -> None:
+    """`--session` takes its name or id and leaves all others out, those without a price included."""
+    rows = shell("cost", "--by", by, "--session", "refund-loop", "--json")
+    assert sum(row["calls"] for row in rows.rows) == 2
+    assert sum(Decimal(row["cost_usd"]) for row in rows.rows) == Decimal("0.00314")
+    assert "no price is known for nobody (" not in rows.err
+    assert "no session" in shell("cost", "--by", by, "--session", "nobody").err
+
+
+def test_times_beyond_what_can_be_stored(shell: Shell) -> None:
+    """Times long past or far ahead mean all of time on that side; exchanged ones are refused."""
+    for option, value in (
+        ("--since", "999999w"),
+        ("--since", "0001-01-01"),
+        ("--since", "1900-01-01"),
+        ("--until", "9999-12-31"),
+        ("--until", "2300-01-01"),
+    ):
+        assert sum(row["calls"] for row in shell("cost", option, value, "--json").rows) == 5
+        assert shell("reprice", option, value, "--json").code == 0
+        assert shell("cache", option, value, "--json").code == 0
+    for option, value in (("--until", "999999w"), ("--since", "9999-12-31")):
+        assert shell("cost", option, value, "--json").rows == []
+    for command in ("cost", "reprice", "cache"):
+        refused = shell(command, "--since", "2026-12-01", "--until", "2026-01-01")
+        assert (refused.code, refused.out) == (1, "")
+        assert "--since is after --until" in refused.err
+
+
+def test_money_is_printed_plainly(shell: Shell) -> None:
+    """Machines get digits without exponents, and several values in a cell with commas between."""
+    for form in ("--json", "--csv"):
+        for by in ("model", "session", "day", "model,day"):
+            assert not re.search(r"\dE[-+]\d", shell("cost", "--by", by, form).out)
+    listed = csv.DictReader(io.StringIO(shell("cost", "--csv").out))
+    assert {row["models"] for row in listed} == {MODEL, "claude-opus-5-5-20260901", "nobody"}
+
+
+def test_options_before_a_command_of_cost(shell: Shell, report: Callable[..., Path]) -> None:
+    """An option that `reconcile` would not heed where it stands is refused."""
+    file = report(page(*used()))
+    for options in (("--since", "7d"), ("--json",), ("--by", "day")):
+        refused = shell("cost", *options, "reconcile", file)
+        assert (refused.code, refused.out) == (1, "")
+        assert "stands before reconcile" in refused.err
+        assert options[0] in refused.err
 
 
 def test_cost_of_a_range(shell: Shell) -> None:
@@ -194,6 +243,52 @@ def test_reprice_with_a_file_of_prices(shell: Shell, tmp_path: Path) -> None:
     assert str(file) in refused.err
     assert shell("reprice", "--prices", tmp_path / "none.toml").code == 1
     assert "no price is known for that model" in shell("reprice", "--model", "x" * 10_000).err
+
+
+def test_reprice_with_prices_that_begin(shell: Shell, tmp_path: Path) -> None:
+    """A model whose price has a first day is known; an empty name of a model is not."""
+    file = tmp_path / "prices.toml"
+    file.write_text(PRICES.replace('["nobody"]', '["new-one"]\nsince = 2026-09-01'))
+    told = shell("reprice", "--model", "new-one", "--prices", file, "--json")
+    assert told.code == 0
+    assert Decimal(told.rows[-1]["what_if_usd"]) > 0
+    assert "no price is known for that model" in shell("reprice", "--model", "").err
+
+
+def test_reprice_with_a_file_on_top_of_the_homes_own(tmp_path: Path, shell: Shell) -> None:
+    """A file of prices goes before the home's own prices, which stay for all other models."""
+    own = a_home(tmp_path)
+    (own.path / "prices.toml").write_text(PRICES)
+    write_facts(own, [usage_row(1, model="nobody"), usage_row(2, model="other")])
+    file = tmp_path / "more.toml"
+    file.write_text(PRICES.replace('"nobody"', '"other"'))
+    rows = {r["model"]: r for r in shell("reprice", "--prices", file, "--json", at=own.path).rows}
+    assert rows["nobody"]["what_if_usd"] == rows["nobody"]["stored_usd"] is not None
+    assert rows["other"]["what_if_usd"] == rows["nobody"]["what_if_usd"]
+    file.write_text(PRICES.replace("input = 1", "input = 2"))
+    rows = {r["model"]: r for r in shell("reprice", "--prices", file, "--json", at=own.path).rows}
+    assert Decimal(rows["nobody"]["difference_usd"]) == Decimal("0.0001")
+
+
+def test_reprice_with_a_version_of_the_store(tmp_path: Path, shell: Shell) -> None:
+    """Prices that the store looked up before can be asked again; others are refused, with those that it has."""
+    own = a_home(tmp_path)
+    write_facts(own, [usage_row(1, model="nobody"), usage_row(2)])
+    assert shell("ingest", at=own.path).code == 0
+    first = shell("reprice", "--price-version", "x", at=own.path).err
+    [listed] = re.findall(r"It has (\S+)\.$", first.strip())
+    (own.path / "prices.toml").write_text(PRICES.replace('"nobody"', f'"nobody", "{MODEL}"'))
+    write_facts(own, [usage_row(3, at_ns=T0 + DAY, session_id=session_id(2))])
+    assert shell("ingest", at=own.path).code == 0
+    rows = {
+        r["model"]: r
+        for r in shell("reprice", "--price-version", listed, "--json", at=own.path).rows
+    }
+    assert rows[MODEL]["what_if_usd"] == "0.001290000000"  # two of 645 micro-dollars
+    assert rows[MODEL]["difference_usd"] != "0.000000000000"
+    refused = shell("reprice", "--price-version", listed, "--batch", at=own.path)
+    assert (refused.code, refused.out) == (1, "")
+    assert "Leave --prices, --model, --batch and --fast out" in refused.err
 
 
 def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:

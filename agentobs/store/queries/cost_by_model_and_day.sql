@@ -1,6 +1,8 @@
 -- What did each model cost on each day?
 --
--- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. Days are those of UTC.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
+-- then, or NULL.
+-- Days are those of UTC.
 --
 -- Tokens of the same price are added up before they are multiplied with it: the same money, to the last digit,
 -- in a fraction of the time.
@@ -24,18 +26,20 @@ WITH summed AS (
         sum(web_search_requests) AS web_search_requests
     FROM costs
     WHERE
-        ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+        ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
         AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
     GROUP BY ALL
 ), priced AS (
     SELECT
         *,
-        (input_tokens * input_usd_each)::DECIMAL(38, 12)
-            + (output_tokens * output_usd_each)::DECIMAL(38, 12)
-            + (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
-            + (cache_write_5m_tokens * cache_write_5m_usd_each)::DECIMAL(38, 12)
-            + (cache_write_1h_tokens * cache_write_1h_usd_each)::DECIMAL(38, 12)
-            + (web_search_requests * web_search_usd_each)::DECIMAL(38, 12) AS cost_usd
+        (input_tokens * input_usd_each)::DECIMAL(38, 12) AS input_usd,
+        (output_tokens * output_usd_each)::DECIMAL(38, 12) AS output_usd,
+        (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12) AS cache_read_usd,
+        (cache_write_5m_tokens * cache_write_5m_usd_each)::DECIMAL(38, 12) AS cache_write_5m_usd,
+        (cache_write_1h_tokens * cache_write_1h_usd_each)::DECIMAL(38, 12) AS cache_write_1h_usd,
+        (web_search_requests * web_search_usd_each)::DECIMAL(38, 12) AS server_tools_usd,
+        input_usd + output_usd + cache_read_usd + cache_write_5m_usd + cache_write_1h_usd + server_tools_usd AS cost_usd
     FROM summed
 )
 SELECT
@@ -54,7 +58,18 @@ SELECT
         ELSE 'exact'
     END AS cost_status,
     coalesce(sum(calls) FILTER (WHERE cost_status <> 'exact'), 0)::BIGINT AS not_exact_calls,
-    coalesce(sum(calls) FILTER (WHERE cost_usd IS NULL), 0)::BIGINT AS unpriced_calls
+    coalesce(sum(calls) FILTER (WHERE cost_usd IS NULL), 0)::BIGINT AS unpriced_calls,
+    coalesce(sum(calls) FILTER (WHERE cost_status = 'exact'), 0)::BIGINT AS exact_calls,
+    coalesce(sum(calls) FILTER (WHERE cost_status = 'lower_bound'), 0)::BIGINT AS lower_bound_calls,
+    coalesce(sum(calls) FILTER (WHERE cost_status = 'estimated'), 0)::BIGINT AS estimated_calls,
+    sum(cache_write_5m_tokens) AS cache_write_5m_tokens,
+    sum(cache_write_1h_tokens) AS cache_write_1h_tokens,
+    sum(input_usd) AS input_usd,
+    sum(output_usd) AS output_usd,
+    sum(cache_read_usd) AS cache_read_usd,
+    sum(cache_write_5m_usd) AS cache_write_5m_usd,
+    sum(cache_write_1h_usd) AS cache_write_1h_usd,
+    sum(server_tools_usd) AS server_tools_usd
 FROM priced
 GROUP BY canonical_model, day
 ORDER BY day DESC, cost_usd DESC NULLS LAST, model;

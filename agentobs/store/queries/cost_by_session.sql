@@ -1,7 +1,7 @@
 -- What did each session cost, its sub-agents included, dearest first?
 --
--- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many
--- sessions, or NULL for all.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or later, and before
+-- then, or NULL. $limit: at most so many sessions, or NULL for all.
 WITH spent AS (
     SELECT
         session_id,
@@ -31,7 +31,8 @@ WITH spent AS (
         sum(server_tools_usd) AS server_tools_usd
     FROM costs
     WHERE
-        ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+        ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
         AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
     GROUP BY session_id
 ), named AS (
