@@ -111,6 +111,11 @@ class PriceBook:
         self.version = "+".join((version("genai-prices"), *digests))
         """The version of genai-prices, the digest of our overlay, and that of the user's file."""
 
+    @property
+    def has_own(self) -> bool:
+        """Whether there is a file of the user's, which may not fit the format."""
+        return self._own is not None
+
     def overlays(self) -> tuple[Overlay, ...]:
         """Return the files of prices beside genai-prices, each going before the one before it.
 
@@ -185,7 +190,7 @@ def in_force() -> PriceBook:
     """Return the prices of this process; where the user's file is no good that is said once, and it is left out."""
     try:
         book = book_of(_home)
-        if book.version != _book(None, "").version:
+        if book.has_own:
             book.overlays()
     except AgentobsError as error:
         say_once(f"own prices are left out: {error}", about="own prices")

@@ -15,7 +15,6 @@ import duckdb
 
 from agentobs import world
 from agentobs.errors import DamagedError, HomeError, UsageError
-from agentobs.ledger import book_of
 from agentobs.recording.home import Home, existing_home
 from agentobs.records.facts import TABLES
 from agentobs.store import pricing, publish
@@ -176,24 +175,25 @@ def _unite_segments(connection: duckdb.DuckDBPyConnection, changed: Mapping[str,
 def _unite_prices(
     connection: duckdb.DuckDBPyConnection, home: Home, changed: Mapping[str, Mark]
 ) -> None:
-    """Price the tail too: what was used for the first time is looked up here, and kept by the next ingest."""
-    published, contexts, book, stale = "published.main.prices", [], None, False
+    """Price the tail too, and all by the prices in force; the next ingest keeps what was looked up here."""
+    published, contexts = "published.main.prices", []
     if changed:
-        book = book_of(home.path)
         contexts = pricing.new_contexts(connection, "tail.usage", published, list(changed))
-        stale = pricing.is_stale(connection, book, published)
-    if book is None or not (contexts or stale):
+    book = pricing.readable_book(home.path)
+    stale = not pricing.is_unread(book) and pricing.is_stale(connection, book, published)
+    if not (contexts or stale):
         connection.execute(f"CREATE VIEW prices AS FROM {published}")
         return
     connection.execute(f"CREATE TABLE prices AS FROM {published}")
-    pricing.renew(connection, book, "published.main.usage")
+    if stale:
+        pricing.renew(connection, book)
     pricing.add(connection, contexts, book)
 
 
 def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
     """Do without a published file: read all segments into memory."""
     create_tables(connection)
-    book = book_of(home.path)
+    book = pricing.readable_book(home.path)
     for rows in batches(home, {}):
         load(connection, rows)
         save_marks(connection, rows.marks)

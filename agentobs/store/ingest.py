@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 from agentobs.errors import DamagedError, HomeError
-from agentobs.ledger import book_of
+from agentobs.ledger import PriceBook
 from agentobs.recording.home import Home
 from agentobs.store import pricing, publish
 from agentobs.store.load import load, read_marks, save_marks
@@ -109,10 +109,11 @@ def ingest(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> IngestReport:
 
 def _ingest(home: Home) -> IngestReport:
     """Ingest, as the one process that does; raises DamagedError where the published file must go."""
-    generation, marks, is_old = _published(home)
+    book = pricing.readable_book(home.path)
+    generation, marks, is_old = _published(home, book)
     report = IngestReport()
     try:
-        _advance(home, generation, marks, is_old, report)
+        _advance(home, generation, marks, is_old, book, report)
     except (OSError, duckdb.Error) as error:
         if generation and publish.file_digest(home.database) != generation.digest:
             raise DamagedError(publish.first_line(error), where=str(home.database)) from error
@@ -126,7 +127,7 @@ def _ingest(home: Home) -> IngestReport:
     return report
 
 
-def _published(home: Home) -> tuple[Generation | None, dict[str, Mark], bool]:
+def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str, Mark], bool]:
     """Return the published generation, its marks, and whether it must be replaced even without news."""
     generation = publish.current(home)
     if generation is None:
@@ -135,9 +136,15 @@ def _published(home: Home) -> tuple[Generation | None, dict[str, Mark], bool]:
         layout = publish.attach(connection, home)
         try:
             marks = read_marks(connection, "published.main.segments")
+            is_old = layout < newest() or _is_stale(connection, book, "published.main.prices")
         except duckdb.Error as error:
             raise DamagedError(publish.first_line(error), where=str(home.database)) from error
-    return generation, marks, layout < newest()
+    return generation, marks, is_old
+
+
+def _is_stale(connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str) -> bool:
+    """Return whether stored calls must be priced anew: never by prices that could not be read."""
+    return not pricing.is_unread(book) and pricing.is_stale(connection, book, prices)
 
 
 def _advance(
@@ -145,6 +152,7 @@ def _advance(
     generation: Generation | None,
     marks: dict[str, Mark],
     is_old: bool,
+    book: PriceBook,
     report: IngestReport,
 ) -> None:
     """Read what is new, and publish where something is."""
@@ -155,9 +163,9 @@ def _advance(
         _count(first, report)
         return
     path = publish.draft(home, copy=generation is not None)
-    book = book_of(home.path)
     with _transaction(path) as connection:
-        pricing.renew(connection, book)
+        if _is_stale(connection, book, "prices"):
+            pricing.renew_and_tell(connection, book)
         for rows in itertools.chain([first], pending):
             report.records += load(connection, rows)
             _count(rows, report)

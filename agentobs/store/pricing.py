@@ -1,19 +1,30 @@
-"""Prices in the store: those of every context in which tokens were used, looked up once.
+"""Prices in the store: those of every context in which tokens were used, by the prices in force.
 
-A context that was looked up stays as it was found. When the prices are of another version (a newer
-genai-prices, another overlay, the user's own file), what was used until then keeps its price, and what is
-used from then on gets the new one: the old price ends where the newest call that had it was sent. A model
-without a price is asked for again, for all time. `replace` forgets what was found, for those who ask for it.
+What a call cost is a function of its instant and of the prices in force, and of nothing else: not of the day on
+which it was ingested. When the prices are of another version (a newer genai-prices, another overlay, the user's
+own file), every context is looked up anew, for all time, and people are told once what that changes. So a store
+that is built anew from its segments tells the same money.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from agentobs.ledger import FOREVER, Context, PriceBook, UnitPrices, canonical_model, say_unknown
+from agentobs.errors import AgentobsError, say_once
+from agentobs.ledger import (
+    FOREVER,
+    Context,
+    PriceBook,
+    UnitPrices,
+    book_of,
+    canonical_model,
+    say_unknown,
+)
 
 _CONTEXT = "model, service_tier, inference_geo, speed"
 
@@ -47,92 +58,109 @@ def add(
 def is_stale(
     connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str = "prices"
 ) -> bool:
-    """Return whether some context has prices of another version only."""
-    return bool(_stale(connection, book, prices))
+    """Return whether some context has prices of another version."""
+    sql = f"SELECT bool_or(price_version <> ?) FROM {prices}"
+    row = connection.execute(sql, [book.version]).fetchone()
+    return bool(row and row[0])
 
 
-def renew(
-    connection: duckdb.DuckDBPyConnection,
-    book: PriceBook,
-    usage: str = "usage",
-    prices: str = "prices",
-) -> None:
-    """Look up anew what has prices of another version; what was used until now keeps the price that it has.
-
-    Call it before new usage is loaded.
-    """
-    stale = _stale(connection, book, prices)
-    if not stale:
-        return
-    newest = _newest(connection, usage)
-    for context, was_known in stale.items():
-        since = newest.get(context, -1) + 1 if was_known else 0
-        same = f"({_CONTEXT}) IS NOT DISTINCT FROM (?, ?, ?, ?)"
-        asked = [context.model, context.service_tier, context.inference_geo, context.speed]
-        connection.execute(
-            f"DELETE FROM {prices} WHERE {same} AND valid_from_ns >= ?", [*asked, since]
-        )
-        connection.execute(
-            f"UPDATE {prices} SET valid_to_ns = ?, canonical_model = ? WHERE {same} AND valid_to_ns > ?",
-            [since, canonical_model(context.model), *asked, since],
-        )
-        later = (unit for unit in book.resolve(context) if unit.valid_to_ns > since)
-        _insert(connection, list(later), prices, since)
-
-
-def replace(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> int:
-    """Look every context up anew, for all time: stored calls get other prices. Returns how many there are."""
+def renew(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
+    """Look every context of the table `prices` up anew, for all time."""
     rows = connection.execute(f"SELECT DISTINCT {_CONTEXT} FROM prices").fetchall()
     connection.execute("DELETE FROM prices")
     add(connection, [Context(*row) for row in sorted(rows, key=str)], book)
-    return len(rows)
 
 
-def _stale(
-    connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str
-) -> dict[Context, bool]:
-    """Return the contexts whose last prices are of another version, and whether they had any."""
-    rows = connection.execute(
-        f"""
-        SELECT {_CONTEXT}, bool_or(certainty <> 'unknown_model') FROM {prices}
-        WHERE valid_to_ns = ? AND price_version <> ?
-        GROUP BY ALL
-        """,
-        [FOREVER, book.version],
-    ).fetchall()
-    return {Context(*row[:4]): row[4] for row in sorted(rows, key=str)}
+def renew_and_tell(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
+    """Renew prices of another version in a store, and tell people once what stored calls cost before and now."""
+    if not is_stale(connection, book):
+        return
+    versions = "SELECT string_agg(DISTINCT price_version, ', ' ORDER BY price_version) FROM prices"
+    row = connection.execute(versions).fetchone()
+    before = _money(connection)
+    renew(connection, book)
+    after = _money(connection)
+    if row and before != after:
+        usd = [
+            f"${cost:,.2f}" if cost is not None else "no price" for cost in (before[1], after[1])
+        ]
+        say_once(
+            f"prices changed from {row[0]} to {book.version}: {after[0]:,} calls, {usd[0]} -> {usd[1]}"
+        )
 
 
-def _newest(connection: duckdb.DuckDBPyConnection, usage: str) -> dict[Context, int]:
-    rows = connection.execute(
-        f"SELECT {_CONTEXT}, max(at_ns) FROM {usage} WHERE billed GROUP BY {_CONTEXT}"
-    ).fetchall()
-    return {Context(*row[:4]): row[4] for row in rows if row[4] is not None}
+class _Unread(PriceBook):
+    """Stands for a file of prices that cannot be read: no model has a price until it can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = "unread"
+
+    def resolve(self, context: Context) -> list[UnitPrices]:
+        unknown = UnitPrices(
+            context, 0, FOREVER, 0, FOREVER, None, "unknown_model", _NOT_READ, self.version
+        )
+        return [unknown]
+
+
+_NOT_READ = "own prices could not be read"
+
+
+def readable_book(path: Path) -> PriceBook:
+    """Return the prices for a home; where its own file is no good that is said once, and the answer has no prices.
+
+    Recording, ingest and questions about anything but money go on: a call that was not priced yet costs NULL, and
+    gets its price when the file is mended.
+    """
+    try:
+        book = book_of(path)
+        if book.has_own:
+            book.overlays()
+    except AgentobsError as error:
+        say_once(
+            f"own prices are left out: {error} Calls that have no price yet cost NULL until then.",
+            about=f"own prices of {path}",
+        )
+        return _Unread()
+    return book
+
+
+def is_unread(book: PriceBook) -> bool:
+    """Return whether the prices could not be read: what has a price keeps it."""
+    return isinstance(book, _Unread)
+
+
+def _money(connection: duckdb.DuckDBPyConnection) -> tuple[int, Decimal | None, int]:
+    """Return (calls, dollars, calls with a price)."""
+    sql = "SELECT count(*), sum(cost_usd), count(cost_usd) FROM costs"
+    row = connection.execute(sql).fetchone()
+    assert row is not None
+    return row[0], row[1], row[2]
 
 
 def _insert(
     connection: duckdb.DuckDBPyConnection,
     units: Sequence[UnitPrices],
     table: str,
-    since_ns: int = 0,
 ) -> None:
-    rows = [_row(unit, since_ns) for unit in units]
+    rows = [_row(unit) for unit in units]
     for unit in units:
-        if unit.certainty == "unknown_model" and unit.valid_to_ns == FOREVER:
+        is_last = unit.certainty == "unknown_model" and unit.valid_to_ns == FOREVER
+        if is_last and unit.note != _NOT_READ:
             say_unknown(unit.context.model)
     if rows:
         marks = ", ".join("?" * len(rows[0]))
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
 
-def _row(unit: UnitPrices, since_ns: int) -> list[Any]:
+def _row(unit: UnitPrices) -> list[Any]:
     context, rates = unit.context, unit.rates
     return [
         context.model,
         context.service_tier,
         context.inference_geo,
         context.speed,
-        max(unit.valid_from_ns, since_ns),
+        unit.valid_from_ns,
         unit.valid_to_ns,
         unit.prompt_tokens_from,
         unit.prompt_tokens_to,

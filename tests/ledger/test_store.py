@@ -1,8 +1,8 @@
-"""Prices in the store: looked up once, kept for what was stored at them, renewed for what comes later."""
+"""Prices in the store: those in force, for all that is stored, whenever it was ingested."""
 
 from __future__ import annotations
 
-import itertools
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from agentobs.errors import UsageError
-from agentobs.ledger import FOREVER, book_of
+from agentobs.ledger import book_of
 from agentobs.ledger.book import FILE
 from agentobs.recording.home import Home
-from agentobs.store import pricing
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
 from tests.store.making import SECOND, T0, a_home, plain, usage_row, write_facts
@@ -54,44 +52,43 @@ def live(home: Home) -> list[tuple[Any, ...]]:
         return money(connection)
 
 
-def test_what_was_stored_keeps_its_price(tmp_path: Path) -> None:
-    """Other prices hold for later calls, in the live tail as in the next generation; exactly one fits each call."""
-    home = a_home(tmp_path)
-    use(home, 1)
-    ingest(home)
-    (home.path / FILE).write_text(OWN.format(9))
-    use(home, 2)
-    assert live(home) == [(Decimal(4), "exact"), (Decimal(9), "exact")]
-    ingest(home)
-    assert costs(home) == [(Decimal(4), "exact"), (Decimal(9), "exact")]
-    (home.path / FILE).write_text(OWN.format(1))
-    use(home, 3)
-    use(home, 0)  # sent earlier, told later
-    ingest(home)
-    assert costs(home) == [(Decimal(usd), "exact") for usd in (4, 4, 9, 1)]
-    with plain(home) as connection:
-        periods = connection.execute(
-            "SELECT valid_from_ns, valid_to_ns FROM prices GROUP BY ALL ORDER BY 1"
-        ).fetchall()
-        versions = connection.execute("SELECT count(DISTINCT price_version) FROM costs").fetchone()
-    assert (periods[0][0], periods[-1][1]) == (0, FOREVER)
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(periods))
-    assert versions == (3,)
-
-
-def test_the_store_can_be_priced_anew(tmp_path: Path) -> None:
-    """`replace` gives every stored call the price that is in force now."""
+def test_other_prices_hold_for_what_is_stored(tmp_path: Path) -> None:
+    """A change of prices reaches every stored call, live at once and by the next ingest though nothing else is new;
+    what that changes is told once."""  # fmt: skip
     home = a_home(tmp_path)
     use(home, 1)
     use(home, 2, model="nobody")
     ingest(home)
+    assert costs(home) == [(Decimal(4), "exact"), (None, "unknown_model")]
     (home.path / FILE).write_text(OWN.format(9))
-    with duckdb.connect(str(home.database.with_name("copy.duckdb"))) as connection:
-        connection.execute(f"ATTACH '{home.database}' AS old (READ_ONLY)")
-        connection.execute("COPY FROM DATABASE old TO copy")
-        assert money(connection) == [(Decimal(4), "exact"), (None, "unknown_model")]
-        assert pricing.replace(connection, book_of(home.path)) == 2
-        assert money(connection) == [(Decimal(9), "exact"), (None, "unknown_model")]
+    assert live(home) == [(Decimal(9), "exact"), (None, "unknown_model")]
+    with pytest.warns(
+        RuntimeWarning, match=r"prices changed from .* to .*: 2 calls, \$4.00 -> \$9.00"
+    ):
+        assert ingest(home).published
+    assert costs(home) == live(home) == [(Decimal(9), "exact"), (None, "unknown_model")]
+    assert not ingest(home).published
+    with plain(home) as connection:
+        versions = connection.execute("SELECT DISTINCT price_version FROM costs").fetchall()
+    assert versions == [(book_of(home.path).version,)]
+
+
+def test_money_does_not_depend_on_when_it_was_ingested(tmp_path: Path) -> None:
+    """A price of a period holds for the calls of that period, and a store built anew tells the same money."""
+    home = a_home(tmp_path)
+    use(home, 1)
+    ingest(home)
+    (home.path / FILE).write_text(OWN.format(9).replace("input", "until = 2026-10-01\ninput"))
+    use(home, 3, at_ns=T0 + 30 * 86_400 * SECOND)
+    use(home, 0)  # sent earlier, told later
+    ingest(home)
+    found = costs(home)
+    assert found == [(Decimal(usd), "exact") for usd in (9, 9, 4)]
+    again = a_home(tmp_path / "again")
+    shutil.copytree(home.segments, again.segments, dirs_exist_ok=True)
+    shutil.copy(home.path / FILE, again.path)
+    ingest(again)
+    assert costs(again) == found
 
 
 def test_a_model_without_a_price_is_asked_for_again(tmp_path: Path) -> None:
@@ -124,17 +121,24 @@ def test_one_name_groups_all_ways_to_write_it(tmp_path: Path) -> None:
 
 
 def test_prices_that_cannot_be_read(tmp_path: Path) -> None:
-    """A typo in the home's prices is one error for whoever ingests or asks; what was recorded is safe."""
+    """A typo in the home's prices stops no ingest and no question: it is said, what has a price keeps it, the rest
+    costs NULL and never the wrong price, and gets its own when the file is mended."""  # fmt: skip
     home = a_home(tmp_path)
     use(home, 1)
-    (home.path / FILE).write_text(OWN.format('"9"'))
-    for door in (ingest, connect):
-        with pytest.raises(UsageError, match="expected a number without quotes") as caught:
-            door(home)
-        assert caught.value.where == f"{home.path / FILE}, line 4"
-    (home.path / FILE).unlink()
     ingest(home)
-    assert costs(home) == [(Decimal(4), "exact")]
+    (home.path / FILE).write_text(OWN.format('"9"'))
+    use(home, 2, model="claude-opus-5-5-20260922")
+    with pytest.warns(
+        RuntimeWarning, match="line 4: input is '9'; expected a number without quotes"
+    ):
+        ingest(home)
+    use(home, 3, model="claude-opus-5.5")
+    missing = (None, "unknown_model")
+    assert costs(home) == [(Decimal(4), "exact"), missing]
+    assert live(home) == [(Decimal(4), "exact"), missing, missing]
+    (home.path / FILE).write_text(OWN.format("9"))
+    ingest(home)
+    assert costs(home) == [(Decimal(9), "exact")] * 3
 
 
 def test_a_call_whose_tools_have_no_price(tmp_path: Path) -> None:
