@@ -86,12 +86,20 @@ class Answers:
 
     def told(self, exchange: WorldExchange) -> None:
         """Note that the loop told where it was stopped."""
-        recorded = self.of(exchange.place.lane, exchange.question)
-        if exchange.question.kind == "abort" and recorded is not None:
-            self.give(recorded)
+        if exchange.question.kind != "abort":
+            return
+        lane, point = exchange.place.lane, exchange.question.key
+        for each in _points(point):
+            recorded = self.of(lane, WorldQuestion("abort", each))
+            if recorded is not None:
+                self.give(recorded)
+                return
 
     def stops(self, lane: str, point: str, count: int) -> bool:
         """Return whether the run was stopped there when it was recorded; asked at each event of a stream."""
+        return any(self._stops_at(lane, each, count) for each in _points(point))
+
+    def _stops_at(self, lane: str, point: str, count: int) -> bool:
         if (lane, "abort", point) not in self._by_key:
             return False
         recorded = self.of(lane, WorldQuestion("abort", point))
@@ -99,6 +107,16 @@ class Answers:
             return False
         stopped = recorded.answer.get("count")
         return isinstance(stopped, int) and count >= stopped
+
+
+def _points(point: str) -> tuple[str, ...]:
+    """Return where a run may have been told to stop, that stops here.
+
+    A run that was stopped while its request was being made could not know whether it had gone out. Where
+    it had not, the recorded stop comes after fewer requests, and is found before this one is asked.
+    """
+    before, _, after = point.partition(":unsent:")
+    return (point, f"{before}:streaming:{after}") if after else (point,)
 
 
 def _key(lane: str, question: WorldQuestion) -> tuple[str, AskKind, str]:

@@ -18,7 +18,7 @@ from agentobs.ledger import Runaway
 class Budget:
     """How much may be spent; None sets no limit.
 
-    What has no price counts as nothing, and is said to be so (`Result.cost_status`).
+    Where a model has no price, no limit in money can be held: that is a limit of its own.
     """
 
     interaction_usd: Decimal | None = None
@@ -46,10 +46,14 @@ class Budget:
                 )
 
     @property
-    def is_money(self) -> bool:
+    def holds_money(self) -> bool:
+        """Whether what this process spends is held to a limit."""
+        return any(limit is not None for limit in (self.interaction_usd, self.session_usd))
+
+    @property
+    def is_priced(self) -> bool:
         """Whether anything has to be priced to hold it."""
-        limits = (self.interaction_usd, self.session_usd)
-        return self.runaway or any(limit is not None for limit in limits)
+        return self.runaway or self.holds_money
 
 
 def _is_amount(value: object) -> bool:
@@ -64,6 +68,8 @@ class Spent:
     session_usd: Decimal = Decimal(0)
     day_usd: Decimal = Decimal(0)
     session_turns: int = 0
+    unpriced_calls: int = 0
+    """Answers of models without a price, which the money leaves out."""
     runaway: Runaway | None = None
     """What the last turns of the run look like."""
 
@@ -78,4 +84,6 @@ def reached(budget: Budget, spent: Spent) -> Limit | None:
         return "day_usd"
     if budget.session_turns is not None and spent.session_turns >= budget.session_turns:
         return "session_turns"
+    if budget.holds_money and spent.unpriced_calls:
+        return "unpriced"
     return spent.runaway if budget.runaway else None

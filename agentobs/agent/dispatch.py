@@ -270,10 +270,12 @@ class Dispatcher:
         if paths:
             leads_to = await telling.ask(world, plan.inside, "path", key, list(paths))
         plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, leads_to))
-        permissions = self.crew.permissions
-        for grant in self.crew.talk.grants:
-            permissions = permissions.with_grant(grant)
-        plan.decision = decide(plan.call, permissions, over_budget=self.over_budget)
+        plan.decision = decide(
+            plan.call,
+            self.crew.permissions,
+            grants=self.crew.talk.grants,
+            over_budget=self.over_budget,
+        )
 
     async def _consent(self, plan: _Plan, asked: Decision) -> tuple[Decision, int]:
         """Ask a person, who may be interrupted by an abort; return the decision and the wait."""
@@ -289,7 +291,7 @@ class Dispatcher:
             waited_ns = max(world.now() - started_ns, 0)
         decision, grant = consented(asked, answer, plan.call)
         if grant is not None:
-            self.crew.talk.grants = (*self.crew.talk.grants, grant)
+            self.crew.talk.grants |= {grant}
         self._look_for_abort(f"{self.turn}:consent:{key}", 0)
         return decision, waited_ns
 

@@ -48,10 +48,12 @@ Limit = Literal[
     "session_usd",
     "day_usd",
     "session_turns",
+    "unpriced",
     "rising_cost",
     "diminishing_output",
 ]
-"""Which budget was reached; the last two are the signs of a runaway, see `agentobs.ledger.runaway`."""
+"""Which budget was reached. `unpriced`: a model was used that has no price, so that no money can be held;
+the last two are the signs of a runaway, see `agentobs.ledger.runaway`."""
 
 
 @dataclass(frozen=True, slots=True)

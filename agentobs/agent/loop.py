@@ -501,19 +501,20 @@ async def _is_over_budget(this: _Run) -> bool:
 async def _spent(this: _Run) -> budget.Spent:
     """Return what was spent; money only where a limit asks for it, and not in the event loop's thread."""
     turns, day_usd = this.talk.tool_turns, this.day_usd
-    if not this.options.budget.is_money:
+    if not this.options.budget.is_priced:
         return budget.Spent(day_usd=day_usd, session_turns=turns)
     return await asyncio.to_thread(_priced, this, day_usd, turns)
 
 
 def _priced(this: _Run, day_usd: Decimal, turns: int) -> budget.Spent:
-    last = this.latest[-LOOKED_AT:]
+    talk, last = this.talk.meter.total(), this.latest[-LOOKED_AT:]
     costs = [meter.total().usd for meter, _ in last]
     return budget.Spent(
         interaction_usd=this.meter.total().usd or Decimal(0),
-        session_usd=this.talk.meter.total().usd or Decimal(0),
+        session_usd=talk.usd or Decimal(0),
         day_usd=day_usd,
         session_turns=turns,
+        unpriced_calls=talk.unpriced_calls,
         runaway=runaway(costs, [said for _, said in last]),
     )
 

@@ -74,7 +74,7 @@ class Conversation:
     """Turns that the model has answered; the next one counts on."""
     tool_turns: int = 0
     """Those of them that used tools."""
-    grants: tuple[Rule, ...] = ()
+    grants: frozenset[Rule] = frozenset()
     """What a person permitted for the rest of the conversation."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""

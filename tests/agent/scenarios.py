@@ -730,8 +730,12 @@ def record(names: Sequence[str]) -> None:
             (target / "events.txt").write_text("".join(f"{each}\n" for each in events))
 
 
-def replay(name: str) -> tuple[list[str], str]:
+def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
     """Replay a scenario with nobody outside; return its events and its trajectory.
+
+    Args:
+        name: the scenario.
+        fixture: where its recording is; default its own fixture.
 
     Raises:
         DivergenceError: the path is not the recorded one.
@@ -749,7 +753,7 @@ def replay(name: str) -> tuple[list[str], str]:
                     events.append(line(event))
 
     _THERE[0] = False
-    with Replay(load(FIXTURES / name)) as replayed:
+    with Replay(load(fixture or FIXTURES / name)) as replayed:
         replayed.run(again)
     return events, replayed.trajectory
 

@@ -359,11 +359,11 @@ def test_no_call_begins_after_the_abort() -> None:
 
 def test_while_a_person_in_a_thread_is_asked() -> None:
     """A plain function that never answers holds up neither the run nor the end of the event loop."""
-    abort, asked = Abort(), threading.Event()
+    abort, asked, release = Abort(), threading.Event(), threading.Event()
 
     def person(consent: Consent) -> bool:
         asked.set()
-        threading.Event().wait()
+        release.wait(60)
         return True
 
     @tool
@@ -383,16 +383,18 @@ def test_while_a_person_in_a_thread_is_asked() -> None:
             permissions=Permissions(),
             world={"abort": abort, "person": person},
         )
+    assert not release.is_set()
+    release.set()
     assert outcomes(events) == [("a", "aborted")]
 
 
 def test_while_the_world_is_asked() -> None:
     """What hangs when the turn begins (is a tool there, what was spent) is given up, too."""
-    abort, asked = Abort(), threading.Event()
+    abort, asked, release = Abort(), threading.Event(), threading.Event()
 
     def hang() -> Any:
         asked.set()
-        threading.Event().wait()
+        release.wait(60)
 
     def stop() -> None:
         asked.wait(10)
@@ -417,6 +419,7 @@ def test_while_the_world_is_asked() -> None:
         assert result_of(events).terminal_reason == "aborted_streaming"
         assert stops(records) == [("1:beginning", {"count": 0})]
         assert provider.requests == []
+    release.set()
 
 
 def test_while_a_person_is_asked_about_money() -> None:

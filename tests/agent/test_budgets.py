@@ -175,12 +175,16 @@ def test_a_person_decides(allowed: bool) -> None:
 
 
 def test_a_model_without_a_price() -> None:
-    """What has no price counts as nothing, and the result does not pretend to know."""
-    unpriced = message(text("Done."))
-    with Provider([streamed(unpriced)]) as provider:
-        result = result_of(events_of(provider, budget=Budget(interaction_usd=Decimal("0.01"))))
-    assert (result.subtype, result.total_cost_usd) == ("success", None)
-    assert result.cost_status == "unknown_model"
+    """Money cannot be held then: the run ends before the next call, and does not pretend to know the cost."""
+    budget = Budget(interaction_usd=Decimal("0.01"))
+    with Provider(
+        [streamed(message(call("a", "look"))), streamed(message(text("Done.")))]
+    ) as provider:
+        events = events_of(provider, tools=[look], budget=budget)
+    result = result_of(events)
+    assert of_kind(events, BudgetReached) == [BudgetReached("unpriced", goes_on=False)]
+    assert (result.terminal_reason, len(provider.requests)) == ("max_budget", 1)
+    assert (result.total_cost_usd, result.cost_status) == (None, "unknown_model")
 
 
 @pytest.mark.parametrize("amount", [0.5, Decimal(-1), "1", Decimal("NaN")])

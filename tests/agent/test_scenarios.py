@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from agentobs.records.canonical import digest
 from tests.agent.scenarios import FIXTURES, SCENARIOS, replay
 
 
@@ -56,3 +57,16 @@ def test_elsewhere_and_later(seed: str, zone: str, tmp_path: Path) -> None:
     assert {name: events for name, (events, _) in json.loads(ended.stdout).items()} == {
         name: recorded_events(name) for name in SCENARIOS
     }
+
+
+def test_a_stop_before_the_request_had_gone_out(tmp_path: Path) -> None:
+    """The loop cannot tell a request that was being made from one that went out; the replay can.
+
+    Where no request was recorded, it stops before it asks one.
+    """
+    lines = (FIXTURES / "stopped-before-request" / "recording.jsonl").read_bytes().splitlines(True)
+    body = b"".join(lines[:-1]).replace(b'"1:unsent:1"', b'"1:streaming:1"')
+    end = {**json.loads(lines[-1]), "digest": digest(body)}
+    (tmp_path / "recording.jsonl").write_bytes(body + json.dumps(end).encode() + b"\n")
+    events, _ = replay("stopped-before-request", tmp_path)
+    assert events == recorded_events("stopped-before-request")

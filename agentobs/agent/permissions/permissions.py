@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agentobs.agent.permissions.globs import HOLE, fits, path_covers
 from agentobs.agent.permissions.hosts import is_host_pattern
@@ -69,18 +69,6 @@ class Permissions:
                     f"{host!r} in blocked_hosts is no host",
                     todo="Write a name, `*.` and a name, an address or a network, such as *.example.com",
                 )
-
-    def with_grant(self, rule: Rule) -> Permissions:
-        """Return these permissions and one more: what a person allowed for the rest of the session.
-
-        Raises:
-            UsageError: the rule is wider than one call.
-        """
-        if not rule.is_grant:
-            raise UsageError(
-                f"{rule} is no grant of a session", todo="Take the rule that `consented` returns"
-            )
-        return self if rule in self.rules else replace(self, rules=(*self.rules, rule))
 
     @property
     def stripped(self) -> tuple[Rule, ...]:

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentobs.agent.permissions import Permissions, ResolvedPath, Rule, consented, decide
-from agentobs.errors import UsageError
 
 from .calls import editing, permitted, running, writing
 
@@ -261,17 +260,3 @@ def test_a_grant_never_beats_what_denies() -> None:
         assert decide(call, permissions, grants={grant}).behaviour == "deny"
     over = decide(call, Permissions(), grants={grant}, over_budget=True)
     assert over.behaviour == "deny"
-
-
-def test_only_what_consent_returned_can_be_granted() -> None:
-    """A grant that is wider than one call, or no person's, is refused; another one is a rule."""
-    for behaviour, pattern, source in NO_GRANTS:
-        with pytest.raises(UsageError, match="no grant"):
-            Permissions().with_grant(Rule(behaviour, "shell", pattern, source))  # type: ignore[arg-type]
-    call = running("git status")
-    _, grant = consented(asked(call), ALWAYS, call)
-    assert grant is not None
-    after = Permissions().with_grant(grant)
-    assert after.with_grant(grant) == after
-    assert decide(call, after).behaviour == "allow"
-    assert decide(running("git status", input={"other": 1}), after).behaviour == "ask"

@@ -1,0 +1,99 @@
+"""`agentobs run` at a terminal: the person there is asked, and may leave."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.agent.provider import Provider, call, message, streamed, text
+
+TOOLS = """
+from agentobs.agent import tool
+
+@tool(subject="what")
+def write(what: str) -> str:
+    return "wrote " + what
+"""
+DONE = streamed(message(text("Done.")))
+
+
+def at_terminal(provider: Provider, home: Path, answer: Callable[[int], None]) -> tuple[int, str]:
+    """Run the agent on a terminal of its own; `answer` is given the terminal when the prompt shows."""
+    (home / "mytools.py").write_text(TOOLS)
+    ours, theirs = pty.openpty()
+    environment = {
+        **os.environ,
+        "ANTHROPIC_API_KEY": "made-up",
+        "ANTHROPIC_BASE_URL": provider.base_url,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    command = [sys.executable, "-c", _LEADER, "--home", "home", "run", "Go", "--tools", "mytools"]
+    running = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=home
+    )
+    os.close(theirs)
+    shown = bytearray()
+
+    def read() -> None:
+        asked = False
+        while True:
+            try:
+                data = os.read(ours, 4096)
+            except OSError:  # how the end of a terminal shows
+                return
+            if not data:
+                return
+            shown.extend(data)
+            if not asked and b"Run it?" in shown:
+                asked = True
+                time.sleep(0.1)
+                answer(ours)
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    code = running.wait(60)
+    reading.join(10)
+    os.close(ours)
+    return code, shown.decode()
+
+
+_LEADER = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from agentobs.cli import main
+sys.argv[0] = "agentobs"
+main()
+"""
+"""Makes the process the leader of its terminal, so that Ctrl-C reaches it."""
+
+
+def test_the_person_at_the_terminal_is_asked_once(tmp_path: Path) -> None:
+    """A yes for the session holds for the same call; it runs, and nobody is asked again."""
+    asking = [streamed(message(call(each, "write", what="x"))) for each in "ab"]
+    with Provider([*asking, DONE]) as provider:
+        code, shown = at_terminal(provider, tmp_path, lambda fd: void(os.write(fd, b"s\n")))
+    assert (code, shown.count("Run it?")) == (0, 1)
+    results = [r["messages"][-1]["content"][0]["content"] for r in provider.requests[1:]]
+    assert results == ["wrote x", "wrote x"]
+    assert '{"tool": "write", "input": {"what": "x"}}' in shown
+
+
+def test_ctrl_c_at_the_question(tmp_path: Path) -> None:
+    """The run stops in good order though nobody answers, and the process ends."""
+    with Provider([streamed(message(call("a", "write", what="x")))]) as provider:
+        code, shown = at_terminal(provider, tmp_path, lambda fd: void(os.write(fd, b"\x03")))
+    assert code == 1
+    assert "error: error_during_execution: aborted_tools" in shown
+    assert "Traceback" not in shown
+    assert "Fatal" not in shown
+
+
+def void(_: object) -> None:
+    """Return nothing."""
