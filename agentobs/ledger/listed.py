@@ -7,6 +7,7 @@ takes the input to be, and it gives no split.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +22,10 @@ from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, Tiere
 
 from agentobs.ledger.book import FOREVER, Certainty, Context, Rates, UnitPrices
 from agentobs.ledger.models import canonical_model
-from agentobs.ledger.overlay import CONTEXT, DIGITS, Factor, Overlay, Price
+from agentobs.ledger.overlay import CONTEXT, DIGITS, USUAL, Factor, Overlay, Price
 
 PROVIDER = "anthropic"
 """The provider's id in genai-prices."""
-
-USUAL = {
-    "service_tier": (None, "standard"),
-    "inference_geo": (None, "global", "not_available"),
-    "speed": (None, "standard"),
-}
-"""Values of a context that change no price."""
 
 _NAMES = {
     "input": "input_mtok",
@@ -50,11 +44,33 @@ def unit_prices(
 ) -> list[UnitPrices]:
     """Return the unit prices of a context, for all time and all sizes of prompts."""
     listing = _listing(context, overlays)
-    return [
+    note = None
+    is_both = (context.service_tier, context.speed) == ("batch", "fast")
+    # One rule: where no price names both, it is a batch.
+    if is_both and not any(_names_both(price) for price in listing.prices):
+        note = BATCH_AND_FAST
+        listing = dataclasses.replace(listing, context=dataclasses.replace(context, speed=None))
+    found = [
         listing.unit_prices(period, sizes, price_version)
         for period in listing.periods()
         for sizes in listing.sizes()
     ]
+    return found if note is None else [_taken(unit, context, note) for unit in found]
+
+
+def _names_both(price: Price) -> bool:
+    return {"service_tier", "speed"} <= price.conditions.keys()
+
+
+BATCH_AND_FAST = "no price is listed for batch and fast together: taken as batch"
+
+
+def _taken(unit: UnitPrices, context: Context, note: str) -> UnitPrices:
+    """Return the prices of one context as an estimate of another's."""
+    if unit.rates is None:
+        return dataclasses.replace(unit, context=context)
+    told = f"{unit.note}; {note}" if unit.note else note
+    return dataclasses.replace(unit, context=context, certainty="estimated", note=told)
 
 
 class _Listed(NamedTuple):
@@ -74,13 +90,18 @@ class _Listing:
     """The model's entry in genai-prices."""
     is_taken: bool
     """Whether that is the entry of the model's canonical name, not of the name that was used."""
-    prices: tuple[Price, ...]
-    """Prices of overlays; a later one goes before an earlier one."""
+    files: tuple[tuple[Price, ...], ...]
+    """Prices of overlays, by file; a later file goes before an earlier one."""
     factors: tuple[Factor, ...]
     web_search: Decimal
     """USD per thousand, where no price says otherwise."""
     priced_values: frozenset[tuple[str, str]]
     """Values of a context that some factor names, for this model or others."""
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """The prices of all files."""
+        return tuple(itertools.chain.from_iterable(self.files))
 
     def periods(self) -> list[tuple[int, int]]:
         """Return the periods between the days on which something changes."""
@@ -127,28 +148,42 @@ class _Listing:
         self, at: datetime, prompt_tokens: int
     ) -> tuple[dict[str, _Listed], list[str], list[str]]:
         """Return the prices by class, their sources, and what was taken for what."""
-        holding = [
-            price
-            for price in self.prices
-            if price.holds(self.context, at.date())
-            and (price.prompt_tokens_above is None or prompt_tokens > price.prompt_tokens_above)
-        ]
-        is_replaced = any(not price.conditions for price in holding)
+        holding, is_replaced = self._holding(at, prompt_tokens)
         asked = {} if is_replaced else _asked(self.context)
         known = frozenset(
             _OUR_KEYS[key] for key, value in asked.items() if _has(self.model, key, value, at)
         )
         listed = _listed_rates(self.model, at, asked, prompt_tokens)
         found = {name: _Listed(usd, known) for name, usd in listed.items()}
-        for price in sorted(holding, key=lambda p: len(p.conditions)):
+        for price in holding:
             conditions = frozenset(price.conditions)
             found |= {name: _Listed(usd, conditions) for name, usd in price.rates.items()}
         taken_as = []
         if self.is_taken and not is_replaced:
             taken_as.append(f"the listed price of {canonical_model(self.context.model)}")
-        if len(asked) > 1 and not any(len(price.conditions) > 1 for price in holding):
-            taken_as.append("no price is listed for batch and fast together: taken as batch")
+        taken_as += _assumed_classes(found, is_own=len(self.files) > 1 and bool(self.files[-1]))
         return found, list(dict.fromkeys(f"from {price.source}" for price in holding)), taken_as
+
+    def _holding(self, at: datetime, prompt_tokens: int) -> tuple[list[Price], bool]:
+        """Return the prices that hold, each going before the one before it, and whether they replace what is listed.
+
+        In one file a price that asks for more of the context goes first, whatever the order. One that asks for
+        nothing takes the place of all that earlier files say of a context, too.
+        """
+        holding: list[Price] = []
+        is_replaced = False
+        for prices in self.files:
+            own = [
+                price
+                for price in prices
+                if price.holds(self.context, at.date())
+                and (price.prompt_tokens_above is None or prompt_tokens > price.prompt_tokens_above)
+            ]
+            if any(not price.conditions for price in own):
+                is_replaced = True
+                holding = [price for price in holding if not price.conditions]
+            holding += sorted(own, key=lambda price: len(price.conditions))
+        return holding, is_replaced
 
     def _factor(
         self, at: datetime, known: frozenset[str]
@@ -156,9 +191,10 @@ class _Listing:
         """Return what to multiply with, how to tell people, and what of the context it is for."""
         times, notes = Decimal(1), []
         applied: set[str] = set()
-        for factor in self.factors:
-            is_listed = factor.unless_listed and factor.conditions.keys() <= known
-            if is_listed or not factor.holds(self.context, at.date()):
+        # Of one name the last that holds counts: a discount may change with the years.
+        holding = {f.name: f for f in self.factors if f.holds(self.context, at.date())}
+        for factor in holding.values():
+            if factor.unless_listed and factor.conditions.keys() <= known:
                 continue
             times *= factor.times
             applied |= factor.conditions.keys()
@@ -180,18 +216,18 @@ def _listing(context: Context, overlays: Sequence[Overlay]) -> _Listing:
     model = _find(context.model)
     canonical = canonical_model(context.model)
     taken = None if model or canonical == context.model else _find(canonical)
-    factors = {factor.name: factor for overlay in overlays for factor in overlay.factor}
+    factors = [factor for overlay in overlays for factor in overlay.factor]
     searches = [o.web_search.usd_per_thousand for o in overlays if o.web_search]
     return _Listing(
         context,
         model or taken,
         taken is not None,
-        tuple(p for overlay in overlays for p in overlay.price if p.is_of(context.model)),
-        tuple(factor for factor in factors.values() if factor.is_of(context.model)),
+        tuple(tuple(p for p in overlay.price if p.is_of(context.model)) for overlay in overlays),
+        tuple(factor for factor in factors if factor.is_of(context.model)),
         searches[-1] if searches else Decimal(0),
         frozenset(
             pair
-            for factor in factors.values()
+            for factor in factors
             if not factor.is_of(context.model)
             for pair in factor.conditions.items()
         ),
@@ -241,6 +277,26 @@ def _listed_rates(
     price = model.get_prices(at, dict(asked))
     found = {name: _at(getattr(price, theirs), prompt_tokens) for name, theirs in _NAMES.items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+_CACHED = ("cache_read", "cache_write_5m", "cache_write_1h")
+"""The classes of the cache."""
+
+
+def _assumed_classes(found: Mapping[str, _Listed], *, is_own: bool) -> Iterable[str]:
+    """Yield what is taken for the price of a class that has none.
+
+    A listed model without any price for the cache is one from before there was a cache: it has no such tokens.
+    """
+    # `cache_write` is the list's word for the usual lifetime, 5 minutes.
+    listed = found.keys() | ({"cache_write_5m"} if "cache_write" in found else set())
+    missing = [name for name in _CACHED if name not in listed]
+    if len(missing) == len(_CACHED) and not is_own:
+        return
+    for name in missing:
+        is_long = name == "cache_write_1h" and "cache_write" in found
+        other = "cache_write_5m" if is_long else "input"
+        yield f"no price for {name}: taken as {other}"
 
 
 def _rates(found: Mapping[str, Decimal], web_search: Decimal) -> tuple[Rates, bool]:

@@ -10,7 +10,7 @@
     checked = 2026-11-22
 
     [[factor]]                             # multiplies all token prices
-    name = "discount"                      # one of an earlier name takes its place
+    name = "discount"                      # of one name the last that holds counts
     times = 0.9
 
     [web_search]
@@ -25,9 +25,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -40,6 +40,16 @@ CONTEXT = ("service_tier", "inference_geo", "speed")
 """What an entry may ask of a call's context."""
 CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "web_search")
 """What an entry may give a price for."""
+
+USUAL: dict[str, tuple[str | None, ...]] = {
+    "service_tier": (None, "standard"),
+    "inference_geo": (None, "global", "not_available"),
+    "speed": (None, "standard"),
+}
+"""Values of a context that change no price."""
+
+_EXACT = re.compile(r"20\d{6}|20\d\d-\d\d-\d\d|[@:/]|anthropic\.|-v\d")
+"""What makes a name one of a single release or platform: it stands for itself alone."""
 
 Money = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=DIGITS)]
 
@@ -54,11 +64,11 @@ class _Entry(BaseModel):
 
 
 class _Dated(_Entry):
-    service_tier: str | None = None
+    service_tier: Literal["standard", "priority", "batch"] | None = None
     """Holds for calls of this tier only."""
-    inference_geo: str | None = None
+    inference_geo: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{1,31}$")] | None = None
     """Holds for calls that ran there only."""
-    speed: str | None = None
+    speed: Literal["standard", "fast"] | None = None
     """Holds for calls of this speed only."""
     since: dt.date | None = None
     """The first day on which it holds (UTC)."""
@@ -75,7 +85,9 @@ class _Dated(_Entry):
         """Return whether it holds in a context on a day."""
         begun = self.since is None or self.since <= day
         over = self.until is not None and self.until <= day
-        fits = all(getattr(context, name) == value for name, value in self.conditions.items())
+        fits = all(
+            _is_same(name, getattr(context, name), value) for name, value in self.conditions.items()
+        )
         return begun and not over and fits
 
     @model_validator(mode="after")
@@ -83,6 +95,19 @@ class _Dated(_Entry):
         if self.since and self.until and self.since >= self.until:
             raise ValueError("since must be before until")
         return self
+
+
+def _is_same(name: str, value: str | None, asked: str) -> bool:
+    return value == asked or (asked in USUAL[name] and value in USUAL[name])
+
+
+def _is_named(model: str, names: Iterable[str]) -> bool:
+    """Return whether one of some names is that of a model, however it is written; a dated id is itself alone."""
+    return any(
+        name == model
+        or (not _EXACT.search(name) and canonical_model(name) == canonical_model(model))
+        for name in names
+    )
 
 
 class Price(_Dated):
@@ -103,7 +128,13 @@ class Price(_Dated):
 
     def is_of(self, model: str) -> bool:
         """Return whether it is a price of this model."""
-        return model in self.models or canonical_model(model) in self.models
+        return _is_named(model, self.models)
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Price:
+        if not self.rates:
+            raise ValueError(f"a price names at least one of {', '.join(CLASSES)}")
+        return self
 
     @property
     def rates(self) -> dict[str, Decimal]:
@@ -116,9 +147,9 @@ class Factor(_Dated):
     """What all token prices are multiplied with."""
 
     name: Annotated[str, Field(min_length=1)]
-    """A later factor of the same name takes its place."""
+    """Of the factors of one name that hold for a call, the last one counts."""
     times: Annotated[Decimal, Field(ge=0, lt=1000, decimal_places=DIGITS)]
-    models: list[str] | None = None
+    models: Annotated[list[str], Field(min_length=1)] | None = None
     """Holds for these models only."""
     except_models: list[str] = []
     """Does not hold for these."""
@@ -127,9 +158,8 @@ class Factor(_Dated):
 
     def is_of(self, model: str) -> bool:
         """Return whether it holds for this model."""
-        names = {model, canonical_model(model)}
-        asked = self.models is None or bool(names & set(self.models))
-        return asked and not names & set(self.except_models)
+        asked = self.models is None or _is_named(model, self.models)
+        return asked and not _is_named(model, self.except_models)
 
 
 class WebSearch(_Entry):
@@ -155,13 +185,13 @@ def parse(data: bytes, where: str) -> Overlay:
         UsageError: it does not fit; says in which line, what was found and what was expected.
     """
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
         return Overlay.model_validate(_strict(tomllib.loads(text, parse_float=Decimal)))
     except UnicodeDecodeError as error:
         raise _bad(where, None, "not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+)", str(error))
-        line = int(place[1]) if place else None
+        line = int(place[1]) if place else text.rstrip().count("\n") + 1
         raise _bad(where, line, f"no TOML: {str(error).partition(' (at')[0]}") from error
     except RecursionError as error:
         raise _bad(where, None, "nested too deeply") from error
@@ -186,7 +216,7 @@ def _as_money(key: str, value: Any) -> Any:
 
 def _told(error: Any) -> str:
     """Say what was found and what was expected, in one sentence."""
-    name = str(error["loc"][-1]) if error["loc"] else "the file"
+    name = _field(error["loc"], "the file") if error["loc"] else "the file"
     found = repr(error["input"])
     shown = found if len(found) <= 60 else found[:57] + "..."
     match error["type"]:
@@ -197,7 +227,9 @@ def _told(error: Any) -> str:
             return f"{name} is missing"
         case "decimal_type" | "is_instance_of":
             return f"{name} is {shown}; expected a number without quotes"
-    said = error["msg"].removeprefix("Value error, ")
+    said = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return said
     return f"{name} is {shown}; expected otherwise: {said[:1].lower()}{said[1:]}"
 
 
@@ -213,6 +245,7 @@ def _line_of(text: str, location: tuple[Any, ...]) -> int | None:
     table, number, key = location[0], 0, str(location[-1])
     if len(location) > 1 and isinstance(location[1], int):
         number = location[1]
+    lines = _without_texts(text).split("\n")
     heads = [n for n, line in enumerate(lines) if re.match(rf"\s*\[+\s*{table}\s*\]", line)]
     if number >= len(heads):
         starts = [n for n, line in enumerate(lines) if re.match(rf"\s*\W*{table}\b", line)]
@@ -225,6 +258,13 @@ def _line_of(text: str, location: tuple[Any, ...]) -> int | None:
         ):
             return offset + 1
     return heads[number] + 1
+
+
+def _without_texts(text: str) -> str:
+    """Return the lines with texts of several lines blanked: what looks like a table in one is none."""
+    return re.sub(
+        r'"""(?:.|\n)*?"""' + r"|'''(?:.|\n)*?'''", lambda found: "\n" * found[0].count("\n"), text
+    )
 
 
 def _field(location: tuple[Any, ...], key: str) -> str:

@@ -45,7 +45,8 @@ def test_ours_is_dated_and_has_sources() -> None:
 
 def test_a_model_that_nobody_lists() -> None:
     """The user's file gives it a price; factors such as that for batches hold for it, too."""
-    own = f'[[price]]\nmodels = ["my-model"]\ninput = 1.5\noutput = 2\n{SOURCE}'
+    cache = "cache_read = 1\ncache_write_5m = 1\ncache_write_1h = 1\n"
+    own = f'[[price]]\nmodels = ["my-model"]\ninput = 1.5\noutput = 2\n{cache}{SOURCE}'
     assert told(own, Context("my-model")) == ("1.5", "2", "exact", "from our contract")
     assert told(own, Context("my-model", "batch")) == (
         "0.75", "1.0", "exact", "from our contract; times 0.5 (batch)",
@@ -75,6 +76,52 @@ def test_a_price_takes_the_place_of_what_is_listed() -> None:
     assert told(both, Context("claude-opus-5-5", "batch", None, "fast")) == (
         "5", "6", "exact", "from our contract",
     )  # fmt: skip
+
+
+def test_a_class_without_a_price_is_an_estimate() -> None:
+    """It is taken as input, or the longer lifetime as the shorter, and said; what a listed model has stays."""
+    own = f'[[price]]\nmodels = ["my-model"]\ninput = 1\noutput = 2\ncache_read = 0.1\n{SOURCE}'
+    assert told(own, Context("my-model")) == (
+        "1", "2", "estimated",
+        "from our contract; no price for cache_write_5m: taken as input; no price for cache_write_1h: taken as input",
+    )  # fmt: skip
+    assert told("", Context("claude-2.1"))[2:] == ("exact", None)  # from before there was a cache
+
+
+def test_the_users_file_goes_before_ours() -> None:
+    """Also where ours asks for more of the context: a price without one takes the place of all that is listed."""
+    fast = Context("claude-opus-4-6", None, None, "fast")
+    plain = f'[[price]]\nmodels = ["claude-opus-4-6"]\ninput = 3\noutput = 4\n{SOURCE}'
+    assert told("", fast)[:2] == ("30", "150")
+    assert told(plain, fast) == (
+        "3", "4", "estimated", "from our contract; no price is listed for speed fast: taken as standard",
+    )  # fmt: skip
+
+
+def test_factors_of_one_name_by_day() -> None:
+    """A discount that changes is two entries of one name: each holds in its days."""
+    one = f'[[factor]]\nname = "discount"\ntimes = 0.5\nuntil = 2027-01-01\n{SOURCE}'
+    own = f'{one}[[factor]]\nname = "discount"\ntimes = 0.9\nsince = 2027-01-01\n{SOURCE}'
+    book, model = PriceBook(own.encode()), Context("claude-opus-5-5")
+    found = [book.at(model, AT + days * 86_400 * 10**9, 1).rates for days in (0, 60)]
+    assert [str(rates and rates.input) for rates in found] == ["2.0", "3.6"]
+
+
+def test_names_however_they_are_written() -> None:
+    """A name holds for the model in all its spellings, a dated id for itself alone."""
+    for name, usd in (("claude-opus-5.5", "1"), ("claude-opus-5-5-20260922", "4")):
+        own = f'[[price]]\nmodels = ["{name}"]\ninput = 1\n{SOURCE}'
+        assert told(own, Context("claude-opus-5-5"))[0] == usd
+        assert told(own, Context("claude-opus-5-5-20260922"))[0] == "1"
+    but = f'[[factor]]\nname = "x"\ntimes = 0.5\nexcept_models = ["claude-opus-5.5"]\n{SOURCE}'
+    assert told(but, Context("claude-opus-5-5"))[0] == "4"
+
+
+def test_a_file_with_a_byte_order_mark() -> None:
+    """Editors write one: it is no part of the text."""
+    parse(
+        b"\xef\xbb\xbf" + f'[[price]]\nmodels = ["a"]\ninput = 1\n{SOURCE}'.encode(), "prices.toml"
+    )
 
 
 def test_a_price_has_days_and_sizes() -> None:
@@ -121,12 +168,18 @@ def test_a_factor_multiplies_all_token_prices() -> None:
         ("[[price]]\nmodels = \"a\"\n" + SOURCE, 2, "models is 'a'; expected otherwise: input should be a valid list"),
         ("[[price]]\nmodels = [1]\n" + SOURCE, 2, "string"),
         ("[[price]]\nmodels = [\"a\"]\nsince = \"yesterday\"\n" + SOURCE, 3, "since is 'yesterday'"),
-        ("[[price]]\nmodels = [\"a\"]\nsince = 2026-02-02\nuntil = 2026-01-01\n" + SOURCE, 1, "since must be before"),
+        ("[[price]]\nmodels = [\"a\"]\nsince = 2026-02-02\nuntil = 2026-01-01\ninput = 1\n" + SOURCE, 1, "since must be before"),
         ("# prices\n\n[[price]]\nmodels = [\"a\"]\nchecked = 2026-11-22\n", 3, "source is missing"),
         ("[[factor]]\nname = \"x\"\n" + SOURCE, 1, "times is missing"),
         ("[web_search]\nusd_per_thousand = true\n" + SOURCE, 2, "usd_per_thousand is True"),
         ("[[price]]\nmodels = [\"a\"\ninput = 3\n", 3, "no TOML"),
         ("price = 3\n", 1, "price is 3"),
+        ("[[price]]\nmodels = [\"a\"]\n" + SOURCE, 1, "a price names at least one of input, output"),
+        ("[[price]]\nmodels = [\"a\"]\nservice_tier = \"bach\"\ninput = 1\n" + SOURCE, 3, "service_tier is 'bach'"),
+        ("[[price]]\nmodels = [\"a\"]\nspeed = \"quick\"\ninput = 1\n" + SOURCE, 3, "speed is 'quick'"),
+        ("[[price]]\nmodels = [\"a\"]\nsource = \"\"\"\n[[price]]\n\"\"\"\nchecked = 2026-01-01\ninput = 1\n[[price]]\n"
+         "models = [\"b\"]\ninptu = 1\n", 10, "inptu is no key"),
+        ("[[price]]\nmodels = [\"a\"", 2, "no TOML"),
     ],
 )  # fmt: skip
 def test_a_typo(text: str, line: int, words: str) -> None:
