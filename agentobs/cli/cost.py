@@ -149,11 +149,6 @@ def reconcile(
     type=click.Path(path_type=Path),
     help="A file of prices that go before the known ones and the home's own (see docs/prices.md).",
 )
-@click.option(
-    "--price-version",
-    metavar="VERSION",
-    help="The prices of this version, one of those that the store has looked up.",
-)
 @click.option("--model", metavar="MODEL", help="All calls at the prices of this model.")
 @click.option(
     "--cache-lifetime", type=click.Choice(["5m", "1h"]), help="All cache writes at this price."
@@ -169,7 +164,6 @@ def reprice(
     since: int | None,
     until: int | None,
     prices: Path | None,
-    price_version: str | None,
     form: Form,
     **changes: Any,
 ) -> None:
@@ -192,19 +186,12 @@ def reprice(
             where=f"--model {model[:80]}",
             todo="Name another, or give it a price with --prices FILE",
         )
-    if price_version is not None and (prices or model or changes["batch"] or changes["fast"]):
-        raise UsageError(
-            "a version of the store has prices for what was called only",
-            where="--price-version",
-            todo="Leave --prices, --model, --batch and --fast out",
-        )
     with open_store(context) as connection:
         session_id = session_of(context, connection, session) if session else None
-        what_if = WhatIf(session_id, since, until, **changes, price_version=price_version)
+        what_if = WhatIf(session_id, since, until, **changes)
         found = price_again(connection, what_if, book)
     if form == "table":
-        version = price_version or book.version
-        _tell_repriced(found, [*assumptions(what_if), f"prices of version {version}"])
+        _tell_repriced(found, [*assumptions(what_if), f"prices of version {book.version}"])
     else:
         print_rows(_table(found), (), form)
         for said in assumptions(what_if):

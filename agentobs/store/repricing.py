@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import duckdb
 
-from agentobs.errors import UsageError
-from agentobs.ledger import FOREVER, Context, PriceBook, UnitPrices, canonical_model
+from agentobs.ledger import Context, PriceBook, UnitPrices, canonical_model
 
 if TYPE_CHECKING:
     from agentobs.ledger.overlay import Overlay
@@ -39,8 +38,6 @@ class WhatIf:
     """All calls at the prices of the batch API."""
     fast: bool = False
     """All calls at the prices of fast mode."""
-    price_version: str | None = None
-    """All calls at prices of this version, one of those that the store has looked up, in place of the book."""
 
 
 class OnTop(PriceBook):
@@ -92,10 +89,7 @@ def reprice(
     Args:
         connection: from `connect`; a table of its own for a moment is all that it gets.
         what_if: which calls, and what is different.
-        book: the prices to ask, unless the what-if names a version of the store.
-
-    Raises:
-        UsageError: the store has no prices of that version.
+        book: the prices to ask.
     """
     chosen: dict[str, object] = {
         "session_id": what_if.session_id,
@@ -104,10 +98,7 @@ def reprice(
     }
     connection.execute(_TABLE)
     try:
-        if what_if.price_version is None:
-            _fill_from_book(connection, what_if, book, chosen)
-        else:
-            _fill_from_store(connection, what_if.price_version)
+        _fill_from_book(connection, what_if, book, chosen)
         asked = {
             **chosen,
             "lifetime": what_if.cache_lifetime,
@@ -159,18 +150,6 @@ def _fill_from_book(
         connection.executemany(f"INSERT INTO what_if_prices VALUES ({marks})", rows)
 
 
-def _fill_from_store(connection: duckdb.DuckDBPyConnection, version: str) -> None:
-    found = connection.execute("SELECT DISTINCT price_version FROM prices ORDER BY 1").fetchall()
-    if (version,) not in found:
-        known = ", ".join(str(row[0]) for row in found)
-        raise UsageError(
-            "the store has no prices of that version",
-            where=f"--price-version {version[:80]}",
-            todo=f"It has {known}" if known else "It has none yet",
-        )
-    connection.execute(_FROM_STORE, {"version": version, "forever": FOREVER})
-
-
 def _changed(context: Context, what_if: WhatIf) -> Context:
     return replace(
         context,
@@ -209,26 +188,6 @@ _TABLE = """
         cache_write_5m DECIMAL(18, 6), cache_write_1h DECIMAL(18, 6), web_search DECIMAL(18, 6),
         certainty VARCHAR
     )
-"""
-_FROM_STORE = f"""
-    INSERT INTO what_if_prices
-    SELECT
-        {_KEYS},
-        -- Where another version took over is no change of the price: the first and the last go on.
-        CASE WHEN valid_from_ns = min(valid_from_ns) OVER of_context THEN 0 ELSE valid_from_ns END,
-        CASE WHEN valid_to_ns = max(valid_to_ns) OVER of_context THEN $forever ELSE valid_to_ns END,
-        prompt_tokens_from,
-        prompt_tokens_to,
-        input_usd_per_million,
-        output_usd_per_million,
-        cache_read_usd_per_million,
-        cache_write_5m_usd_per_million,
-        cache_write_1h_usd_per_million,
-        web_search_usd_per_thousand,
-        certainty
-    FROM prices
-    WHERE price_version = $version
-    WINDOW of_context AS (PARTITION BY {_KEYS})
 """
 _REPRICED = f"""
     WITH calls AS (

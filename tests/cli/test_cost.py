@@ -270,27 +270,6 @@ def test_reprice_with_a_file_on_top_of_the_homes_own(tmp_path: Path, shell: Shel
     assert Decimal(rows["nobody"]["difference_usd"]) == Decimal("0.0001")
 
 
-def test_reprice_with_a_version_of_the_store(tmp_path: Path, shell: Shell) -> None:
-    """Prices that the store looked up before can be asked again; others are refused, with those that it has."""
-    own = a_home(tmp_path)
-    write_facts(own, [usage_row(1, model="nobody"), usage_row(2)])
-    assert shell("ingest", at=own.path).code == 0
-    first = shell("reprice", "--price-version", "x", at=own.path).err
-    [listed] = re.findall(r"It has (\S+)\.$", first.strip())
-    (own.path / "prices.toml").write_text(PRICES.replace('"nobody"', f'"nobody", "{MODEL}"'))
-    write_facts(own, [usage_row(3, at_ns=T0 + DAY, session_id=session_id(2))])
-    assert shell("ingest", at=own.path).code == 0
-    rows = {
-        r["model"]: r
-        for r in shell("reprice", "--price-version", listed, "--json", at=own.path).rows
-    }
-    assert rows[MODEL]["what_if_usd"] == "0.001290000000"  # two of 645 micro-dollars
-    assert rows[MODEL]["difference_usd"] != "0.000000000000"
-    refused = shell("reprice", "--price-version", listed, "--batch", at=own.path)
-    assert (refused.code, refused.out) == (1, "")
-    assert "Leave --prices, --model, --batch and --fast out" in refused.err
-
-
 def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     """What caching saved; with a session also its lifetimes and misses."""
     listed = shell("cache")

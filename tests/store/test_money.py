@@ -151,6 +151,34 @@ def test_a_sum_is_as_sure_as_its_calls(
         assert (level["cost_usd"] is None) == (level["cost_status"] == "unknown_model")
 
 
+def test_what_lacks_records_is_a_lower_bound(tmp_path: Path) -> None:
+    """Of a session whose records were dropped no sum is exact, in no view; others stay as they are."""
+    ended = dataclasses.replace(end(1), dropped=1)
+    facts = [plain(1), ended, plain(2, session_id=session_id(2), model="claude-opus-5-5"), end(2)]
+    by_session, by_model, [day], certainty, by_agent, efficiency = asked(
+        tmp_path,
+        facts,
+        "FROM cost_by_session ORDER BY session_id",
+        "FROM cost_by_model ORDER BY canonical_model DESC",
+        "FROM cost_by_day",
+        "FROM cost_certainty ORDER BY cost_status DESC",
+        "FROM cost_by_agent ORDER BY session_id",
+        "FROM cache_efficiency ORDER BY session_id",
+    )
+    for rows in (by_session, by_model, certainty, by_agent, efficiency):
+        assert [row["cost_status"] for row in rows] == ["lower_bound", "exact"]
+    assert [(row["exact_calls"], row["lower_bound_calls"]) for row in by_session] == [
+        (0, 1),
+        (1, 0),
+    ]
+    assert (day["cost_status"], day["exact_calls"], day["lower_bound_calls"]) == (
+        "lower_bound",
+        1,
+        1,
+    )
+    assert by_session[0]["cost_usd"] == ONE
+
+
 def test_what_has_no_price_is_a_lower_bound(tmp_path: Path) -> None:
     """Runs of code and kinds of requests that we do not know may cost more than their tokens."""
     facts = [

@@ -5,7 +5,7 @@
 SELECT
     session_id, attempt_id, iteration, at_ns, model, canonical_model, kind, cost_status, cost_usd,
     count(*) OVER () AS all_calls
-FROM costs
+FROM sure_costs
 WHERE
     cost_status <> 'exact'
     AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)

@@ -3,20 +3,80 @@
 -- Each sum has beside it how sure it is. Sums are exact decimals; where nothing has a price a sum is NULL,
 -- never 0.
 
+CREATE OR REPLACE VIEW incomplete_sessions AS
+WITH damaged_segments AS (
+    SELECT segment_id FROM segments WHERE damaged_records > 0 OR missing_records > 0
+)
+SELECT session_id FROM session_ends WHERE dropped > 0
+UNION
+SELECT session_id FROM session_starts WHERE segment_id IN (FROM damaged_segments)
+UNION
+SELECT session_id FROM attempts WHERE segment_id IN (FROM damaged_segments)
+UNION
+SELECT session_id FROM session_ends WHERE segment_id IN (FROM damaged_segments);
+COMMENT ON VIEW incomplete_sessions IS 'Sessions of which something is missing: records were dropped, or a segment that holds them is damaged.';
+COMMENT ON COLUMN incomplete_sessions.session_id IS 'The session.';
+
+CREATE OR REPLACE VIEW sure_costs AS
+SELECT
+    * REPLACE (
+        CASE
+            WHEN cost_status = 'exact' AND session_id IN (SELECT session_id FROM incomplete_sessions) THEN 'lower_bound'
+            ELSE cost_status
+        END AS cost_status
+    )
+FROM costs;
+COMMENT ON VIEW sure_costs IS 'One row for each billed call, as in costs; where records of its session are missing, a call is a lower bound at best. What is summed up below is summed up from here.';
+COMMENT ON COLUMN sure_costs.session_id IS 'The session.';
+COMMENT ON COLUMN sure_costs.attempt_id IS 'The attempt.';
+COMMENT ON COLUMN sure_costs.iteration IS '0 where the response has no iterations, else their number from 1.';
+COMMENT ON COLUMN sure_costs.at_ns IS 'When the attempt was sent. [ns since 1970 UTC]';
+COMMENT ON COLUMN sure_costs.sent_at IS 'The same instant, for people. [UTC]';
+COMMENT ON COLUMN sure_costs.day IS 'The day of it. [UTC]';
+COMMENT ON COLUMN sure_costs.kind IS 'What was sampled: `message`, `compaction` and others.';
+COMMENT ON COLUMN sure_costs.model IS 'The model that is billed.';
+COMMENT ON COLUMN sure_costs.canonical_model IS 'The one name of the model, whatever alias or dated id was billed.';
+COMMENT ON COLUMN sure_costs.service_tier IS '`standard`, `priority` or `batch`, or NULL.';
+COMMENT ON COLUMN sure_costs.inference_geo IS 'Where inference ran, or NULL.';
+COMMENT ON COLUMN sure_costs.speed IS '`standard` or `fast`, or NULL.';
+COMMENT ON COLUMN sure_costs.input_tokens IS 'Input neither read from nor written to the cache. [tokens]';
+COMMENT ON COLUMN sure_costs.output_tokens IS 'Output, reasoning included. [tokens]';
+COMMENT ON COLUMN sure_costs.cache_read_tokens IS 'Input read from the cache. [tokens]';
+COMMENT ON COLUMN sure_costs.cache_write_tokens IS 'Input written to the cache: the sum of the next two. [tokens]';
+COMMENT ON COLUMN sure_costs.cache_write_5m_tokens IS 'Input written to the cache for 5 minutes. [tokens]';
+COMMENT ON COLUMN sure_costs.cache_write_1h_tokens IS 'Input written to the cache for 1 hour. [tokens]';
+COMMENT ON COLUMN sure_costs.web_search_requests IS 'Web searches that the provider ran. [requests]';
+COMMENT ON COLUMN sure_costs.input_usd IS 'Part of cost_usd: uncached input. [USD]';
+COMMENT ON COLUMN sure_costs.output_usd IS 'Part of cost_usd: output. [USD]';
+COMMENT ON COLUMN sure_costs.cache_read_usd IS 'Part of cost_usd: cache reads. [USD]';
+COMMENT ON COLUMN sure_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writes for 5 minutes. [USD]';
+COMMENT ON COLUMN sure_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
+COMMENT ON COLUMN sure_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
+COMMENT ON COLUMN sure_costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
+COMMENT ON COLUMN sure_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN sure_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
+COMMENT ON COLUMN sure_costs.price_version IS 'The version of the prices that were asked.';
+COMMENT ON COLUMN sure_costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
+COMMENT ON COLUMN sure_costs.output_usd_each IS 'The price of a token of output; NULL where there is none. [USD]';
+COMMENT ON COLUMN sure_costs.cache_read_usd_each IS 'The price of a token read from the cache; NULL where there is none. [USD]';
+COMMENT ON COLUMN sure_costs.cache_write_5m_usd_each IS 'The price of a token written to the cache for 5 minutes; NULL where there is none. [USD]';
+COMMENT ON COLUMN sure_costs.cache_write_1h_usd_each IS 'The price of a token written to the cache for 1 hour; NULL where there is none. [USD]';
+COMMENT ON COLUMN sure_costs.web_search_usd_each IS 'The price of a web search; NULL where there is none. [USD]';
+
 CREATE OR REPLACE VIEW call_costs AS
 SELECT
     attempts.interaction_id,
     coalesce(attempts.lane, 'main') AS lane,
     attempts.turn,
-    CASE costs.kind
+    CASE sure_costs.kind
         WHEN 'compaction' THEN 'compaction'
         WHEN 'advisor_message' THEN 'advisor'
         ELSE coalesce(attempts.query_source, 'main')
     END AS source,
-    costs.*
-FROM costs
-LEFT JOIN attempts ON costs.session_id = attempts.session_id AND costs.attempt_id = attempts.attempt_id;
-COMMENT ON VIEW call_costs IS 'One row for each billed call, as in costs, with who made it.';
+    sure_costs.*
+FROM sure_costs
+LEFT JOIN attempts ON sure_costs.session_id = attempts.session_id AND sure_costs.attempt_id = attempts.attempt_id;
+COMMENT ON VIEW call_costs IS 'One row for each billed call, as in sure_costs, with who made it.';
 COMMENT ON COLUMN call_costs.interaction_id IS 'The interaction, or NULL outside of one.';
 COMMENT ON COLUMN call_costs.lane IS 'The agent: `main`, or the lane of a sub-agent.';
 COMMENT ON COLUMN call_costs.turn IS 'The turn within the lane, from 1, or NULL.';
@@ -47,7 +107,7 @@ COMMENT ON COLUMN call_costs.cache_write_5m_usd IS 'Part of cost_usd: cache writ
 COMMENT ON COLUMN call_costs.cache_write_1h_usd IS 'Part of cost_usd: cache writes for 1 hour. [USD]';
 COMMENT ON COLUMN call_costs.server_tools_usd IS 'Part of cost_usd: web searches. [USD]';
 COMMENT ON COLUMN call_costs.cost_usd IS 'The whole; NULL, never 0, where there is no price. [USD]';
-COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, or the provider ran something that has no price here; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
+COMMENT ON COLUMN call_costs.cost_status IS '`exact`; `lower_bound`: a stream ended before its last counts, the provider ran something that has no price here, or records of the session are missing; `estimated`: see usage.note and prices.note; `unknown_model`: no price is known; `unpriced`: no price was looked up yet.';
 COMMENT ON COLUMN call_costs.counts_status IS 'The part of cost_status that does not depend on the price: `exact`, `lower_bound` or `estimated`.';
 COMMENT ON COLUMN call_costs.price_version IS 'The version of the prices that were asked.';
 COMMENT ON COLUMN call_costs.input_usd_each IS 'The price of a token of uncached input; NULL where there is none. [USD]';
@@ -85,7 +145,7 @@ WITH spent AS (
         sum(cache_write_5m_usd) AS cache_write_5m_usd,
         sum(cache_write_1h_usd) AS cache_write_1h_usd,
         sum(server_tools_usd) AS server_tools_usd
-    FROM costs
+    FROM sure_costs
     GROUP BY session_id
 ), named AS (
     SELECT session_id, arg_min(name, started_ns) AS name, min(started_ns) AS started_ns
@@ -147,7 +207,7 @@ SELECT
     sum(cache_write_5m_usd) AS cache_write_5m_usd,
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
-FROM costs
+FROM sure_costs
 GROUP BY canonical_model;
 COMMENT ON VIEW cost_by_model IS 'What each model cost: one row for all ids and aliases of the same model.';
 COMMENT ON COLUMN cost_by_model.canonical_model IS 'The one name of the model.';
@@ -199,7 +259,7 @@ SELECT
     sum(cache_write_5m_usd) AS cache_write_5m_usd,
     sum(cache_write_1h_usd) AS cache_write_1h_usd,
     sum(server_tools_usd) AS server_tools_usd
-FROM costs
+FROM sure_costs
 GROUP BY day;
 COMMENT ON VIEW cost_by_day IS 'What each day cost. Days are those of UTC, by when a call was sent.';
 COMMENT ON COLUMN cost_by_day.day IS 'The day. [UTC]';
@@ -336,9 +396,9 @@ WITH asked AS (
     SELECT *, count(*) OVER (PARTITION BY session_id, attempt_id) > 1 AS is_shared
     FROM asked
 ), spent AS (
-    SELECT tools.name, tools.tool_calls, tools.is_shared, costs.*
-    FROM costs
-    LEFT JOIN tools ON costs.session_id = tools.session_id AND costs.attempt_id = tools.attempt_id
+    SELECT tools.name, tools.tool_calls, tools.is_shared, sure_costs.*
+    FROM sure_costs
+    LEFT JOIN tools ON sure_costs.session_id = tools.session_id AND sure_costs.attempt_id = tools.attempt_id
 ), counted AS (
     SELECT
         name,
@@ -412,10 +472,10 @@ SELECT
     sum(cost_usd) AS cost_usd,
     count(*) / sum(count(*)) OVER () AS share_of_calls,
     list_sort(list(DISTINCT canonical_model)) AS models
-FROM costs
+FROM sure_costs
 GROUP BY cost_status;
 COMMENT ON VIEW cost_certainty IS 'How sure the money is: calls by their status, with what they cost.';
-COMMENT ON COLUMN cost_certainty.cost_status IS '`exact`, `lower_bound`, `estimated`, `unknown_model` or `unpriced`, as in costs.';
+COMMENT ON COLUMN cost_certainty.cost_status IS '`exact`, `lower_bound`, `estimated`, `unknown_model` or `unpriced`, as in sure_costs.';
 COMMENT ON COLUMN cost_certainty.calls IS 'Billed calls of that status.';
 COMMENT ON COLUMN cost_certainty.cost_usd IS 'What they cost; NULL where they have no price. [USD]';
 COMMENT ON COLUMN cost_certainty.share_of_calls IS 'Their share of all billed calls, from 0 to 1.';
@@ -449,7 +509,7 @@ FROM (
             (cache_write_5m_tokens * (cache_write_5m_usd_each - input_usd_each))::DECIMAL(38, 12)
             + (cache_write_1h_tokens * (cache_write_1h_usd_each - input_usd_each))::DECIMAL(38, 12)
         ) AS write_premium_usd
-    FROM costs
+    FROM sure_costs
 )
 GROUP BY session_id;
 COMMENT ON VIEW cache_efficiency IS 'What caching did for each session: how much of the input it served, and the money that it saved beyond what writing it cost.';
