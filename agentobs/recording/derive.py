@@ -339,9 +339,13 @@ class SessionView:
         yield from (self._usage_row(exchange, fact, on_platform(row, platform)) for row in rows)
 
     def _batched(self, exchange: ModelExchange, batch_id: str) -> Iterator[Usage]:
+        # Of a file that broke off, nobody knows what else it had.
+        whole = exchange.answer.ending == "complete"
+        certainty: Certainty = "exact" if whole else "lower_bound"
         for custom_id, message in batch_results(exchange.answer.body):
             result_id = f"{batch_id}/{custom_id}"
-            yield from usage_rows(str(message.get("model")), message["usage"], "exact", result_id)
+            model = str(message.get("model"))
+            yield from usage_rows(model, message["usage"], certainty, result_id)
 
     def _asked_model(self, exchange: ModelExchange, fact: Attempt) -> Label:
         """Return the model that was asked for; the platforms have it in their paths."""

@@ -232,7 +232,16 @@ def _row(
     others = {name: reader.read(server, name) for name in server if name not in _SERVER}
     if _is_redeemed(whole):
         reader.notes.append("fallback_credit:redeemed")
+    reader.notes += [
+        f"{name}:no_text"
+        for name in ("service_tier", "inference_geo", "speed")
+        if whole.get(name) is not None and not isinstance(whole[name], str)
+    ]
     note = reader.note()
+    certainty = "estimated" if note else certainty
+    unpriced = _unpriced(counts, others)
+    if unpriced and certainty == "exact":
+        certainty, note = "lower_bound", f"{unpriced}:unpriced"
     return Usage(
         iteration=iteration,
         kind=kind,
@@ -248,7 +257,7 @@ def _row(
         service_tier=_text(whole.get("service_tier")),
         inference_geo=_text(whole.get("inference_geo")),
         speed=_text(whole.get("speed")),
-        certainty="estimated" if note else certainty,
+        certainty=certainty,
         web_fetch_requests=known["web_fetch_requests"],
         code_execution_requests=known["code_execution_requests"],
         server_requests={name: count for name, count in others.items() if count and is_label(name)},
@@ -277,6 +286,20 @@ def _cache_writes(counts: Mapping[str, Any], reader: _Counts) -> tuple[int, int]
     if written_1h and not written_5m:
         return 0, written_1h + max(rest, 0)
     return written_5m + max(rest, 0), written_1h
+
+
+def _unpriced(counts: Mapping[str, Any], requests: Mapping[str, int]) -> str | None:
+    """Return the name of something that was counted and that we have no price for, or None.
+
+    What stands within the details of a known count is a part of that count.
+    """
+    if any(count and not is_label(name) for name, count in requests.items()):
+        return "unnamed"
+    for name, value in counts.items():
+        is_count = _wrong(value, True) is None and value > 0
+        if is_count and name not in _KNOWN and name.endswith(("_tokens", "_requests")):
+            return name if is_label(f"{name}:unpriced") else "unnamed"
+    return None
 
 
 def _others(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

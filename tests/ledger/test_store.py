@@ -98,7 +98,10 @@ def test_a_model_without_a_price_is_asked_for_again(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="no price is known for model my-own-model"):
         ingest(home)
     assert costs(home) == [(None, "unknown_model")]
-    text = OWN.format(2).replace("claude-opus-5-5", "my-own-model") + "output = 3\n"
+    text = (
+        OWN.format(2).replace("claude-opus-5-5", "my-own-model")
+        + "output = 3\ncache_read = 1\ncache_write_5m = 1\ncache_write_1h = 1\n"
+    )
     (home.path / FILE).write_text(text)
     use(home, 2, model="my-own-model")
     ingest(home)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentobs.records.exchanges import Answer, Chunk, ModelExchange
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
 from agentobs.records.usage import MOST, Usage, usage_rows
 from agentobs.store.database import connect
 from tests.store.making import a_home, attempt, end, record, start
@@ -111,6 +112,39 @@ def test_what_is_not_known_is_kept() -> None:
     assert row.has_unpriced_requests
     assert "secret" not in repr(row)
     assert "sentence" not in repr(row)
+
+
+@pytest.mark.parametrize(
+    ("changes", "certainty", "note"),
+    [
+        ({"audio_input_tokens": 5000}, "lower_bound", "audio_input_tokens:unpriced"),
+        ({"audio_input_tokens": 0}, "exact", None),
+        ({"server_tool_use": {"a sentence": 3}}, "lower_bound", "unnamed:unpriced"),
+        ({"speed": {"x": 1}}, "estimated", "speed:no_text"),
+        ({"inference_geo": ["us"]}, "estimated", "inference_geo:no_text"),
+    ],
+)
+def test_what_has_no_price_is_not_exact(changes: Any, certainty: str, note: str | None) -> None:
+    """Tokens and requests of a kind that we do not know cost something, and a context that is no text may, too."""
+    row = one(**changes)
+    assert (row.certainty, row.note) == (certainty, note)
+
+
+def test_a_file_of_results_that_broke_off(tmp_path: Path) -> None:
+    """What it told is a lower bound: nobody knows what else it had."""
+    home = a_home(tmp_path)
+    message = {"role": "assistant", "model": "claude-opus-5", "usage": GOOD}
+    line = json.dumps({"custom_id": "a", "result": {"type": "succeeded", "message": message}})
+    answer = Answer(
+        200, {"content-type": "application/x-jsonl"}, (Chunk(line.encode() + b'\n{"cu', 1),), "cut"
+    )
+    question = Question("GET", "/v1/messages/batches/msgbatch_1/results", {}, b"")
+    record(
+        home,
+        [start(1), dataclasses.replace(attempt(1, 1), question=question, answer=answer), end(1)],
+    )
+    with connect(home) as connection:
+        assert connection.execute("SELECT certainty FROM usage").fetchall() == [("lower_bound",)]
 
 
 def test_a_redeemed_credit_changes_the_bill() -> None:
