@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentobs.recording.kept import keep_result
     from agentobs.recording.session import Session, fail, record, session, stop_recorder
     from agentobs.store.database import connect, query
-    from agentobs.store.spending import spent_today
+    from agentobs.store.spending import meter_of, spent_today
 
 _HOMES = {
     "Session": "agentobs.recording.session",
@@ -24,6 +24,7 @@ _HOMES = {
     "stop_recorder": "agentobs.recording.session",
     "connect": "agentobs.store.database",
     "query": "agentobs.store.database",
+    "meter_of": "agentobs.store.spending",
     "spent_today": "agentobs.store.spending",
 }
 
@@ -32,6 +33,7 @@ __all__ = [
     "connect",
     "fail",
     "keep_result",
+    "meter_of",
     "query",
     "record",
     "session",

@@ -1,12 +1,12 @@
 """Spending: what was spent since an instant, by all processes of a home, for budgets that last a day.
 
 Cheap enough to ask before each call of a model: an answer is kept for `FRESH_SECONDS`. How late it can be is
-that, and what the recorders have not written yet (at most a fraction of a second). What this process spends
-itself is known at once from its own meter; the store adds what others spend.
+that, and what the recorders have not written yet (at most a fraction of a second), of this process, too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from dataclasses import dataclass
@@ -15,8 +15,10 @@ from decimal import Decimal
 import duckdb
 
 from agentobs import world
-from agentobs.errors import AgentobsError, say_once
+from agentobs.errors import AgentobsError, UsageError, say_once
+from agentobs.ledger import Meter, book_of
 from agentobs.recording.home import Home, existing_home
+from agentobs.records.facts import UsageRow
 from agentobs.store.asking import named
 from agentobs.store.database import connect
 
@@ -62,6 +64,59 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
         answer = (row[0], row[1]) if row else (Decimal(0), 0)
         _known[key] = _Known(since_ns, now, answer)
         return answer
+
+
+def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None) -> Meter:
+    """Return a meter that has what a session has spent so far, live recordings included, and nobody else's.
+
+    For an agent that goes on with an earlier session: `Conversation(meter=agentobs.meter_of(session_id))`. What a
+    recorder could not write of the session makes its sum a lower bound.
+
+    Args:
+        session_id: the full id of the session.
+        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+
+    Raises:
+        HomeError: there are no recordings at that place.
+        UsageError: no session has that id.
+        ForeignError: the file in the place of the store is not ours, or of a newer version.
+    """
+    place = home if isinstance(home, Home) else existing_home(home)
+    names = [each.name for each in dataclasses.fields(UsageRow)]
+    given = {"session_id": session_id}
+    meter = Meter(book_of(place.path))
+    with connect(place) as connection:
+        known = connection.execute(_KNOWN_SESSION, given).fetchone()
+        if known is None:
+            raise UsageError(
+                "no session has that id",
+                where=session_id[:80],
+                todo="Give the full id; agentobs sessions lists them",
+            )
+        rows = connection.execute(f"SELECT {', '.join(names)} {_OWN_USAGE}", given).fetchall()
+        meter.add_facts(UsageRow(**dict(zip(names, row, strict=True))) for row in rows)
+        [lost] = connection.execute(_LOST, given).fetchone() or (0,)
+    if lost:
+        meter.lose(lost)
+    return meter
+
+
+_KNOWN_SESSION = """
+    SELECT 1 FROM session_starts WHERE session_id = $session_id
+    UNION ALL SELECT 1 FROM usage WHERE session_id = $session_id LIMIT 1
+"""
+_OWN_USAGE = """
+    FROM usage AS u
+    WHERE session_id = $session_id AND billed AND (batch_result_id IS NULL OR NOT EXISTS (
+        -- A result of a batch belongs to whoever fetched it first.
+        FROM usage AS o
+        WHERE o.batch_result_id = u.batch_result_id AND o.iteration = u.iteration AND o.billed
+            AND o.session_id <> u.session_id
+            AND (o.at_ns, o.attempt_id, o.segment_id, o.sequence) < (u.at_ns, u.attempt_id, u.segment_id, u.sequence)
+    ))
+    ORDER BY at_ns, attempt_id, segment_id, sequence
+"""
+_LOST = "SELECT coalesce(sum(dropped), 0)::BIGINT FROM session_ends WHERE session_id = $session_id"
 
 
 def spent_today(home: Home | str | os.PathLike[str] | None = None) -> Decimal:

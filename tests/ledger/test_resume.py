@@ -1,0 +1,66 @@
+"""Resume: a session's own totals come back from the store, and nobody else's."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.store.ingest import ingest
+from tests.store.making import (
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    usage_row,
+    write_facts,
+)
+
+
+def test_a_session_gets_its_own_totals_back(tmp_path: Path) -> None:
+    """What is ingested and what is not, counted once; the calls of another session are not among them."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), attempt(1, 2)])
+    record(home, [start(2), attempt(2, 1, input_tokens=1_000_000), end(2)])
+    ingest(home)
+    record(home, [attempt(1, 3)])
+    own = agentobs.meter_of(session_id(1), home.path)
+    [(usd,)] = agentobs.query(
+        "SELECT sum(cost_usd) FROM costs WHERE session_id = ?", [session_id(1)], home=home.path
+    )
+    assert (own.total().calls, own.total().usd, own.total().status) == (3, usd, "exact")
+    assert agentobs.meter_of(session_id(2), home.path).total().calls == 1
+    own.add("claude-sonnet-5-5", {"input_tokens": 10, "output_tokens": 20}, 1_790_000_000 * 10**9)
+    assert own.total().calls == 4
+
+
+def test_a_result_of_a_batch_stays_with_its_first_session(tmp_path: Path) -> None:
+    """Another session that fetched it later has not spent it."""
+    home = a_home(tmp_path)
+    first = usage_row(1, batch_result_id="msgbatch_1/a")
+    again = dataclasses.replace(
+        first, session_id=session_id(2), at_ns=first.at_ns + 1, attempt_id="f" * 32
+    )
+    write_facts(home, [first, again])
+    found = [agentobs.meter_of(each.session_id, home.path).total().calls for each in (first, again)]
+    assert found == [1, 0]
+
+
+def test_what_was_dropped_comes_back_too(tmp_path: Path) -> None:
+    """A session that lost records has spent at least what is told."""
+    home = a_home(tmp_path)
+    record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
+    assert agentobs.meter_of(session_id(1), home.path).total().status == "lower_bound"
+
+
+def test_a_session_that_nobody_knows(tmp_path: Path) -> None:
+    """It is one error, not a meter at nothing."""
+    home = a_home(tmp_path)
+    record(home, [start(1)])
+    with pytest.raises(UsageError, match="no session has that id"):
+        agentobs.meter_of("none", home.path)
