@@ -64,7 +64,7 @@ from agentobs.ledger import RISING_TURNS, Meter, runaway
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.records.messages import text_of
-from agentobs.records.usage import Certainty
+from agentobs.records.usage import Certainty, not_told
 from agentobs.world import Abort, World, in_force
 
 LOOKED_AT = RISING_TURNS + 1
@@ -256,11 +256,15 @@ class _Run:
         meter.add(message.get("model") or self.options.model, usage, self.world.now())
         self.latest.append((meter, said if isinstance(said, int) else 0))
 
-    def gave_up(self, message: Json, took_ns: int) -> None:
-        """Count an answer that broke off."""
+    def gave_up(self, message: Json, took_ns: int, error: Exception) -> None:
+        """Count an answer that broke off, also where it never said what it used."""
         self.broken.append(message)
-        self.counted(message, "lower_bound")
         self.provider_ns += took_ns
+        if "usage" in message:
+            self.counted(message, "lower_bound")
+        elif recovery.may_have_cost(error):
+            for meter in (self.meter, self.talk.meter):
+                meter.add_rows([(not_told(self.options.model), self.world.now())])
 
     def result(self, place: Place | None) -> Result:
         """Return the result."""
@@ -551,13 +555,13 @@ async def _ask(
                         clock.go_on()
                 break
             except recovery.PROVIDER_ERRORS as error:
-                this.gave_up(message, clock.stop())
+                this.gave_up(message, clock.stop(), error)
                 void = await dispatcher.discard()
                 retry = _retry(this, state.turn, number, error)
                 if retry is None:
                     raise
-            except Stopped:
-                this.gave_up(message, clock.stop())
+            except Stopped as stopped:
+                this.gave_up(message, clock.stop(), stopped)
                 raise
             if message:
                 telling.event(this.world, inside, "tombstone", None, {"tool_calls": len(void)})

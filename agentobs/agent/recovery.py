@@ -94,6 +94,25 @@ def backoff_s(attempt: int, chance: float) -> float:
     return min(FIRST_WAIT_S * 2.0**doublings, LONGEST_WAIT_S) * (1 + JITTER * chance)
 
 
+_NOT_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
+
+
+def may_have_cost(error: Exception) -> bool:
+    """Return whether the model may have worked for an attempt that failed and told no usage.
+
+    What the provider refused costs nothing, and so does what never reached it.
+    """
+    if isinstance(error, APIStatusError):
+        return False
+    return not isinstance(error.__cause__ or error, _NOT_SENT)
+
+
 def name_of(error: Exception) -> str:
     """Return the provider's type of an error, such as `overloaded_error`, or else its class."""
     kind = error.type if isinstance(error, APIStatusError) else None

@@ -17,7 +17,7 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import Event as EventFact
 
-from .provider import Provider, call, cut_after, event_bytes, message, streamed, text
+from .provider import Provider, call, cut_after, error, event_bytes, message, streamed, text
 from .provider import Reply as Sent
 from .scene import events_of, of_kind, recorded, result_of
 
@@ -225,3 +225,13 @@ def test_attempts_that_fail_cost_money_too() -> None:
         events = events_of(provider, model=SONNET, budget=Budget(interaction_usd=Decimal("0.5")))
     assert result_of(events).terminal_reason == "max_budget"
     assert len(provider.requests) == 2
+
+
+def test_an_attempt_that_told_nothing_is_a_lower_bound() -> None:
+    """An answer that was cut before it said what it used may have cost something; a refusal costs nothing."""
+    cut = Sent((b": nothing yet\n\n", b""), headers=streamed(DONE).headers, cut=True)
+    for first, status in ((cut, "lower_bound"), (error(529, "overloaded_error"), "exact")):
+        with Provider([first, streamed(DONE)]) as provider:
+            result = result_of(events_of(provider, model=SONNET))
+        assert (result.subtype, result.cost_status) == ("success", status)
+        assert result.total_cost_usd == Decimal("0.3000159")
