@@ -121,7 +121,7 @@ beside it how sure it is. All columns with their meaning are in [tables.md](tabl
 | `cost_status` | means |
 | --- | --- |
 | `exact` | the provider's final counts, at a published price |
-| `lower_bound` | a stream ended early, or the provider ran what has no price here; of a sum: something is left out |
+| `lower_bound` | a stream ended early, or the provider ran what has no price here; of a sum: something is left out, or records of a session are missing |
 | `estimated` | a count was unreadable, or no price is published for the context: see `usage.note`, `prices.note` |
 | `unknown_model` | no price is known; the money is NULL. Give the model a price in `prices.toml` of the home |
 
@@ -202,7 +202,7 @@ FROM cache_lifetimes
 
 ## On the command line
 
-- `agentobs cost --by model|session|day|agent|source [--since 7d] [--until 2026-11-01] [--detail] [--json|--csv]`
+- `agentobs cost --by model|session|day|agent|source|model,day [--session S] [--since 7d] [--until 2026-11-01] [--detail] [--json|--csv]`
 - `agentobs cache [SESSION]`: savings, misses and lifetimes of all sessions; with SESSION each miss of it.
 - `agentobs reprice [--session S] [--since 7d] [--model M] [--prices FILE] [--cache-lifetime 5m|1h] [--batch] [--fast]`:
   what the stored calls would have cost, what is stored, and the difference, by model. Nothing that is stored
@@ -211,18 +211,22 @@ FROM cache_lifetimes
 
 ### Reconciling
 
-Save the JSON of the Admin API, page after page (with `bucket_width=1d`, grouped by model; the cost report by
-description), and name the files in any order:
+Save the JSON of the Admin API, page after page, by day and model, and name the files in any order (the older
+`usage_report/messages`, `cost_report`, `analytics/usage_report` and `analytics/cost_report` are read, too):
 
-    api=https://api.anthropic.com/v1/organizations
-    curl "$api/usage_report/messages?starting_at=2026-11-01T00:00:00Z&group_by[]=model" ... > usage.json
-    curl "$api/cost_report?starting_at=2026-11-01T00:00:00Z&group_by[]=description" ... > cost.json
+    api=https://api.anthropic.com/v1/organizations/analytics
+    range="starting_at=2026-11-01T00:00:00Z&ending_at=2026-11-08T00:00:00Z&time_bucket_width=1d"
+    curl "$api/usage?$range&group_by[]=model" ... > usage.json
+    curl "$api/cost?$range&group_by[]=model&group_by[]=cost_type" ... > cost.json
     agentobs cost reconcile usage.json cost.json
 
 Over the time that a report covers it names our calls that are not exact first, then each figure that differs by
 day and model (and service tier, where the report has it), then what only one side has. It ends with 0 where
 everything matches and with 1 where something does not. Amounts of the cost report are cents as decimal strings
-and are read exactly. Recordings do not know their workspace: choose one with `--workspace`. The provider's
+and are read exactly; a rounded one matches within half of its last digit, at most a hundredth (`tolerance`).
+Compared are list prices, where the report has them; what discounts take off is said. Grouped by `cost_type`,
+tokens and web searches stand apart, else they are compared as one sum. Groups that overlap (`rbac_group_id`) and
+pages that overlap are refused; holes between pages and buckets cut off at 100 groups are named. Recordings do not know their workspace: choose one with `--workspace`. The provider's
 cost report leaves the priority tier out, so ours does too.
 
 ## Budgets of a day
