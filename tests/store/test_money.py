@@ -538,3 +538,25 @@ def test_views_of_what_does_not_fit(tmp_path: Path) -> None:
     ]
     found = asked(tmp_path, facts, *(f"FROM {view}" for view in VIEWS))
     assert all(found[:8])
+
+
+def test_no_more_was_missed_than_was_paid_again(tmp_path: Path) -> None:
+    """A call that goes back to a short prompt paid again for what it wrote and sent, not for all that was held."""
+    none = dict.fromkeys(("changed_message", "missed_tokens"))
+    prefix: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Prefix))
+    prefix |= none | {
+        "session_id": session_id(1),
+        "attempt_id": f"{2:032x}",
+        "compared_attempt_id": f"{1:032x}",
+        "changed": "messages",
+        "miss_reason": None,
+    }
+    facts = [
+        an_attempt(1),
+        plain(1, cache_write_5m_tokens=20_000),
+        an_attempt(2),
+        plain(2, cache_read_tokens=5_000, cache_write_5m_tokens=2_000),
+        Prefix(**prefix),
+    ]
+    [[row]] = asked(tmp_path, facts, "FROM cache_misses")
+    assert (row["missed_tokens"], row["reason"]) == (2_010, "messages_changed")

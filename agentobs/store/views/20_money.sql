@@ -646,7 +646,7 @@ SELECT
     at_ns,
     model,
     gap_ns,
-    missed_tokens,
+    again_1h + again_5m + again_input AS missed_tokens,
     (
         (again_1h * (cache_write_1h_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
         + (again_5m * (cache_write_5m_usd_each - cache_read_usd_each))::DECIMAL(38, 12)
@@ -672,7 +672,7 @@ COMMENT ON COLUMN cache_misses.attempt_id IS 'The attempt.';
 COMMENT ON COLUMN cache_misses.at_ns IS 'When it was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN cache_misses.model IS 'The model that is billed.';
 COMMENT ON COLUMN cache_misses.gap_ns IS 'How long after the call before it was sent. [ns]';
-COMMENT ON COLUMN cache_misses.missed_tokens IS 'What was paid again: as the provider says, else what the cache held less what was read. [tokens]';
+COMMENT ON COLUMN cache_misses.missed_tokens IS 'What was paid again: as the provider says, else what the cache held less what was read; never more than the call wrote or sent as plain input. [tokens]';
 COMMENT ON COLUMN cache_misses.wasted_usd IS 'What that cost beyond reading it: an estimate; NULL without a price. [USD]';
 COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`; `expired`: it came later than the cache keeps; `unknown`: nothing that was sent changed; or another word of the provider''s.';
 COMMENT ON COLUMN cache_misses.changed_message IS 'Which message changed, from 1, or NULL.';
