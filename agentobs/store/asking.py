@@ -118,13 +118,6 @@ _LATEST = (
 )
 
 
-def _unknown_session(connection: duckdb.DuckDBPyConnection, text: str) -> UsageError:
-    known = connection.execute(_LATEST).fetchall()
-    words = list(dict.fromkeys(str(word) for row in known for word in row if word))
-    todo = _suggest(text, words, "The latest are")
-    return UsageError("no session of that id or name", where=text, todo=todo)
-
-
 def _suggest(text: str, words: list[str], otherwise: str) -> str:
     near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
     if near:
