@@ -526,6 +526,26 @@ def test_the_gaps_decide_which_lifetime_is_cheaper(tmp_path: Path, gap: int, bet
         assert connection.execute("SELECT better FROM cache_lifetimes").fetchall() == [(better,)]
 
 
+def test_lifetimes_of_a_response_with_iterations(tmp_path: Path) -> None:
+    """What all its iterations read and wrote is there, and the response counts as one call."""
+    facts: list[Any] = [
+        an_attempt(1),
+        plain(1, billed=False),
+        *(
+            plain(1, iteration=n, cache_read_tokens=1000, cache_write_5m_tokens=100 * n)
+            for n in (1, 2, 3)
+        ),
+    ]
+    [row], [parts] = asked(
+        tmp_path,
+        facts,
+        "FROM cache_lifetimes",
+        "SELECT sum(cache_read_usd + cache_write_5m_usd + cache_write_1h_usd) AS usd FROM costs",
+    )
+    assert (row["calls"], row["cache_usd"], row["unpriced_calls"]) == (1, parts["usd"], 0)
+    assert row["cache_5m_usd"] < row["cache_1h_usd"]
+
+
 def test_views_of_what_does_not_fit(tmp_path: Path) -> None:
     """Huge counts, rows without their attempt, and a prefix of nothing end in rows, not in an error."""
     facts: list[Any] = [

@@ -711,12 +711,40 @@ WITH reused AS (
         (
             (read_1h * cache_read_usd_each)::DECIMAL(38, 12)
             + ((cached_tokens - read_1h)::BIGINT * cache_write_1h_usd_each)::DECIMAL(38, 12)
-        ) AS cache_1h_usd
+        ) AS cache_1h_usd,
+        TRUE AS is_call
     FROM held
+    UNION ALL
+    -- The iterations before the last one follow each other at once: what they read would have been there.
+    SELECT
+        costs.session_id,
+        NULL AS gap_ns,
+        (
+            (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
+            + (cache_write_5m_tokens * cache_write_5m_usd_each)::DECIMAL(38, 12)
+            + (cache_write_1h_tokens * cache_write_1h_usd_each)::DECIMAL(38, 12)
+        ) AS cache_usd,
+        (
+            (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
+            + (cache_write_tokens::BIGINT * cache_write_5m_usd_each)::DECIMAL(38, 12)
+        ) AS cache_5m_usd,
+        (
+            (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
+            + (cache_write_tokens::BIGINT * cache_write_1h_usd_each)::DECIMAL(38, 12)
+        ) AS cache_1h_usd,
+        FALSE AS is_call
+    FROM costs
+    JOIN (
+        SELECT session_id, attempt_id, max(iteration) AS last_iteration
+        FROM costs
+        GROUP BY session_id, attempt_id
+        HAVING count(*) > 1
+    ) AS several USING (session_id, attempt_id)
+    WHERE costs.iteration < last_iteration AND cache_read_tokens + cache_write_tokens > 0
 )
 SELECT
     session_id,
-    count(*) AS calls,
+    count(*) FILTER (WHERE is_call) AS calls,
     count(*) FILTER (WHERE gap_ns > 300000000000) AS gaps_over_5m,
     count(*) FILTER (WHERE gap_ns > 3600000000000) AS gaps_over_1h,
     sum(cache_usd) AS cache_usd,
@@ -727,7 +755,7 @@ SELECT
         WHEN 1 THEN '1h'
         WHEN 0 THEN 'either'
     END AS better,
-    count(*) FILTER (WHERE cache_usd IS NULL) AS unpriced_calls
+    count(*) FILTER (WHERE cache_usd IS NULL AND is_call) AS unpriced_calls
 FROM priced
 GROUP BY session_id;
 COMMENT ON VIEW cache_lifetimes IS 'What the cache of each session would have cost with either lifetime, had all else been the same: the gaps between its calls decide.';
