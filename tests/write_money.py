@@ -121,7 +121,7 @@ beside it how sure it is. All columns with their meaning are in [tables.md](tabl
 | `cost_status` | means |
 | --- | --- |
 | `exact` | the provider's final counts, at a published price |
-| `lower_bound` | a stream ended early, or the provider ran what has no price here; of a sum: something is left out, or records of a session are missing |
+| `lower_bound` | a stream ended early, or something has no price here; of a sum: something is missing |
 | `estimated` | a count was unreadable, or no price is published for the context: see `usage.note`, `prices.note` |
 | `unknown_model` | no price is known; the money is NULL. Give the model a price in `prices.toml` of the home |
 
@@ -202,7 +202,8 @@ FROM cache_lifetimes
 
 ## On the command line
 
-- `agentobs cost --by model|session|day|agent|source|model,day [--session S] [--since 7d] [--until 2026-11-01] [--detail] [--json|--csv]`
+- `agentobs cost --by model|session|day|agent|source|model,day [--session S] [--since 7d] [--until 2026-11-01]
+  [--detail] [--json|--csv]`
 - `agentobs cache [SESSION]`: savings, misses and lifetimes of all sessions; with SESSION each miss of it.
 - `agentobs reprice [--session S] [--since 7d] [--model M] [--prices FILE] [--cache-lifetime 5m|1h] [--batch] [--fast]`:
   what the stored calls would have cost, what is stored, and the difference, by model. Nothing that is stored
@@ -226,7 +227,8 @@ everything matches and with 1 where something does not. Amounts of the cost repo
 and are read exactly; a rounded one matches within half of its last digit, at most a hundredth (`tolerance`).
 Compared are list prices, where the report has them; what discounts take off is said. Grouped by `cost_type`,
 tokens and web searches stand apart, else they are compared as one sum. Groups that overlap (`rbac_group_id`) and
-pages that overlap are refused; holes between pages and buckets cut off at 100 groups are named. Recordings do not know their workspace: choose one with `--workspace`. The provider's
+pages that overlap are refused; holes between pages and buckets cut off at 100 groups are named. Recordings
+do not know their workspace: choose one with `--workspace`. The provider's
 cost report leaves the priority tier out, so ours does too.
 
 ## Budgets of a day
