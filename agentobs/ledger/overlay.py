@@ -185,7 +185,7 @@ def parse(data: bytes, where: str) -> Overlay:
         UsageError: it does not fit; says in which line, what was found and what was expected.
     """
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
         return Overlay.model_validate(_strict(tomllib.loads(text, parse_float=Decimal)))
     except UnicodeDecodeError as error:
         raise _bad(where, None, "not UTF-8 text") from error

@@ -25,6 +25,11 @@ def counted(exchange: Exchange) -> list[tuple[Any, ...]]:
         return [
             row for result in results if "message" in result for row in _rows(result["message"])
         ]
+    if exchange.path.partition("?")[0] == "/v1/complete" and exchange.status == 200:
+        # The old endpoint tells no usage: nothing is known, which is a lower bound.
+        return [
+            (0, True, exchange.body["model"], 0, 0, None, 0, 0, 0, 0, None, None, "lower_bound")
+        ]
     return [] if exchange.message is None else _rows(exchange.message)
 
 
