@@ -19,7 +19,7 @@ from agentobs.agent.paths import resolver
 from agentobs.agent.results import told
 from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import Tool
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplaySays, say_once
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolQuestion, WorldQuestion
 from agentobs.world import nobody
@@ -161,7 +161,11 @@ class LiveAnswers:
         tool = self._tools.get(name)
         try:
             return tool is not None and (tool.available is None or bool(tool.available()))
-        except Exception:
+        except BaseException as error:  # a SystemExit of the tool's own code, too
+            say_once(
+                f"whether the tool {name} is available cannot be told: {told(error)}. It counts as missing.",
+                about=f"availability of {name}",
+            )
             return False
 
 

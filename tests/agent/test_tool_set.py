@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agentobs.agent.events import ToolDone
 from agentobs.agent.tools import tool
 from agentobs.records.exchanges import WorldExchange
@@ -55,6 +57,30 @@ def test_a_tool_that_has_to_be_there() -> None:
     assert (result.subtype, result.terminal_reason) == ("error_during_execution", "tool_set_error")
     assert "search" in str(result.error_text)
     assert provider.requests == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no server"), SystemExit(3)])
+def test_a_tool_that_cannot_tell_whether_it_is_there(error: BaseException) -> None:
+    """It counts as missing, people are told why, and the run goes on without it."""
+
+    def available() -> bool:
+        raise error
+
+    name = f"search_{type(error).__name__}"
+
+    @tool(name=name, available=available, optional=True)
+    def search() -> str:
+        """Search."""
+        return "found"
+
+    with (
+        pytest.warns(
+            RuntimeWarning, match=f"{name} is available cannot be told: {type(error).__name__}"
+        ),
+        Provider([streamed(DONE)]) as provider,
+    ):
+        result = result_of(events_of(provider, tools=[search]))
+    assert (result.subtype, offered(provider)) == ("success", [[]])
 
 
 def test_a_set_that_is_asked_for_each_turn() -> None:

@@ -96,12 +96,6 @@ class Rule:
         return self.pattern is not None and self.pattern.startswith(EXACT)
 
     @property
-    def is_grant(self) -> bool:
-        """Whether it is what a person allowed for a session: one call, whole, and nothing beside it."""
-        is_whole = self.pattern is not None and self.pattern.startswith(WHOLE)
-        return is_whole and (self.behaviour, self.source) == ("allow", "session")
-
-    @property
     def is_bare(self) -> bool:
         """Whether it stands for every call of its tool."""
         return self.pattern is None or self.pattern in ("*", "**")
