@@ -6,7 +6,7 @@ result in the message after it. Every function here keeps that true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,6 +24,9 @@ from agentobs.records.messages import tool_uses
 
 Prompt = str | list[Json]
 """A text, or content blocks."""
+
+Tools = Sequence[Tool] | Callable[[], Sequence[Tool]]
+"""The tools, or a function that gives them; it is asked once a turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,158 @@
+"""A run while it goes on: what it is given, where it stands, and what adds up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from anthropic import AsyncAnthropic
+from pydantic import BaseModel
+
+from agentobs.agent import recovery
+from agentobs.agent.dispatch import Dispatcher
+from agentobs.agent.events import Denial, Limit, Result, Subtype, TerminalReason, billed
+from agentobs.agent.state import Conversation, Options, State, Tools, used_ids
+from agentobs.ledger import Meter
+from agentobs.records.canonical import Json
+from agentobs.records.exchanges import Place
+from agentobs.records.messages import text_of
+from agentobs.records.usage import Certainty, not_told
+from agentobs.world import World
+
+
+@dataclass(slots=True)
+class Run:
+    """What is known of one run beside its state: what it is given, and what adds up."""
+
+    world: World
+    options: Options
+    tools: Tools
+    owed: Json | None
+    """What the provider is told of the tool that takes the output."""
+    talk: Conversation
+    state: State
+    """Where it stands."""
+    started_ns: int
+    client: AsyncAnthropic = field(init=False)
+    """The world's client without its own retries: the loop owns them."""
+    meter: Meter = field(default_factory=Meter)
+    answers: list[Json] = field(default_factory=list)
+    """Whole answers."""
+    broken: list[Json] = field(default_factory=list)
+    """What came of answers that broke off."""
+    latest: list[tuple[Meter, int]] = field(default_factory=list)
+    """What each turn used, failed attempts left out, and how many tokens it said."""
+    used: frozenset[str] = frozenset()
+    """Ids of the tool calls in the conversation."""
+    provider_ns: int = 0
+    provider_ok_ns: int = 0
+    tools_ns: int = 0
+    denials: list[Denial] = field(default_factory=list)
+    goes_beyond: set[Limit] = field(default_factory=set)
+    """Limits that were reached and are not to be told again."""
+    day_usd: Decimal = Decimal(0)
+    """What was spent today, as the world last said."""
+    output: BaseModel | None = None
+    following: State | None = None
+    """The state of the next turn; None where there is none."""
+    subtype: Subtype = "success"
+    reason: TerminalReason = "completed"
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        """Take the client's retries away."""
+        self.client = self.world.client.with_options(max_retries=0)
+        self.used = used_ids(self.talk.messages)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody stopped the run on purpose."""
+        return self.reason in ("aborted_streaming", "aborted_tools")
+
+    def ended(self, subtype: Subtype, reason: TerminalReason) -> None:
+        """Note how the run ends."""
+        self.subtype, self.reason = subtype, reason
+
+    def failed(self, reason: TerminalReason, error: Exception) -> None:
+        """Note which error ends the run."""
+        self.ended("error_during_execution", reason)
+        self.error = error
+
+    def keep(self, state: State) -> None:
+        """Keep the conversation as it stands, so that another run can go on from here."""
+        self.talk.messages, self.talk.turns = state.messages, state.turn
+
+    def ran(self, dispatcher: Dispatcher, state: State) -> None:
+        """Count what tools did, and keep the conversation with their results."""
+        self.denials += dispatcher.denials
+        self.talk.messages, self.talk.tool_turns = state.messages, self.talk.tool_turns + 1
+
+    def counted(self, message: Json, certainty: Certainty) -> None:
+        """Count what an answer used, as far as it came."""
+        usage = message.get("usage")
+        if isinstance(usage, dict) and "output_tokens" in usage:
+            model = message.get("model") or self.options.model
+            for meter in (self.meter, self.talk.meter):
+                meter.add(model, usage, self.world.now(), certainty)
+
+    def turn_took(self, message: Json) -> None:
+        """Note what a turn used by itself, where somebody looks for a runaway."""
+        usage = message.get("usage")
+        if not self.options.budget.runaway or not isinstance(usage, dict):
+            return
+        meter, said = Meter(), usage.get("output_tokens")
+        meter.add(message.get("model") or self.options.model, usage, self.world.now())
+        self.latest.append((meter, said if isinstance(said, int) else 0))
+
+    def gave_up(self, message: Json, took_ns: int, error: Exception) -> None:
+        """Count an answer that broke off, also where it never said what it used."""
+        self.broken.append(message)
+        self.provider_ns += took_ns
+        if "usage" in message:
+            self.counted(message, "lower_bound")
+        elif recovery.may_have_cost(error):
+            for meter in (self.meter, self.talk.meter):
+                meter.add_rows([(not_told(self.options.model), self.world.now())])
+
+    def result(self, place: Place | None) -> Result:
+        """Return the result."""
+        last = self.answers[-1] if self.answers else {}
+        error = self.error
+        return Result(
+            subtype=self.subtype,
+            terminal_reason=self.reason,
+            text=text_of(last.get("content")),
+            stop_reason=last.get("stop_reason"),
+            num_turns=len(self.answers),
+            error=recovery.name_of(error) if error else None,
+            error_text=recovery.text_of(error) if error else None,
+            usage=billed(self.options.model, [*self.answers, *self.broken]),
+            duration_ns=max(self.world.now() - self.started_ns, 0),
+            provider_ns=self.provider_ns,
+            provider_ok_ns=self.provider_ok_ns,
+            tools_ns=self.tools_ns,
+            session_id=place.session_id if place else None,
+            denials=tuple(self.denials),
+            output=self.output,
+            meter=self.meter,
+            exception=error,
+        )
+
+
+class Clock:
+    """Adds up the time in which an answer is waited for or comes; the consumer's own is not in it."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._sum, self._since = world, 0, world.now()
+        self._stands = False
+
+    def stop(self) -> int:
+        """Stop, and return the nanoseconds so far."""
+        if not self._stands:
+            self._sum += max(self._world.now() - self._since, 0)
+            self._stands = True
+        return self._sum
+
+    def go_on(self) -> None:
+        """Go on adding."""
+        self._since, self._stands = self._world.now(), False
