@@ -125,6 +125,10 @@ class Abort:
         with self._lock:
             self._is_set = False
 
+    def under(self) -> Abort:
+        """Return one for a run that this run starts: it stops with this one, and can be stopped alone."""
+        return _Under(self)
+
     def reached(self, point: str, count: int) -> bool:
         """Return whether the run is to stop here.
 
@@ -151,6 +155,28 @@ class Abort:
                 self._waiting.discard((loop, future))
 
 
+class _Under(Abort):
+    """Stops one run, and so does the abort of the run that started it."""
+
+    def __init__(self, above: Abort) -> None:
+        """Lie under another one."""
+        super().__init__()
+        self._above = above
+
+    def reached(self, point: str, count: int) -> bool:
+        """Return whether the run is to stop here."""
+        return self._is_set or self._above.reached(point, count)
+
+    async def wait(self) -> None:
+        """Return when the run is to stop where it waits."""
+        waits = [asyncio.ensure_future(each) for each in (super().wait(), self._above.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
@@ -167,7 +193,11 @@ async def nobody(question: WorldQuestion) -> Any:
             return []
         case "tool_set":
             return list(question.asked)
-        case "check" | "spent_today" | "abort":
+        case "hook":
+            return {"outcome": "cancelled", "reason": "nobody runs hooks here"}
+        case "limit" | "background" | "elapsed":
+            return question.asked
+        case "check" | "spent_today" | "abort" | "refresh" | "conversation":
             return None
     assert_never(question.kind)
 

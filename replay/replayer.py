@@ -26,6 +26,7 @@ from agentobs.recording import wire
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import (
     MADE_BY_THE_LOOP,
+    SILENT,
     Answer,
     ModelExchange,
     Place,
@@ -35,6 +36,7 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     WorldExchange,
     WorldQuestion,
+    is_inside_answer,
 )
 from agentobs.records.facts import InteractionEnd, Permission, SessionEnd, settled
 from agentobs.sink import Record, sink
@@ -60,7 +62,6 @@ from replay.step import Next, Step, step_of
 from replay.tools import Calls, Missed, ask_of, same_call
 from replay.trajectory import trajectory
 from replay.world import (
-    SAID,
     WHY,
     Answers,
     RecordedAbort,
@@ -68,6 +69,7 @@ from replay.world import (
     lane_here,
     meant,
     same_question,
+    silence,
     unasked,
 )
 
@@ -95,7 +97,8 @@ class Replay:
         self._numbers: dict[int, int] = {}
         self._policy = tools
         self._network = network
-        self._lanes = {name: Lane(fixture, name) for name in fixture.lanes}
+        lanes = [name for name in fixture.lanes if not is_inside_answer(name)]
+        self._lanes = {name: Lane(fixture, name) for name in lanes}
         self._calls = Calls(fixture)
         self._answers = Answers(fixture.world, lambda lane: self._lane(lane).asked)
         self._until: int | None = None
@@ -296,7 +299,7 @@ class Replay:
         asked = sum(lane.asked for lane in self._lanes.values())
         return Progress(
             requests_matched=asked,
-            requests=len(self.fixture.asks),
+            requests=sum(len(lane.asks) for lane in self._lanes.values()),
             tools_matched=self._calls.matched,
             tools=self._calls.total,
             answers_matched=self._answers.total - len(self._answers.left),
@@ -353,8 +356,8 @@ class Replay:
             same = recorded is not None and same_question(recorded.question, question)
             if recorded is not None and same:
                 return self._answers.give(recorded)
-            if recorded is None and question.kind in SAID:
-                return []
+            if recorded is None and question.kind in SILENT:
+                return silence(question.kind)
             if not self.fixture.asks_the_world:
                 answer = unasked(question)
             elif self._is_past(lane):
@@ -540,6 +543,7 @@ class Replay:
         return dataclasses.replace(report, number=number, turn=recorded.turn, never_asked=after)
 
     def _check_results(self, recorded: Results, now: Results) -> None:
+        recorded = {lane: ends for lane, ends in recorded.items() if not is_inside_answer(lane)}
         found = ended_otherwise(recorded, now)
         if found is None:
             return

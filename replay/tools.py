@@ -6,7 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from agentobs.records.canonical import canonical
-from agentobs.records.exchanges import Answer, ToolAnswer, ToolExchange, ToolOutcome, ToolQuestion
+from agentobs.records.exchanges import (
+    Answer,
+    ToolAnswer,
+    ToolExchange,
+    ToolOutcome,
+    ToolQuestion,
+    is_inside_answer,
+)
 from agentobs.records.facts import Permission
 from agentobs.records.messages import assemble, is_stream, server_events, tool_uses
 from replay.diff import Difference, differences, safe
@@ -68,7 +75,8 @@ class Calls:
         """Take the tool calls of a fixture."""
         self._fixture = fixture
         self._recorded: dict[tuple[str, str], list[RecordedTool]] = {}
-        for tool in fixture.tools:
+        self._tools = [tool for tool in fixture.tools if not is_inside_answer(tool.lane)]
+        for tool in self._tools:
             self._recorded.setdefault(_key(tool), []).append(tool)
         self._matched: set[int] = set()
         self._given: dict[tuple[str, str], list[ToolAnswer]] = {}
@@ -81,7 +89,7 @@ class Calls:
     @property
     def total(self) -> int:
         """How many calls were recorded."""
-        return len(self._fixture.tools)
+        return len(self._tools)
 
     @property
     def matched(self) -> int:
@@ -121,7 +129,7 @@ class Calls:
     def missed(self) -> Missed | None:
         """Return the first recorded call that did not come, though it had to, or came out otherwise."""
         free: dict[tuple[str, str], int] = {}
-        for tool in self._fixture.tools:
+        for tool in self._tools:
             if id(tool) in self._matched:
                 continue
             key = _key(tool)

@@ -13,13 +13,17 @@ from typing import Any
 
 from agentobs import tracing
 from agentobs.records.canonical import canonical
-from agentobs.records.exchanges import AskKind, WorldExchange, WorldQuestion
+from agentobs.records.exchanges import (
+    ECHOED,
+    AskKind,
+    WorldExchange,
+    WorldQuestion,
+    is_inside_answer,
+)
 from agentobs.redaction import redact
 from agentobs.world import Abort, nobody
 from replay.fixture import RecordedAnswer
 
-SAID: tuple[AskKind, ...] = ("steering", "follow_up")
-"""Questions to which silence is an answer, and is not recorded."""
 OF_A_CALL: tuple[AskKind, ...] = ("consent", "check", "path")
 """Questions about one tool call, whose id is their key."""
 
@@ -31,6 +35,12 @@ WHY: dict[AskKind, str] = {
     "spent_today": "the budget of the day is another than when it was recorded",
     "steering": "the agent looks for what was said elsewhere than when it was recorded",
     "follow_up": "the agent would have stopped elsewhere than when it was recorded",
+    "hook": "the hooks, or what they are asked about, are others than when it was recorded",
+    "refresh": "the credentials were refused, or can be made anew, otherwise than when it was recorded",
+    "conversation": "another session is resumed than when it was recorded",
+    "limit": "the budget, or what was spent when this was recorded, is another now",
+    "background": "background agents end elsewhere than when it was recorded",
+    "elapsed": "the agent looks at the clock elsewhere than when it was recorded",
     "abort": "the run was stopped there when it was recorded, and did not get there now",
 }
 """The probable cause where such a question is not the recorded one."""
@@ -47,11 +57,11 @@ class Answers:
 
     def __init__(self, recorded: list[RecordedAnswer], asked: Asked) -> None:
         """Take the answers of a fixture."""
-        self._recorded = recorded
+        self._recorded = [a for a in recorded if not is_inside_answer(a.lane)]
         self._asked = asked
         self._given: set[int] = set()
         self._by_key: dict[tuple[str, AskKind, str], list[RecordedAnswer]] = {}
-        for answer in recorded:
+        for answer in self._recorded:
             self._by_key.setdefault(_key(answer.lane, answer.question), []).append(answer)
 
     @property
@@ -143,6 +153,11 @@ class RecordedAbort(Abort):
         await asyncio.get_running_loop().create_future()
 
 
+def silence(kind: AskKind) -> Any:
+    """Return what it means that nothing was recorded for one of the `SILENT` questions."""
+    return [] if kind in ("steering", "follow_up", "background") else None
+
+
 async def unasked(question: WorldQuestion) -> Any:
     """Answer as if nobody had been asked: for recordings of when calls just ran."""
     match question.kind:
@@ -167,7 +182,12 @@ def same_question(recorded: WorldQuestion, came: WorldQuestion) -> bool:
 
 
 def meant(question: WorldQuestion) -> Any:
-    """Return what is compared of a question: of consent neither our words nor the tool's name, which may change."""
+    """Return what is compared of a question: of consent neither our words nor the tool's name, which may change.
+
+    What the loop saw when it asked is no question: it depends on who came first.
+    """
+    if question.kind in ECHOED:
+        return None
     match question.kind, question.asked:
         case "consent", {"about": {"tool": _, **about}}:
             return about

@@ -93,12 +93,20 @@ class LiveAnswers:
         inbox: Inbox | None = None,
         roots: Sequence[Path] = (),
         spent_today: Callable[[], Decimal] | None = None,
+        hooks: Callable[[WorldQuestion], Awaitable[Json]] | None = None,
+        refresh: Callable[[], object] | None = None,
+        load: Callable[[Json], Json] | None = None,
     ) -> None:
-        """Answer for these tools; without a person nothing is consented to."""
+        """Answer for these tools; without a person nothing is consented to.
+
+        `hooks` runs a hook, `refresh` makes the credentials anew, `load` reads an earlier conversation. What they
+        do where they fail is written at their cases in `ask`.
+        """
         self._tools = {tool.name: tool for tool in tools}
         self._running, self._person, self._inbox = running, person, inbox
         self._resolve = resolver(roots or (Path.cwd(),))
         self._spent_today = spent_today
+        self._hooks, self._refresh, self._load = hooks, refresh, load
 
     async def ask(self, question: WorldQuestion) -> Any:
         """Answer a question; see `World.ask`."""
@@ -118,9 +126,30 @@ class LiveAnswers:
             case "spent_today":
                 spent = self._spent_today
                 return None if spent is None else str(await in_thread(spent))
-            case "abort":
-                return None
+            case "hook":
+                return await (self._hooks or nobody)(question)
+            case "refresh":
+                return await self._refreshed()
+            case "conversation":
+                load = self._load
+                return None if load is None else await in_thread(lambda: load(question.asked))
+            case "limit" | "background" | "elapsed" | "abort":
+                return await nobody(question)
         assert_never(question.kind)
+
+    async def _refreshed(self) -> bool:
+        """Make the credentials anew; whatever goes wrong, they were not."""
+        refresh = self._refresh
+        if refresh is None:
+            return False
+        try:
+            made = await in_thread(refresh)
+            return bool(await made if inspect.isawaitable(made) else made)
+        except ReplaySays:
+            raise
+        except Exception as error:
+            say_once(f"the credentials were not made anew: {told(error)}", about="refresh")
+            return False
 
     async def _consent(self, question: WorldQuestion) -> Json:
         if self._person is None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from agentobs.agent.permissions import Decision
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
-from agentobs.records.exchanges import ToolAnswer, ToolQuestion
+from agentobs.records.exchanges import QuerySource, ToolAnswer, ToolQuestion
 from agentobs.records.usage import Usage, usage_rows
 
 Subtype = Literal[
@@ -39,8 +39,13 @@ TerminalReason = Literal[
     "tool_set_error",
     "internal_error",
     "refusal",
+    "max_output_tokens",
+    "hook_stopped",
+    "stop_hook_prevented",
 ]
-"""What ended a run. `model_error` is every other failure of the provider; `tool_set_error` a tool that has
+"""What ended a run. `max_output_tokens`: the answer was cut at its limit as often as it may go on;
+`hook_stopped`: a hook refused the prompt, or ended the run; `stop_hook_prevented`: hooks kept it from ending
+too often; `model_error` is every other failure of the provider; `tool_set_error` a tool that has
 to be there and is not; `internal_error` an exception that is neither the provider's nor a tool's."""
 
 Limit = Literal[
@@ -56,6 +61,26 @@ Limit = Literal[
 the last two are the signs of a runaway, see `agentobs.ledger.runaway`."""
 
 
+Transition = Literal[
+    "start",
+    "next_turn",
+    "steering",
+    "follow_up",
+    "structured_output_retry",
+    "background_result",
+    "stop_hook_blocking",
+    "token_budget",
+    "max_output_tokens_raised",
+    "max_output_tokens_continued",
+    "reactive_compaction",
+    "model_fallback",
+]
+"""Why the model is asked: a prompt came; tools have answered; somebody said something meanwhile, or when
+the run would have stopped; an output is owed; a background agent has ended; a hook wants it to go on; so do
+the tokens that are to be spent. And why the same turn is asked again: with more room for its answer, for the
+rest of it, with a shorter conversation, of another model."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestStart:
     """The model is asked. After a `Retry` it is asked again, and earlier deltas of this turn are void."""
@@ -64,6 +89,12 @@ class RequestStart:
     """The turn within the conversation, from 1."""
     attempt: int
     """The attempt at this request, from 1."""
+    transition: Transition = "start"
+    """Why it is asked."""
+    source: QuerySource = "main"
+    """Who asks."""
+    model: str = ""
+    """Whom it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +218,130 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A long wait goes on; told every 30 seconds of it where nobody attends."""
+
+    turn: int
+    attempt: int
+    """The attempt that failed, from 1."""
+    waited_s: float
+    """So much of the wait is over, in seconds."""
+    wait_s: float
+    """The whole wait, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Another model is asked from now on."""
+
+    turn: int
+    from_model: str
+    to_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """An answer was cut at its limit of tokens, and the model is asked again."""
+
+    turn: int
+    number: int
+    """How often for this answer, this time included."""
+    max_tokens: int
+    """The limit of the next answer."""
+    is_void: bool
+    """Whether the cut answer is void, because all of it is asked again with more room; else the next one goes on
+    from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """Something that the run could do it cannot do any more."""
+
+    capability: str
+    """What, as a label, such as `compaction`, `streaming` or `provider`."""
+    reason: str
+    """Why, as a label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The conversation was made shorter: what the model knows of before this boundary lies in its first message."""
+
+    turn: int
+    """The turn that is asked next."""
+    trigger: Literal["auto", "reactive", "manual"]
+    """The threshold was reached; the provider refused the prompt as too long; somebody asked for it."""
+    methods: tuple[str, ...]
+    """What was done, in its order: `trim`, `drop`, `memory`, `summary`."""
+    tokens_before: int
+    tokens_after: int
+    """Tokens of the conversation, counted before, estimated after."""
+    threshold: int
+    """Tokens from which on it is compacted."""
+    messages_before: int
+    messages_after: int
+    kept_from: str | None
+    """The id of the first tool call that stays as it was said, where there is one."""
+    turns_since_last: int | None
+    """Turns since the compaction before; None for the first one."""
+    files: int = 0
+    """Files that were attached again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """The model would stop, and is asked to go on, for there are tokens left that it is to spend."""
+
+    turn: int
+    number: int
+    """How often in this interaction, this time included."""
+    output_tokens: int
+    """What it has said in this interaction so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookRan:
+    """A hook has answered, or has not."""
+
+    turn: int
+    event: str
+    """What it was asked about, such as `pre_tool_use`."""
+    hook: str
+    """Its name."""
+    outcome: Literal["success", "blocking", "non_blocking_error", "cancelled"]
+    tool_use_id: str | None
+    reason: str
+    """What it says; content."""
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubAgent:
+    """Something happened in an agent that this one started, or in one below it."""
+
+    agent_id: str
+    """The id of the tool call that started it."""
+    agent: str
+    """Its name."""
+    lane: str
+    depth: int
+    """How deep it lies below the agent itself, from 1."""
+    event: Event
+    """What happened; its `Result` comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundResult:
+    """What a background agent found enters the conversation."""
+
+    turn: int
+    """The turn whose request holds it."""
+    agent_id: str
+    agent: str
+    subtype: Subtype
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Billed tokens of one model, in disjoint buckets; the fields mean what they mean in `Usage`."""
 
@@ -272,6 +427,15 @@ Event = (
     | OutputRetry
     | BudgetReached
     | Retry
+    | Heartbeat
+    | Fallback
+    | Continuation
+    | Degraded
+    | Compaction
+    | Nudge
+    | HookRan
+    | SubAgent
+    | BackgroundResult
     | Result
 )
 

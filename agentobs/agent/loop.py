@@ -40,6 +40,7 @@ from agentobs.agent.state import (
 )
 from agentobs.agent.tools import Tool, check_tools
 from agentobs.errors import ReplaySays, UsageError
+from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, WorldQuestion
 from agentobs.world import Abort, World, in_force
 
@@ -54,6 +55,8 @@ def live_world(
     roots: Sequence[Path] = (),
     keep: Keep | None = None,
     spent_today: Callable[[], Decimal] | None = None,
+    refresh: Callable[[], object] | None = None,
+    load: Callable[[Json], Json] | None = None,
 ) -> World:
     """Return the world in force: this client, these tools, the system's clock, ids and chance.
 
@@ -68,10 +71,20 @@ def live_world(
         roots: the folders that paths of tools have to lie in; default the working directory.
         keep: keeps the whole of a result that is too long for the model, such as `agentobs.keep_result`.
         spent_today: what was spent since midnight UTC, for `Budget.day_usd`: `agentobs.spent_today`.
+        refresh: makes the credentials of the client anew, and returns whether it did; asked once for a request that
+            was refused with a 401. Plain (then run in a thread) or async.
+        load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
     """
     running = live_tools(tools, keep=keep, person=person is not None)
     answers = LiveAnswers(
-        tools, running, person=person, inbox=inbox, roots=roots, spent_today=spent_today
+        tools,
+        running,
+        person=person,
+        inbox=inbox,
+        roots=roots,
+        spent_today=spent_today,
+        refresh=refresh,
+        load=load,
     )
     return in_force(
         World(
@@ -149,7 +162,7 @@ async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, 
     this.following = this.state
     while this.following is not None:
         state, this.following = this.following, None
-        here = telling.in_turn(told.place, state.turn)
+        here, this.depth = telling.in_turn(this.world, told.place, state.turn), 0
         async for reached in within_budget(this, here, f"{state.turn}:before"):
             yield reached
         tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None

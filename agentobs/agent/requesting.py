@@ -32,10 +32,12 @@ async def ask(
     state = this.state
     arguments = request(state, this.options, tools, this.owed)
     message: Json = {}
-    with telling.span("llm_request", here, this.options.model) as inside:
+    with telling.span("llm_request", this.asking(here), this.options.model) as inside:
         for number in itertools.count(1):
             _go_on(this, f"{state.turn}:asking:{number}")
-            yield RequestStart(state.turn, number)
+            yield RequestStart(
+                state.turn, number, state.transition, this.source, this.options.model
+            )
             _go_on(this, f"{state.turn}:unsent:{number}")
             point, clock = f"{state.turn}:streaming:{number}", Clock(this.world)
             asking = Asking(this.client, this.world.abort, point, this.options.answer_seconds)

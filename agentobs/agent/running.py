@@ -8,13 +8,13 @@ from decimal import Decimal
 from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
-from agentobs.agent import recovery
+from agentobs.agent import recovery, telling
 from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import Denial, Limit, Result, Subtype, TerminalReason, billed
 from agentobs.agent.state import Conversation, Options, State, Tools, used_ids
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
-from agentobs.records.exchanges import Place
+from agentobs.records.exchanges import Place, QuerySource
 from agentobs.records.messages import text_of
 from agentobs.records.usage import Certainty, not_told
 from agentobs.world import World
@@ -33,6 +33,8 @@ class Run:
     state: State
     """Where it stands."""
     started_ns: int
+    source: QuerySource = "main"
+    """Who asks: the agent itself, or an agent that it started."""
     client: AsyncAnthropic = field(init=False)
     """The world's client without its own retries: the loop owns them."""
     meter: Meter = field(default_factory=Meter)
@@ -40,6 +42,8 @@ class Run:
     """Whole answers."""
     broken: list[Json] = field(default_factory=list)
     """What came of answers that broke off."""
+    depth: int = 0
+    """How many requests were made in this turn, those for its upkeep included."""
     latest: list[tuple[Meter, int]] = field(default_factory=list)
     """What each turn used, failed attempts left out, and how many tokens it said."""
     used: frozenset[str] = frozenset()
@@ -63,6 +67,17 @@ class Run:
         """Take the client's retries away."""
         self.client = self.world.client.with_options(max_retries=0)
         self.used = used_ids(self.talk.messages)
+
+    def asking(
+        self, here: Place | None, source: QuerySource | None = None, *, lane: str | None = None
+    ) -> Place | None:
+        """Return the place for the next request of the turn, by default one for the agent itself.
+
+        Requests for its upkeep are made in a `lane` of their own, see `lane_under`: in that of the agent its own
+        turns alone recur.
+        """
+        self.depth += 1
+        return telling.asking(here, source or self.source, depth=self.depth, lane=lane)
 
     @property
     def is_stopped(self) -> bool:

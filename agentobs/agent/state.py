@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from agentobs.agent import output
 from agentobs.agent.budget import Budget
-from agentobs.agent.events import ToolDone
+from agentobs.agent.events import ToolDone, Transition
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.tools import Tool, declarations
 from agentobs.ledger import Meter
@@ -81,11 +81,6 @@ class Conversation:
     """What a person permitted for the rest of the conversation."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
-
-
-Transition = Literal["start", "next_turn", "steering", "follow_up", "structured_output_retry"]
-"""Why the model is asked: a prompt came; tools have answered; somebody said something meanwhile, or when
-the run would have stopped; an output is owed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,11 @@ from agentobs.agent.events import Subtype, ToolDone
 from agentobs.agent.interrupt import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
 from agentobs.records.exchanges import (
+    ANSWERED_INSIDE,
+    SILENT,
     AskKind,
     Place,
+    QuerySource,
     ToolExchange,
     ToolQuestion,
     WorldExchange,
@@ -105,9 +108,25 @@ def at(here: Place | None) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if here is None else tracing.at(here)
 
 
-def in_turn(here: Place | None, turn: int) -> Place | None:
-    """Return the same place in a turn."""
-    return None if here is None else replace(here, turn=turn)
+def in_turn(world: World, here: Place | None, turn: int) -> Place | None:
+    """Return the same place in a turn, where a chain of requests begins."""
+    return None if here is None else replace(here, turn=turn, chain_id=world.new_id(), depth=0)
+
+
+def asking(
+    here: Place | None, source: QuerySource, *, depth: int, lane: str | None = None
+) -> Place | None:
+    """Return the same place for a request to the model.
+
+    Args:
+        here: the place in the turn.
+        source: who asks.
+        depth: the place of the request in its chain, from 1.
+        lane: the lane of the request; default that of `here`.
+    """
+    if here is None:
+        return None
+    return replace(here, query_source=source, depth=depth, lane=lane or here.lane)
 
 
 def event(
@@ -131,15 +150,14 @@ def event(
 
 
 ASK_SECONDS = 60.0
-"""How long the world may take to answer, people apart. Our choice: it is a look at files, tools or the store."""
+"""How long the world may take to answer, people and hooks apart. Our choice: it looks at files, tools, the store."""
 
 
 async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: Any = None) -> Any:
     """Ask the world something, tell the sink what it answered, and return that.
 
     An abort, or an answer that takes too long, is answered with the least that can be said: no consent, a
-    complaint, no path, no tool, nothing. That nothing was said to the agent is not told: the loop asks for it
-    all the time.
+    complaint, no path, no tool, nothing. Nothing, as the answer to one of the `SILENT` questions, is not told.
 
     Args:
         world: whom to ask.
@@ -149,13 +167,13 @@ async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: 
         asked: the question itself.
     """
     question, started_ns = WorldQuestion(kind, key, asked), world.now()
-    async with Watch(world.abort, None if kind == "consent" else ASK_SECONDS) as watch:
+    async with Watch(world.abort, None if kind in ANSWERED_INSIDE else ASK_SECONDS) as watch:
         try:
             with at(here):
                 answer = await watch.guard(world.ask(question))
         except Interrupted as error:
             answer = _least(kind, error.cause)
-    if answer or kind not in ("steering", "follow_up"):
+    if answer or kind not in SILENT:
         told(world, here, question, started_ns, answer)
     return answer
 
@@ -169,7 +187,11 @@ def _least(kind: AskKind, cause: Cause) -> Any:
             return f"it could not be checked: {why}"
         case "path" | "tool_set" | "steering" | "follow_up":
             return []
-        case "spent_today" | "abort":
+        case "hook":
+            return {"outcome": "cancelled", "reason": why}
+        case "spent_today" | "abort" | "refresh" | "conversation":
+            return None
+        case "limit" | "background" | "elapsed":
             return None
     assert_never(kind)
 

@@ -262,6 +262,8 @@ class SessionView:
             request_content=contents[0],
             response_content=contents[1],
             query_source=Label(place.query_source),
+            chain_id=place.chain_id,
+            depth=place.depth,
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:

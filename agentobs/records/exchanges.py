@@ -6,11 +6,14 @@ takes it apart into content-free facts and the content beside them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from agentobs.records.canonical import digest
 from agentobs.records.facts import SessionStart
+from agentobs.records.labels import is_label
 
 Ending = Literal["complete", "cut", "cancelled", "error"]
 """How an answer ended: whole; the connection broke; the consumer stopped; no answer at all."""
@@ -127,6 +130,43 @@ class Place:
     """The span that was open, 16 hex digits."""
     query_source: QuerySource = "main"
     """Who asks the model, or for whom a tool runs."""
+    chain_id: str | None = None
+    """The requests of one turn, those made for its upkeep included; None where nobody said."""
+    depth: int | None = None
+    """The place of a request in that chain, from 1; one that is made inside of another's answer is one deeper."""
+
+
+def lane_under(parent: str, started_by: str) -> str:
+    """Return the name of a lane under another one, from what started it, such as a tool_use id.
+
+    It is a label, whatever the id: what does not fit stands as a digest. So does a name that gets too long,
+    as a whole.
+    """
+    fits = _SEGMENT.fullmatch(started_by) is not None
+    name = f"{parent}/{started_by if fits else _short(started_by)}"
+    return name if is_label(name) else f"{parent.partition('/')[0]}/{_short(name)}"
+
+
+def lane_inside(parent: str, kind: AskKind, name: str) -> str:
+    """Return the name of a lane in which the live world asks the model to answer a question of `kind`.
+
+    A replay answers the question itself from the recording, so that nothing in such a lane recurs.
+    """
+    return lane_under(parent, f"{kind}:{name}")
+
+
+def is_inside_answer(lane: str) -> bool:
+    """Return whether a lane, or one that it lies under, is that of an answer of the live world."""
+    kinds = {segment.partition(":")[0] for segment in lane.split("/") if ":" in segment}
+    return not kinds.isdisjoint(ANSWERED_INSIDE)
+
+
+_SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
+"""What may stand between two slashes of a lane's name."""
+
+
+def _short(text: str) -> str:
+    return f"~{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +247,20 @@ class ToolExchange:
 
 
 AskKind = Literal[
-    "consent", "check", "path", "tool_set", "spent_today", "steering", "follow_up", "abort"
+    "consent",
+    "check",
+    "path",
+    "tool_set",
+    "spent_today",
+    "steering",
+    "follow_up",
+    "abort",
+    "hook",
+    "refresh",
+    "conversation",
+    "limit",
+    "background",
+    "elapsed",
 ]
 """What the loop may ask the world beside model and tools:
 
@@ -218,7 +271,23 @@ AskKind = Literal[
 - `spent_today`: how much was spent today, in USD as decimal text?
 - `steering`, `follow_up`: what was said to the agent while it ran, or when it would have stopped?
 - `abort`: where was the run stopped? Told by the loop, not asked.
+- `hook`: what does this hook say to what is about to happen, or has happened?
+- `refresh`: were the credentials made anew?
+- `conversation`: what was said in that earlier session?
+- `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, whether so
+  much time has passed. The loop knows it itself and asks with what it sees as the question; the live world
+  says the same again. It is asked because it depends on who came first or how late it is, which a replay
+  has to take from the recording.
 """
+
+ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed"))
+"""Questions that hold their own live answer."""
+
+SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up"}
+"""Questions that are asked all the time, and to which nothing is the usual answer: it is not recorded."""
+
+ANSWERED_INSIDE: frozenset[AskKind] = frozenset(("hook", "consent"))
+"""Questions that the live world may answer by asking the model itself, in lanes of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ class Attempt:
     request_content: str | None
     response_content: str | None
     query_source: Label = _MAIN
+    chain_id: str | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

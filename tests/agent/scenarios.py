@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from agentobs.agent import (
     Consent,
     Conversation,
     Event,
+    HookRan,
     Inbox,
     Message,
     Permission,
@@ -37,6 +37,7 @@ from agentobs.agent import (
     Result,
     Retry,
     Rule,
+    SubAgent,
     TextDelta,
     Tool,
     ToolDispatch,
@@ -48,41 +49,18 @@ from agentobs.agent import (
 from agentobs.agent.permissions import SOURCES
 from agentobs.records.canonical import canonical
 from tests.agent.provider import Provider, call, cut_after, error, message, streamed, text, whole
-from tests.agent.provider import Reply as Sent
+from tests.agent.scenario import Outside, Scenario
 from tests.agent.scene import options
+from tests.agent.scenes_context import SCENARIOS as OF_CONTEXT
+from tests.agent.scenes_hooks import SCENARIOS as OF_HOOKS
+from tests.agent.scenes_prompt import SCENARIOS as OF_PROMPT
+from tests.agent.scenes_recovery import SCENARIOS as OF_RECOVERY
+from tests.agent.scenes_sessions import SCENARIOS as OF_SESSIONS
+from tests.agent.scenes_sub_agents import SCENARIOS as OF_SUB_AGENTS
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "loop"
 PRICED = "claude-sonnet-4-6"
 DONE = message(text("Done."))
-
-
-@dataclass
-class Outside:
-    """What comes from outside while a scenario is recorded; in a replay nothing does."""
-
-    person: Any = None
-    inbox: Inbox | None = None
-    abort: Abort | None = None
-    on: Callable[[Event], None] = lambda event: None
-    roots: Sequence[Path] = ()
-    spent_today: Callable[[], Decimal] | None = None
-    keep: Any = None
-
-
-@dataclass
-class Scenario:
-    """One scenario."""
-
-    shows: str
-    """What it shows, in a sentence."""
-    replies: Sequence[Sent]
-    tools: Sequence[Tool] = ()
-    replayed_tools: Sequence[Tool] | None = None
-    """The tools of the replay, where they are others than when it was recorded."""
-    prompts: Sequence[str] = ("Hello",)
-    options: dict[str, Any] = field(default_factory=dict)
-    outside: Callable[[Path], Outside] = lambda folder: Outside()
-    """What comes from outside when it is recorded, in a folder of its own."""
 
 
 async def play(
@@ -99,6 +77,7 @@ async def play(
         roots=outside.roots,
         keep=outside.keep,
         spent_today=outside.spent_today,
+        **outside.live,
     )
     for prompt in scenario.prompts:
         events = run(
@@ -117,7 +96,7 @@ def line(event: Event) -> str:
     """Return an event as one line without time: its kind, and what is the same in every replay."""
     match event:
         case RequestStart():
-            what: Any = [event.turn, event.attempt]
+            what: Any = [event.turn, event.attempt, event.transition, event.source, event.model]
         case Message():
             what = [event.turn, event.message["content"]]
         case Permission():
@@ -137,6 +116,17 @@ def line(event: Event) -> str:
             what = [event.question.tool_use_id, answer.outcome, answer.is_error, answer.content]
         case Retry():
             what = [event.turn, event.attempt, event.error, event.status]
+        case SubAgent():
+            what = [event.agent_id, event.agent, event.lane, event.depth, line(event.event)]
+        case HookRan():
+            what = [
+                event.turn,
+                event.event,
+                event.hook,
+                event.outcome,
+                event.tool_use_id,
+                event.reason,
+            ]
         case Result():
             what = [
                 event.subtype,
@@ -707,6 +697,12 @@ SCENARIOS: dict[str, Scenario] = {
         options={"output": Refund},
     ),
 }
+SCENARIOS |= OF_RECOVERY
+SCENARIOS |= OF_CONTEXT
+SCENARIOS |= OF_PROMPT
+SCENARIOS |= OF_HOOKS
+SCENARIOS |= OF_SUB_AGENTS
+SCENARIOS |= OF_SESSIONS
 
 
 def record(names: Sequence[str]) -> None:

@@ -14,9 +14,9 @@ from agentobs import tracing
 from agentobs.agent.asking import LiveAnswers
 from agentobs.agent.events import Event, Result
 from agentobs.agent.execution import live_tools
-from agentobs.agent.loop import Tools, run
+from agentobs.agent.loop import run
 from agentobs.agent.permissions import Permissions
-from agentobs.agent.state import Conversation, Options
+from agentobs.agent.state import Conversation, Options, Tools
 from agentobs.agent.tools import Tool
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart

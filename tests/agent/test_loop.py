@@ -26,6 +26,7 @@ from agentobs.agent.events import (
     Tombstone,
     ToolDispatch,
     ToolDone,
+    Transition,
 )
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.state import Conversation
@@ -76,13 +77,17 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def asked(turn: int, attempt: int, transition: Transition = "start") -> RequestStart:
+    return RequestStart(turn, attempt, transition, "main", MODEL)
+
+
 def test_one_answer() -> None:
     """A prompt that needs no tool gives one request, its deltas, the message, and the result."""
     answer = message(THOUGHT, text("Hi there"))
     with Provider([streamed(answer)]) as provider:
         events = events_of(provider)
     assert events == [
-        RequestStart(1, 1),
+        asked(1, 1),
         ThinkingDelta("Hm, "),
         ThinkingDelta("well"),
         TextDelta("Hi t"),
@@ -130,13 +135,13 @@ def test_turns_with_parallel_tools() -> None:
     bag = ToolQuestion("b", "peek", {"where": "bag"})
     steps = of_kind(events, RequestStart, Message, ToolDispatch, ToolDone)
     assert [(e.question, e.answer) if isinstance(e, ToolDone) else e for e in steps] == [
-        RequestStart(1, 1),
+        asked(1, 1),
         ToolDispatch(box),
         ToolDispatch(bag),
         Message(1, asking),
         (box, ToolAnswer("nothing in box")),
         (bag, ToolAnswer("nothing in bag")),
-        RequestStart(2, 1),
+        asked(2, 1, "next_turn"),
         Message(2, DONE),
     ]
     assert (result_of(events).num_turns, result_of(events).usage) == (
@@ -214,11 +219,11 @@ def test_an_overload_passes() -> None:
     with Provider(replies) as provider:
         events = events_of(provider, waits=waits)
     assert of_kind(events, RequestStart, Retry) == [
-        RequestStart(1, 1),
+        asked(1, 1),
         Retry(1, 1, 0.5, "overloaded_error", 529),
-        RequestStart(1, 2),
+        asked(1, 2),
         Retry(1, 2, 1.0, "overloaded_error", 529),
-        RequestStart(1, 3),
+        asked(1, 3),
     ]
     assert waits == [0.5, 1.0]
     assert provider.requests[0] == provider.requests[1] == provider.requests[2]
@@ -251,11 +256,11 @@ def test_a_broken_stream_is_asked_again() -> None:
     with Provider([cut_after(answer, 4), streamed(answer)]) as provider:
         events = events_of(provider)
     assert events[:-1] == [
-        RequestStart(1, 1),
+        asked(1, 1),
         TextDelta("Hell"),
         Tombstone(1, 1, ()),
         Retry(1, 1, 0.5, "RemoteProtocolError", None),
-        RequestStart(1, 2),
+        asked(1, 2),
         TextDelta("Hell"),
         TextDelta("o you"),
         Message(1, answer),
@@ -299,7 +304,7 @@ def test_a_refusal_ends_the_run() -> None:
     with Provider([error(400, "invalid_request_error")]) as provider:
         events = events_of(provider, conversation=talk)
     assert events == [
-        RequestStart(1, 1),
+        asked(1, 1),
         Result(
             subtype="error_during_execution",
             terminal_reason="model_error",
@@ -384,7 +389,7 @@ def test_a_second_prompt_continues() -> None:
         events_of(provider, tools=[look], conversation=talk)
         said = talk.messages
         events = events_of(provider, "And now?", conversation=talk, stream=False)
-    assert events[:-1] == [RequestStart(3, 1), Message(3, DONE)]
+    assert events[:-1] == [asked(3, 1), Message(3, DONE)]
     again = {"role": "user", "content": "And now?"}
     assert provider.requests[2]["messages"] == [*said, again]
     last = {"role": "assistant", "content": DONE["content"]}
@@ -502,10 +507,12 @@ def test_every_attempt_knows_its_place() -> None:
         in_loop(ask())
     (start,) = of_kind(records, InteractionStart)
     first, second = [r.span_id for r in of_kind(records, SpanStart) if r.name == "llm_request"]
+    chains = [place.chain_id for place in places if place]
+    assert len(set(chains)) == 2
     assert places == [
-        Place(SESSION, start.interaction_id, "main", 1, first),
-        Place(SESSION, start.interaction_id, "main", 1, first),
-        Place(SESSION, start.interaction_id, "main", 2, second),
+        Place(SESSION, start.interaction_id, "main", 1, first, chain_id=chains[0], depth=1),
+        Place(SESSION, start.interaction_id, "main", 1, first, chain_id=chains[0], depth=1),
+        Place(SESSION, start.interaction_id, "main", 2, second, chain_id=chains[2], depth=1),
     ]
 
 

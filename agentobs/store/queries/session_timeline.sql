@@ -19,7 +19,7 @@ WITH RECURSIVE known AS (
 ), depths AS (
     SELECT span_id, min(depth) AS depth FROM nested GROUP BY span_id
 ), tried AS (
-    SELECT attempts.*, coalesce(depths.depth + 1, 0) AS depth
+    SELECT attempts.* EXCLUDE (depth), coalesce(depths.depth + 1, 0) AS depth
     FROM attempts
     LEFT JOIN depths ON attempts.span_id = depths.span_id
     WHERE session_id = $session_id::VARCHAR
