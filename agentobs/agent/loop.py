@@ -274,7 +274,7 @@ def _steered(
 
 def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
     """Note that the run was stopped, and where, so that a replay stops there, too."""
-    streaming = point.split(":")[1] in ("beginning", "asking", "unsent", "streaming", "waiting")
+    streaming = point.split(":")[1] not in ("dispatch", "call", "consent", "tool", "tools")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
     telling.told(this.world, here, question, this.world.now(), {"count": count})

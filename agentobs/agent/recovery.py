@@ -32,19 +32,30 @@ RETRIED_TYPES = ("api_error", "overloaded_error", "rate_limit_error", "timeout_e
 """Error types that may pass, for errors inside a 200 stream (https://docs.anthropic.com/en/api/errors)."""
 
 
+BACKGROUND_RETRIES = 2
+"""How often a request is tried again that nobody waits for. Our choice."""
+
 LONGEST_ASKED_S = 300.0
 """The longest wait that a provider may ask for; beyond it there is no use in waiting. Our choice."""
 
 
 def wait_s(
-    error: Exception, attempt: int, *, max_retries: int, chance: float, now_ns: int
+    error: Exception,
+    attempt: int,
+    *,
+    max_retries: int,
+    is_background: bool = False,
+    chance: float,
+    now_ns: int,
 ) -> float | None:
     """Return the seconds to wait before the next attempt, or None to give up.
 
     `attempt` is the one that failed, from 1; `chance` a number in [0, 1); `now_ns` the wall clock, for a
     `retry-after` that is a date. A wait that the provider asks for is kept without jitter.
     """
-    if attempt > max_retries or not may_pass(error):
+    if is_background:
+        max_retries = min(max_retries, BACKGROUND_RETRIES)
+    if attempt > max_retries or not may_pass(error) or (is_background and is_overload(error)):
         return None
     asked = None
     if isinstance(error, APIStatusError) and not error.response.is_success:
@@ -64,6 +75,13 @@ def may_pass(error: Exception) -> bool:
     if told in ("true", "false"):
         return bool(told == "true")
     return error.status_code in RETRIED_STATUSES or error.status_code >= 500
+
+
+def is_overload(error: Exception) -> bool:
+    """Return whether the provider has too much to do, or we asked it too much."""
+    return isinstance(error, APIStatusError) and (
+        error.status_code in (429, 529) or error.type in ("overloaded_error", "rate_limit_error")
+    )
 
 
 def asked_wait_s(headers: Mapping[str, str], now_ns: int) -> float | None:

@@ -42,6 +42,8 @@ class Run:
     """Whole answers."""
     broken: list[Json] = field(default_factory=list)
     """What came of answers that broke off."""
+    upkept: list[Json] = field(default_factory=list)
+    """Answers to requests that were made for the run's upkeep."""
     depth: int = 0
     """How many requests were made in this turn, those for its upkeep included."""
     latest: list[tuple[Meter, int]] = field(default_factory=list)
@@ -141,7 +143,7 @@ class Run:
             num_turns=len(self.answers),
             error=recovery.name_of(error) if error else None,
             error_text=recovery.text_of(error) if error else None,
-            usage=billed(self.options.model, [*self.answers, *self.broken]),
+            usage=billed(self.options.model, [*self.answers, *self.broken, *self.upkept]),
             duration_ns=max(self.world.now() - self.started_ns, 0),
             provider_ns=self.provider_ns,
             provider_ok_ns=self.provider_ok_ns,
