@@ -26,6 +26,7 @@ CAUSES: dict[ToolOutcome, str] = {
     "invalid": "its input does not fit what the tool or the output takes now",
     "unknown": "the agent has no tool of that name now",
     "denied": "permissions are others than when it was recorded",
+    "blocked": "a hook blocks it, which none did when it was recorded",
     "skipped": "something was said before it began, which was not when it was recorded",
     "aborted": "the run was stopped before it began, which it was not when it was recorded",
     "duplicate": "it counts as a call that came before, which it did not when it was recorded",

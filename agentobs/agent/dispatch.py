@@ -12,18 +12,29 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import BaseModel
 
 from agentobs.agent import output, telling
-from agentobs.agent.events import Coercion, Denial, Permission, ToolDispatch, ToolDone
+from agentobs.agent.events import Coercion, Denial, HookRan, Permission, ToolDispatch, ToolDone
 from agentobs.agent.gate import call_of, is_concurrent, raw_paths, resolved_paths
+from agentobs.agent.hooking import (
+    Hooking,
+    answered_by_hook,
+    denied_by_hook,
+    objection,
+    occasion,
+    wished,
+)
+from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, usage_in
 from agentobs.agent.interrupt import Interrupted, Stopped, Watch
-from agentobs.agent.permissions import Call, Decision, Permissions, consented, decide
+from agentobs.agent.permissions import Behaviour, Call, Decision, Permissions, consented, decide
+from agentobs.agent.results import fit, render
 from agentobs.agent.state import Conversation, own_copy
 from agentobs.agent.tools import Bound, Tool, bind, find, invalid, unknown
 from agentobs.records.canonical import Json
-from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
+from agentobs.records.exchanges import Place, ToolAnswer, ToolOutcome, ToolQuestion
 from agentobs.world import World
 
 TOGETHER = 10
@@ -43,7 +54,7 @@ REPEATED = ToolAnswer(
     outcome="duplicate",
 )
 
-Step = Coercion | Permission | ToolDispatch | ToolDone
+Step = Coercion | HookRan | Permission | ToolDispatch | ToolDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,8 @@ class Crew:
     """Ids of the calls in the conversation so far."""
     output: type[BaseModel] | None = None
     """The output that is owed, if any."""
+    hooks: Hooking | None = None
+    """The hooks that are fired around calls."""
 
 
 @dataclass(slots=True)
@@ -77,15 +90,25 @@ class _Plan:
     call: Call | None = None
     decision: Decision | None = None
     task: asyncio.Task[ToolDone] | None = None
-
     output: BaseModel | None = None
     """The structured output that it gives."""
+    wish: Behaviour | None = None
+    """What hooks want to be done with it."""
+    hooks_ran: list[HookRan] = field(default_factory=list)
+    """What consumers have not yet been told of its hooks."""
+    done: ToolDone | None = None
+    """How it was done, where hooks changed what the model sees of it."""
 
     @property
     def may_begin_early(self) -> bool:
         """Whether it only reads, and nothing has to be asked for that takes long."""
         reads = self.tool is not None and self.tool.tool_class == "read" and not self.tool.check
         return reads and self.concurrent and self.answer is None
+
+    def take_hooks(self) -> list[HookRan]:
+        """Return what consumers have not been told of its hooks, and forget it."""
+        told, self.hooks_ran = self.hooks_ran, []
+        return told
 
     @property
     def shown(self) -> ToolQuestion:
@@ -113,6 +136,10 @@ class Dispatcher:
     """The point where the run was stopped, as `Abort.reached` names it."""
     output: BaseModel | None = None
     """The structured output, where a call gave it."""
+    context: list[str] = field(default_factory=list)
+    """What hooks add to the results."""
+    hook_stops: bool = False
+    """Whether a hook ends the run after these calls."""
     _plans: dict[str, _Plan] = field(default_factory=dict)
     _batch: list[_Plan] = field(default_factory=list)
     """Calls that have begun, or have their answer, and were not told yet."""
@@ -138,7 +165,9 @@ class Dispatcher:
         if not plan.may_begin_early or len(self._batch) >= TOGETHER:
             self._may_begin = False
             return
-        await self._judge(plan)
+        await self._look(plan)
+        if plan.answer is None and not self._followed("pre_tool_use", plan):
+            self._decide(plan)
         if plan.decision is None or plan.decision.behaviour != "allow":
             self._may_begin = False
         else:
@@ -242,22 +271,110 @@ class Dispatcher:
             plan.answer = REPEATED
         if plan.answer is None and plan.decision is None:
             await self._room()
-            await self._judge(plan)
+            if plan.call is None:
+                await self._look(plan)
+            if plan.answer is None:
+                await self._before(plan)
+            if plan.answer is None and plan.decision is None:
+                self._decide(plan)
         if plan.answer is None and plan.decision is not None:
             decision, waited_ns = plan.decision, 0
             if decision.behaviour == "ask":
                 decision, waited_ns = await self._consent(plan, decision)
+            if decision.behaviour == "deny":
+                await self._hooked("permission_denied", plan, {"reason": decision.reason})
+            for ran in plan.take_hooks():
+                yield ran
             for step in self._begin(plan, decision, waited_ns):
                 yield step
         else:
             self._batch.append(plan)
+        for ran in plan.take_hooks():
+            yield ran
 
-    async def _judge(self, plan: _Plan) -> None:
-        """Let the tool check the input, find out where its paths lead, and decide by the rules."""
+    async def _before(self, plan: _Plan) -> None:
+        """Fire the hooks before a call: they may deny it, change its input, or want it allowed or asked about."""
+        verdict = await self._hooked("pre_tool_use", plan, {})
+        if verdict is None:
+            return
+        assert plan.tool is not None
+        if verdict.blocked or verdict.decision == "deny":
+            plan.decision = denied_by_hook(plan.tool.name, verdict.reason)
+            return
+        plan.wish = verdict.decision
+        if verdict.input is not None:
+            await self._rewrite(plan, plan.tool, verdict.input)
+
+    async def _rewrite(self, plan: _Plan, tool: Tool, value: Any) -> None:
+        """Go on with the input that hooks want; what the model asked for stands in its answer."""
+        plan.question = replace(plan.question, input=own_copy(value))
+        telling.event(self.crew.world, plan.inside, "rewritten", "input", {})
+        try:
+            plan.bound = bind(tool, plan.question.input)
+        except ValueError as error:
+            plan.answer = invalid(tool, f"a hook changed the input. {error}")
+        else:
+            await self._look(plan)
+
+    def _occasion(self, event: HookEvent, plan: _Plan, more: Mapping[str, Any]) -> Occasion:
+        question, call = plan.question, plan.call
+        assert call is not None
+        facts = {
+            "tool_name": call.tool,
+            "tool_use_id": question.tool_use_id,
+            "tool_input": question.input,
+            **more,
+        }
+        return occasion(
+            event,
+            self.turn,
+            question.tool_use_id,
+            facts,
+            tool=call.tool,
+            aliases=call.aliases,
+            subject=call.subject,
+            tool_class=call.tool_class,
+            paths=call.paths,
+            hosts=call.hosts,
+        )
+
+    def _followed(self, event: HookEvent, plan: _Plan) -> bool:
+        """Return whether hooks wait for an event of a call."""
+        hooks = self.crew.hooks
+        return hooks is not None and bool(hooks.matching(self._occasion(event, plan, {})))
+
+    async def _hooked(
+        self, event: HookEvent, plan: _Plan, more: Mapping[str, Any]
+    ) -> Verdict | None:
+        """Fire the hooks of an event of a call, inside its span; None where there are none."""
+        if self.crew.hooks is None:
+            return None
+        what = self._occasion(event, plan, more)
+        hooks = self.crew.hooks.claimed(what)
+        return await self._fired(plan, hooks, what) if hooks else None
+
+    async def _fired(self, plan: _Plan, hooks: Sequence[Hook], what: Occasion) -> Verdict:
+        assert self.crew.hooks is not None
+        self._open(plan)
+        verdict, ran = await self.crew.hooks.fire_these(hooks, what, plan.inside)
+        plan.hooks_ran += ran
+        self.context += verdict.context
+        self.hook_stops = self.hook_stops or verdict.stop
+        self._look_for_abort(f"{self.turn}:{what.event}:{plan.question.tool_use_id}", 0)
+        return verdict
+
+    def _open(self, plan: _Plan) -> None:
+        """Open the span of a call, where it is not open."""
+        if plan.inside is None:
+            name = plan.tool.name if plan.tool is not None else plan.question.name
+            plan.inside = telling.open_span("tool", self.here, name)
+
+    async def _look(self, plan: _Plan) -> None:
+        """Let the tool check the input, and find out where its paths lead."""
         tool, bound, question = plan.tool, plan.bound, plan.question
         assert tool is not None
         assert bound is not None
-        plan.inside = telling.open_span("tool", self.here, tool.name)
+        self._open(plan)
         world, key = self.crew.world, question.tool_use_id
         if tool.check is not None:
             asked = {"tool": question.name, "input": question.input}
@@ -270,17 +387,27 @@ class Dispatcher:
         if paths:
             leads_to = await telling.ask(world, plan.inside, "path", key, list(paths))
         plan.call = call_of(tool, question, bound.arguments, resolved_paths(paths, leads_to))
-        plan.decision = decide(
+
+    def _decide(self, plan: _Plan) -> None:
+        """Decide on a call by the rules, and by what hooks want."""
+        assert plan.call is not None
+        decision = decide(
             plan.call,
             self.crew.permissions,
             grants=self.crew.talk.grants,
             over_budget=self.over_budget,
         )
+        plan.decision = wished(decision, plan.wish, plan.call.tool)
 
     async def _consent(self, plan: _Plan, asked: Decision) -> tuple[Decision, int]:
-        """Ask a person, who may be interrupted by an abort; return the decision and the wait."""
+        """Ask hooks, then a person, who may be interrupted by an abort; return the decision and the wait."""
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
+        verdict = await self._hooked("permission_request", plan, {"reason": asked.reason})
+        if verdict is not None and (answer := answered_by_hook(asked, verdict, plan.call.tool)):
+            return answer, 0
+        facts = {"kind": "permission", "reason": asked.reason}
+        await self._hooked("notification", plan, facts)
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
         if plan.call.paths:
             about["paths"] = [path.path for path in plan.call.paths]
@@ -289,6 +416,8 @@ class Dispatcher:
             question = {"about": about, "reason": asked.reason}
             answer = await telling.ask(world, blocked, "consent", key, question)
             waited_ns = max(world.now() - started_ns, 0)
+        if self.crew.hooks is not None:
+            self.crew.hooks.count(usage_in(answer))
         decision, grant = consented(asked, answer, plan.call)
         if grant is not None:
             self.crew.talk.grants |= {grant}
@@ -312,7 +441,8 @@ class Dispatcher:
         if self.stopped_at is not None:
             plan.answer = ABORTED
         elif decision.behaviour != "allow":
-            plan.answer = ToolAnswer(decision.reason, is_error=True, outcome="denied")
+            outcome: ToolOutcome = "blocked" if decision.resolver == "hook" else "denied"
+            plan.answer = ToolAnswer(decision.reason, is_error=True, outcome=outcome)
             self.denials.append(Denial(question.tool_use_id, question.name, decision.reason))
         else:
             yield ToolDispatch(plan.shown)
@@ -330,10 +460,12 @@ class Dispatcher:
             self.tools_ns += done.duration_ns
         except BaseException as error:
             telling.close(inside, error)
-            raise
-        finally:
             plan.inside = None
-        telling.close(inside)
+            raise
+        plan.inside = inside
+        if not self._followed(_after(done), plan):
+            telling.close(inside)
+            plan.inside = None
         if answer.is_error and plan.tool is not None and plan.tool.cancels_siblings:
             self._stop_others(plan)
         return done
@@ -344,14 +476,54 @@ class Dispatcher:
             if plan is not failed and plan.task is not None and not plan.task.done():
                 self.crew.world.stop_tool(plan.question.tool_use_id)
 
-    async def _gather(self) -> AsyncGenerator[ToolDone, None]:
+    async def _followed_up(self, plans: Sequence[_Plan]) -> None:
+        """Fire the hooks after these calls, all together: which of them takes a `once` hook, their order decides."""
+        hooks = self.crew.hooks
+        if hooks is None:
+            return
+        after = []
+        for plan in plans:
+            assert plan.task is not None
+            done = plan.task.result()
+            answer = done.answer
+            facts = {
+                "tool_output": answer.content,
+                "is_error": answer.is_error,
+                "outcome": answer.outcome,
+            }
+            what = self._occasion(_after(done), plan, facts)
+            if claimed := hooks.claimed(what):
+                after.append(self._follow_up(plan, done, claimed, what))
+        await asyncio.gather(*after)
+
+    async def _follow_up(
+        self, plan: _Plan, done: ToolDone, hooks: Sequence[Hook], what: Occasion
+    ) -> None:
+        """Fire the hooks after a call; they may change what the model sees of its result."""
+        verdict = await self._fired(plan, hooks, what)
+        assert plan.tool is not None
+        if verdict.blocked:
+            self.context.append(objection(plan.tool.name, verdict.reason))
+        if verdict.output is not None:
+            content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
+            plan.done = replace(
+                done, answer=replace(done.answer, content=content), came=done.answer
+            )
+            telling.event(self.crew.world, plan.inside, "rewritten", "output", {})
+        telling.close(plan.inside)
+        plan.inside = None
+
+    async def _gather(self) -> AsyncGenerator[HookRan | ToolDone, None]:
         """Wait for the calls that run, tell all results, and look whether something was said meanwhile."""
         if not self._batch:
             return
         batch, tasks = self._batch, [plan.task for plan in self._batch if plan.task is not None]
         await self._ended(tasks)
+        await self._followed_up([plan for plan in batch if plan.task is not None])
         self._batch = []
         for plan in batch:
+            for ran in plan.take_hooks():
+                yield ran
             yield self._told(plan, plan.answer or ABORTED)
             self.output = plan.output if plan.output is not None else self.output
         if not tasks:
@@ -390,10 +562,10 @@ class Dispatcher:
     def _told(self, plan: _Plan, otherwise: ToolAnswer) -> ToolDone:
         """Note the result of a call, telling the sink where the loop gave it, and return it for consumers."""
         done = plan.task.result() if plan.task else self._made(plan, otherwise)
+        done = plan.done or done
         self.results.append(done)
-        content = done.answer.content
-        content = own_copy(content)
-        return ToolDone(plan.shown, replace(done.answer, content=content), done.duration_ns)
+        answer = replace(done.answer, content=own_copy(done.answer.content))
+        return replace(done, question=plan.shown, answer=answer)
 
     def _made(self, plan: _Plan, answer: ToolAnswer) -> ToolDone:
         done = ToolDone(plan.question, answer, 0)
@@ -407,6 +579,10 @@ class Dispatcher:
     def _look_for_abort(self, point: str, count: int) -> None:
         if self.stopped_at is None and self.crew.world.abort.reached(point, count):
             self.stopped_at = point, count
+
+
+def _after(done: ToolDone) -> HookEvent:
+    return "post_tool_use_failure" if done.answer.is_error else "post_tool_use"
 
 
 def _same(one: ToolQuestion, other: ToolQuestion) -> bool:

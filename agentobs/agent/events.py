@@ -161,8 +161,12 @@ class ToolDone:
     """A tool call has its answer. Calls that ran together are told in the order of the calls."""
 
     question: ToolQuestion
+    """What ran: what the model asked for, or what hooks made of it."""
     answer: ToolAnswer
+    """What the model sees."""
     duration_ns: int
+    came: ToolAnswer | None = None
+    """What the tool itself answered, where hooks changed what the model sees."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ step, with the reason why the model is asked again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
@@ -22,6 +22,8 @@ from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution import Keep, live_tools
 from agentobs.agent.holding import is_over_budget, within_budget
 from agentobs.agent.interrupt import Stopped
+from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
+from agentobs.agent.prompt import Written
 from agentobs.agent.requesting import ask
 from agentobs.agent.running import Run
 from agentobs.agent.state import (
@@ -57,6 +59,7 @@ def live_world(
     spent_today: Callable[[], Decimal] | None = None,
     refresh: Callable[[], object] | None = None,
     load: Callable[[Json], Json] | None = None,
+    sections: Mapping[str, Written] | None = None,
 ) -> World:
     """Return the world in force: this client, these tools, the system's clock, ids and chance.
 
@@ -74,6 +77,7 @@ def live_world(
         refresh: makes the credentials of the client anew, and returns whether it did; asked once for a request that
             was refused with a 401. Plain (then run in a thread) or async.
         load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
+        sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
     """
     running = live_tools(tools, keep=keep, person=person is not None)
     answers = LiveAnswers(
@@ -85,6 +89,7 @@ def live_world(
         spent_today=spent_today,
         refresh=refresh,
         load=load,
+        sections=sections,
     )
     return in_force(
         World(
@@ -128,6 +133,8 @@ async def run(
                         yield event
             except recovery.PROVIDER_ERRORS as error:
                 this.failed(recovery.terminal_reason(error), error)
+                async for ran in after_failure(this, told.place):
+                    yield ran
                 raise
             finally:
                 told.subtype, told.is_stopped = this.subtype, this.is_stopped
@@ -159,6 +166,10 @@ async def complete(
 
 async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, None]:
     """Take turns until one is the last."""
+    async for ran in at_the_beginning(this, told.place):
+        yield ran
+    if this.subtype != "success":
+        return
     this.following = this.state
     while this.following is not None:
         state, this.following = this.following, None
@@ -173,7 +184,9 @@ async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, 
         if tools is None:
             return
         this.state, options = state, this.options
-        crew = Crew(this.world, tools, options.permissions, this.talk, this.used, options.output)
+        crew = Crew(
+            this.world, tools, options.permissions, this.talk, this.used, options.output, this.hooks
+        )
         dispatcher = Dispatcher(crew, here, state.turn)
         try:
             async with aclosing(_turn(this, tools, dispatcher, here)) as events:
@@ -210,24 +223,31 @@ async def _turn(
         async with aclosing(dispatcher.finish(asked, doubles)) as running:
             async for step in running:
                 yield step
-        state = next_turn(state, dispatcher.results, dispatcher.steering)
+        state = next_turn(state, dispatcher.results, dispatcher.steering, dispatcher.context)
         this.ran(dispatcher, state)
     if dispatcher.stopped_at is not None:
         _abort(this, *dispatcher.stopped_at, here)
     elif asked:
         if dispatcher.steering:
             yield _steered(this, here, state.turn - 1, dispatcher.steering, dispatcher.skipped)
-        _after_tools(this, state, dispatcher, here)
+        async for event in _after_tools(this, state, dispatcher, here):
+            yield event
     else:
         async for event in _after_answer(this, state, here):
             yield event
 
 
-def _after_tools(this: Run, state: State, dispatcher: Dispatcher, here: Place | None) -> None:
+async def _after_tools(
+    this: Run, state: State, dispatcher: Dispatcher, here: Place | None
+) -> AsyncGenerator[Event, None]:
     """Go on after tools have answered, unless the output has come or the turns are used up."""
     most = this.options.max_turns
-    if dispatcher.output is not None and not dispatcher.steering:
-        this.output = dispatcher.output
+    if dispatcher.hook_stops:
+        this.ended("error_during_execution", "hook_stopped")
+    elif dispatcher.output is not None and not dispatcher.steering:
+        async for ran in before_the_end(this, state, here):
+            yield ran
+        this.output = dispatcher.output if this.following is None else None
     elif state.output_retries > this.options.max_output_retries:
         this.ended("error_max_structured_output_retries", "max_structured_output_retries")
     elif most is not None and state.tool_turns >= most:
@@ -261,6 +281,9 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
         this.following = go_on(state, said, "follow_up")
         telling.event(this.world, here, "follow_up", None, {"texts": len(said)})
         yield FollowUp(state.turn, tuple(said))
+        return
+    async for ran in before_the_end(this, state, here):
+        yield ran
 
 
 def _steered(

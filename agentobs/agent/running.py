@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from agentobs.agent import recovery, telling
 from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import Denial, Limit, Result, Subtype, TerminalReason, billed
+from agentobs.agent.hooking import Hooking
 from agentobs.agent.state import Conversation, Options, State, Tools, used_ids
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
@@ -35,6 +37,7 @@ class Run:
     started_ns: int
     source: QuerySource = "main"
     """Who asks: the agent itself, or an agent that it started."""
+    hooks: Hooking = field(init=False)
     client: AsyncAnthropic = field(init=False)
     """The world's client without its own retries: the loop owns them."""
     meter: Meter = field(default_factory=Meter)
@@ -69,6 +72,7 @@ class Run:
         """Take the client's retries away."""
         self.client = self.world.client.with_options(max_retries=0)
         self.used = used_ids(self.talk.messages)
+        self.hooks = Hooking(self.world, self.options.hooks, self.talk, self.counted_inside)
 
     def asking(
         self, here: Place | None, source: QuerySource | None = None, *, lane: str | None = None
@@ -111,6 +115,11 @@ class Run:
             model = message.get("model") or self.options.model
             for meter in (self.meter, self.talk.meter):
                 meter.add(model, usage, self.world.now(), certainty)
+
+    def counted_inside(self, used: Sequence[Json]) -> None:
+        """Count what requests used that hooks made: each a `model` and the `usage` that the provider told."""
+        for each in used:
+            self.counted(each, "exact")
 
     def turn_took(self, message: Json) -> None:
         """Note what a turn used by itself, where somebody looks for a runaway."""

@@ -14,8 +14,12 @@ from pydantic import BaseModel
 
 from agentobs.agent import output
 from agentobs.agent.budget import Budget
+from agentobs.agent.cache import Lifetime, marked
 from agentobs.agent.events import ToolDone, Transition
+from agentobs.agent.hooks import Hook
 from agentobs.agent.permissions import Permissions, Rule
+from agentobs.agent.prompt import Rendered, SystemPrompt, as_given, rendered
+from agentobs.agent.thinking import Thinking, never_last, request_fields
 from agentobs.agent.tools import Tool, declarations
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
@@ -37,14 +41,21 @@ class Options:
     """The model's name, as the provider knows it."""
     max_tokens: int = 8192
     """The most tokens of one answer. Our choice: so many the SDK (2.12) lets every model answer unstreamed."""
-    system: Prompt | None = None
-    """The system prompt."""
+    system: Prompt | SystemPrompt | Rendered | None = None
+    """The system prompt: what stays, or levels and sections."""
+    cache: Lifetime | None = "5m"
+    """How long the provider is to keep the prompt for the next request; None sends no marks. Our choice: an agent
+    sends its whole conversation with each turn, and what is read from the cache costs a tenth."""
+    thinking: Thinking | None = None
+    """How the model thinks; None leaves that to the provider."""
     max_turns: int | None = None
     """Stop after so many turns that used tools, from 1; None never stops."""
     budget: Budget = field(default_factory=Budget)
     """How much may be spent."""
     permissions: Permissions = field(default_factory=Permissions)
     """Which tool calls may run; by default those that only read."""
+    hooks: tuple[Hook, ...] = ()
+    """The table of hooks, as `agentobs.agent.hooks.table` makes it; the live world has to know them, too."""
     output: type[BaseModel] | None = None
     """What the answer has to be; None lets it be text."""
     max_output_retries: int = 5
@@ -58,7 +69,7 @@ class Options:
     betas: tuple[str, ...] = ()
     """Names of beta features, sent as the `anthropic-beta` header."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the request body, such as `temperature` or `thinking`; they win over ours."""
+    """Further fields of the request body, such as `temperature` or `speed`; they win over ours."""
     agent: str = "main"
     """The agent's name, as the interaction's span shows it."""
 
@@ -81,6 +92,22 @@ class Conversation:
     """What a person permitted for the rest of the conversation."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
+    is_begun: bool = False
+    """Whether the hooks of its beginning have been fired."""
+    hooks_done: frozenset[str] = frozenset()
+    """The names of the `once` hooks that have run."""
+    sections: dict[str, str | None] = field(default_factory=dict, repr=False)
+    """What the sections of the system prompt say that stay for the conversation, by name."""
+    latched: dict[str, Any] = field(default_factory=dict)
+    """The settings of its first request that have to stay, or the provider's cache misses."""
+    tool_names: tuple[str, ...] = ()
+    """The tools that the model was told of, in their order."""
+    thought_ns: int | None = None
+    """When the model last answered, once it has thought; nanoseconds since 1970."""
+
+    def unlatch(self) -> None:
+        """Let the next request go as its options say, and ask for all sections anew: for a change that is wanted."""
+        self.sections, self.latched, self.tool_names = {}, {}, ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +126,8 @@ class State:
     """How often the model was asked again for its output in this interaction."""
     transition: Transition
     """Why the model was asked last."""
+    stop_blocks: int = 0
+    """How often hooks kept this interaction from ending."""
 
 
 def begin(conversation: Conversation, prompt: Prompt) -> State:
@@ -118,25 +147,32 @@ def request(
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's `messages.create` that ask the next question.
 
-    `owed` declares the tool that takes the output, where one is owed.
+    `owed` declares the tool that takes the output, where one is owed. Of a system prompt in levels the texts are
+    sent that it holds itself; the loop asks for the others first.
     """
     declared = [*declarations(tools), *([owed] if owed else [])]
     arguments: dict[str, Any] = {
         "model": options.model,
         "max_tokens": options.max_tokens,
-        "messages": list(state.messages),
+        "messages": never_last(state.messages),
     }
-    if options.system is not None:
+    system = _system(options.system)
+    if isinstance(options.system, str) and options.cache is None:
         arguments["system"] = options.system
+    elif system.blocks or isinstance(options.system, list):
+        arguments["system"] = system.blocks
     if declared:
         arguments["tools"] = declared
     if options.stream:
         arguments["stream"] = True
     if options.betas:
         arguments["extra_headers"] = {"anthropic-beta": ",".join(options.betas)}
+    arguments |= request_fields(options.thinking)
     if options.extra:
-        arguments["extra_body"] = dict(options.extra)
-    return arguments
+        arguments["extra_body"] = _extra(options.extra, arguments)
+    if options.cache is None:
+        return arguments
+    return marked(arguments, options.cache, len(system.static))
 
 
 def question_of(block: Json) -> ToolQuestion:
@@ -209,13 +245,18 @@ def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
     return answered(state, part), calls(part)
 
 
-def next_turn(state: State, results: Sequence[ToolDone], steering: Sequence[str] = ()) -> State:
+def next_turn(
+    state: State,
+    results: Sequence[ToolDone],
+    steering: Sequence[str] = (),
+    context: Sequence[str] = (),
+) -> State:
     """Return the state after tools have answered: all results in one message, in the order of the calls.
 
-    What was said to the agent meanwhile follows them in the same message.
+    What hooks add, and then what was said to the agent meanwhile, follows them in the same message.
     """
     content = [tool_result(done.question.tool_use_id, done.answer) for done in results]
-    content += [_text(text) for text in steering]
+    content += [_text(text) for text in (*context, *steering)]
     missed = any(d.question.name == output.NAME and d.answer.is_error for d in results)
     return State(
         phase="awaiting_model",
@@ -224,6 +265,7 @@ def next_turn(state: State, results: Sequence[ToolDone], steering: Sequence[str]
         tool_turns=state.tool_turns + 1,
         output_retries=state.output_retries + missed,
         transition="steering" if steering else "next_turn",
+        stop_blocks=state.stop_blocks,
     )
 
 
@@ -237,7 +279,24 @@ def go_on(state: State, texts: Sequence[str], transition: Transition) -> State:
         tool_turns=state.tool_turns,
         output_retries=retries,
         transition=transition,
+        stop_blocks=state.stop_blocks,
     )
+
+
+def kept_from_ending(state: State, why: str) -> State:
+    """Return the state in which the model is asked again because a hook does not let it end."""
+    if state.phase == "dispatching_tools":
+        state = go_on(state, [why], "stop_hook_blocking")
+    else:  # its last tools have answered
+        state = replace(with_context(state, [why]), transition="stop_hook_blocking")
+    return replace(state, stop_blocks=state.stop_blocks + 1)
+
+
+def with_context(state: State, texts: Sequence[str]) -> State:
+    """Return the state with texts that hooks add to what the user said last."""
+    if not texts:
+        return state
+    return replace(state, messages=_with_user(state.messages, [_text(text) for text in texts]))
 
 
 def own_copy(value: Any) -> Any:
@@ -274,6 +333,26 @@ INTERRUPTED = ToolAnswer(
 
 _NOTES = ("partial_json", "unknown_deltas")
 """What folding a stream notes in a block. The provider did not send these fields and refuses them."""
+
+
+def _system(system: Prompt | SystemPrompt | Rendered | None) -> Rendered:
+    match system:
+        case None:
+            return Rendered()
+        case Rendered():
+            return system
+        case SystemPrompt():
+            return rendered(system, {})
+        case _:
+            return as_given(system)
+
+
+def _extra(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return further fields; what the output has to be like does not hide the effort."""
+    ours, theirs = arguments.get("output_config"), extra.get("output_config")
+    if ours and isinstance(theirs, Mapping):
+        return {**extra, "output_config": {**ours, **theirs}}
+    return dict(extra)
 
 
 def _echo(message: Json) -> Json:

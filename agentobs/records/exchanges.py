@@ -212,12 +212,14 @@ ToolOutcome = Literal[
     "skipped",
     "aborted",
     "duplicate",
+    "blocked",
 ]
 """What became of a tool call: it ran; it raised; its input did not fit; no such tool; too slow; it was
-not permitted; something else was said first; it was stopped or never begun; its id was used before."""
+not permitted; something else was said first; it was stopped or never begun; its id was used before;
+a hook blocked it."""
 
 MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
-    ("invalid", "unknown", "denied", "skipped", "duplicate")
+    ("invalid", "unknown", "denied", "skipped", "duplicate", "blocked")
 )
 """Outcomes of calls that the loop answers itself: the world was not asked to run them."""
 
@@ -258,6 +260,7 @@ AskKind = Literal[
     "hook",
     "refresh",
     "conversation",
+    "section",
     "limit",
     "background",
     "elapsed",
@@ -274,6 +277,7 @@ AskKind = Literal[
 - `hook`: what does this hook say to what is about to happen, or has happened?
 - `refresh`: were the credentials made anew?
 - `conversation`: what was said in that earlier session?
+- `section`: what does this section of the system prompt say?
 - `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, whether so
   much time has passed. The loop knows it itself and asks with what it sees as the question; the live world
   says the same again. It is asked because it depends on who came first or how late it is, which a replay
