@@ -259,6 +259,9 @@ class Recorder:
             entry=self._label(start.entry) if start.entry else None,
             tags={self._label(key): self._label(value) for key, value in start.tags.items()},
             arguments_content=content_id,
+            continues_session_id=self._label(start.continues_session_id)
+            if start.continues_session_id
+            else None,
         )
 
     def _ended(self, end: SessionEnd) -> SessionEnd:

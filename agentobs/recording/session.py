@@ -31,7 +31,7 @@ from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place, SessionCall
-from agentobs.records.facts import Outcome, SessionEnd, SessionStart
+from agentobs.records.facts import Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label
 from agentobs.sink import sink
 
@@ -108,7 +108,12 @@ def stop_recorder() -> bool:
 
 
 def session(
-    name: str, *, tags: Mapping[str, str] | None = None, home: str | None = None
+    name: str,
+    *,
+    tags: Mapping[str, str] | None = None,
+    home: str | None = None,
+    resume: str | None = None,
+    fork: str | None = None,
 ) -> Session:
     """Return a session to enter with `with` or `async with`, or to decorate the agent's function with.
 
@@ -116,21 +121,44 @@ def session(
         name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest.
         tags: labels to find it by, such as the git commit or the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
+        resume: the full id of the session that this one resumes: it is part of the same conversation then. Our
+            own loop says it by itself, see `agentobs.agent.resumed`.
+        fork: the full id of the session that this one begins like; it is a conversation of its own.
+
+    Raises:
+        UsageError: it would both resume and fork.
     """
-    return Session(name, tags or {}, home, sys._getframe(1))
+    if resume and fork:
+        raise UsageError(
+            "a session cannot both resume and fork an earlier one",
+            where=name[:80],
+            todo="Resume to go on with the same conversation, or fork to begin another one like it",
+        )
+    link: Link = ("resume", resume) if resume else ("fork", fork) if fork else None
+    return Session(name, tags or {}, home, sys._getframe(1), link)
+
+
+Link = tuple[Relation, str] | None
+"""How a session goes on from an earlier one, and its id."""
 
 
 class Session:
     """One session; see `session`."""
 
     def __init__(
-        self, name: str, tags: Mapping[str, str], home: str | None, caller: FrameType | None = None
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        home: str | None,
+        caller: FrameType | None = None,
+        link: Link = None,
     ) -> None:
         """Prepare a session; it starts when it is entered."""
         self.name = name
         self.session_id = ""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
+        self._link = link
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
         self._token: object = None
@@ -193,6 +221,8 @@ class Session:
             platform=Label(world.platform()),
             tags=self._tags,
             arguments_content=None,
+            continues_session_id=self._link[1] if self._link else None,
+            relation=self._link[0] if self._link else None,
         )
         sink.emit(SessionCall(start, self._arguments))
 
@@ -272,7 +302,7 @@ class Session:
             )
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
-            opened = Session(self.name, self._tags, self._home)
+            opened = Session(self.name, self._tags, self._home, link=self._link)
             opened._entry, opened._arguments = _called(function, args, kwargs)
             return opened
 

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from agentobs.records.labels import Label
 
 Outcome = Literal["completed", "failed", "interrupted"]
+Relation = Literal["resume", "fork"]
+"""How a session goes on from an earlier one: as the same conversation, or as another that begins like it."""
 _MAIN = Label("main")
 AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
 
@@ -34,6 +36,8 @@ class SessionStart:
     platform: Label
     tags: Mapping[str, str]
     arguments_content: str | None
+    continues_session_id: str | None = None
+    relation: Relation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ class SpanStart:
     name: Label
     label: Label | None
     started_ns: int
+    linked_span_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,9 @@ def test_one_session_whole(tmp_path: Path) -> None:
         "unpriced_calls": 0,
         "dropped": 0,
         "incomplete": False,
+        "conversation_id": session_id(1),
+        "continues_session_id": None,
+        "relation": None,
     }
 
 

@@ -155,6 +155,7 @@ SELECT
     s.trace_id,
     s.span_id,
     s.parent_span_id,
+    s.linked_span_id,
     s.lane,
     s.name,
     s.label,
@@ -176,6 +177,7 @@ COMMENT ON COLUMN spans.session_id IS 'The session.';
 COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one.';
 COMMENT ON COLUMN spans.span_id IS 'The span.';
 COMMENT ON COLUMN spans.parent_span_id IS 'The span that it was opened in, or NULL.';
+COMMENT ON COLUMN spans.linked_span_id IS 'The span of another trace that started this one, whose work outlives that, or NULL.';
 COMMENT ON COLUMN spans.lane IS 'The lane.';
 COMMENT ON COLUMN spans.name IS 'What it spans, such as `llm_request`.';
 COMMENT ON COLUMN spans.label IS 'What it is about, such as the model or the tool, or NULL.';
@@ -185,6 +187,45 @@ COMMENT ON COLUMN spans.ended_ns IS 'When it ended; NULL where it did not. [ns s
 COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
 COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphan`: it never will.';
 COMMENT ON COLUMN spans.error_type IS 'The class of the error, or the provider''s type of it; NULL without one.';
+
+CREATE OR REPLACE VIEW continuations AS
+SELECT
+    session_id,
+    arg_min(continues_session_id, at_ns) AS continues_session_id,
+    arg_min(relation, at_ns) AS relation
+FROM (
+    SELECT session_id, continues_session_id, relation, started_ns AS at_ns
+    FROM session_starts
+    WHERE continues_session_id IS NOT NULL
+    UNION ALL
+    -- Who did not say so at the start says it when the earlier conversation is read.
+    SELECT session_id, label, CASE kind WHEN 'resumed' THEN 'resume' ELSE 'fork' END, at_ns
+    FROM events
+    WHERE kind IN ('resumed', 'forked') AND label IS NOT NULL
+)
+WHERE continues_session_id <> session_id
+GROUP BY session_id;
+COMMENT ON VIEW continuations IS 'One row for each session that goes on from an earlier one.';
+COMMENT ON COLUMN continuations.session_id IS 'The session.';
+COMMENT ON COLUMN continuations.continues_session_id IS 'The session that it goes on from; it may lie in another home.';
+COMMENT ON COLUMN continuations.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it.';
+
+CREATE OR REPLACE VIEW conversation_parts AS
+WITH RECURSIVE resumed AS (
+    SELECT session_id, continues_session_id FROM continuations WHERE relation = 'resume'
+), parts AS (
+    SELECT continues_session_id AS session_id, continues_session_id AS conversation_id
+    FROM resumed
+    WHERE continues_session_id NOT IN (SELECT session_id FROM resumed)
+    UNION
+    SELECT resumed.session_id, parts.conversation_id
+    FROM resumed
+    JOIN parts ON resumed.continues_session_id = parts.session_id
+)
+SELECT session_id, conversation_id FROM parts;
+COMMENT ON VIEW conversation_parts IS 'One row for each session of a conversation that was resumed; one that never was has no rows here.';
+COMMENT ON COLUMN conversation_parts.session_id IS 'The session.';
+COMMENT ON COLUMN conversation_parts.conversation_id IS 'The session with which the conversation began. A fork begins one of its own.';
 
 CREATE OR REPLACE VIEW sessions AS
 WITH ids AS (
@@ -267,6 +308,9 @@ WITH ids AS (
         asked.turns,
         prompted.interactions,
         called.tool_calls,
+        coalesce(parts.conversation_id, ids.session_id) AS conversation_id,
+        continuations.continues_session_id,
+        continuations.relation,
         spent.* EXCLUDE (session_id)
     FROM ids
     LEFT JOIN started ON ids.session_id = started.session_id
@@ -277,6 +321,8 @@ WITH ids AS (
     LEFT JOIN called ON ids.session_id = called.session_id
     LEFT JOIN running ON ids.session_id = running.session_id
     LEFT JOIN damaged ON ids.session_id = damaged.session_id
+    LEFT JOIN conversation_parts AS parts ON ids.session_id = parts.session_id
+    LEFT JOIN continuations ON ids.session_id = continuations.session_id
 )
 SELECT
     session_id,
@@ -306,7 +352,10 @@ SELECT
     cost_usd,
     coalesce(unpriced_calls, 0) AS unpriced_calls,
     dropped,
-    dropped > 0 OR is_damaged AS incomplete
+    dropped > 0 OR is_damaged AS incomplete,
+    conversation_id,
+    continues_session_id,
+    relation
 FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
 COMMENT ON COLUMN sessions.session_id IS 'The session.';
@@ -333,3 +382,6 @@ COMMENT ON COLUMN sessions.cost_usd IS 'What the priced calls cost; NULL where n
 COMMENT ON COLUMN sessions.unpriced_calls IS 'Billed calls without a price, which cost_usd leaves out.';
 COMMENT ON COLUMN sessions.dropped IS 'Records that were not written. [records]';
 COMMENT ON COLUMN sessions.incomplete IS 'Whether something is missing: records were dropped, or a segment that holds it is damaged.';
+COMMENT ON COLUMN sessions.conversation_id IS 'The session with which its conversation began: its own id, or that of the first one where it resumes an earlier session.';
+COMMENT ON COLUMN sessions.continues_session_id IS 'The session that it goes on from, or NULL.';
+COMMENT ON COLUMN sessions.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it; NULL where it goes on from none.';

@@ -1,0 +1,33 @@
+-- Which sessions make up the conversation of a session, oldest first, and what did each cost?
+--
+-- $session_id: any session of it. What was spent in a session stands with that session alone, so that the sum of
+-- the rows is what the conversation cost. A fork is a conversation of its own.
+WITH spent AS (
+    SELECT
+        session_id,
+        count(*) AS calls,
+        sum(cost_usd) AS cost_usd,
+        CASE
+            WHEN count(cost_usd) = 0 THEN 'unknown_model'
+            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+            ELSE 'exact'
+        END AS cost_status
+    FROM sure_costs
+    GROUP BY session_id
+)
+SELECT
+    s.session_id,
+    s.name,
+    s.status,
+    s.continues_session_id,
+    s.started_ns,
+    s.duration_ns,
+    s.turns,
+    coalesce(spent.calls, 0) AS calls,
+    spent.cost_usd,
+    spent.cost_status
+FROM sessions AS s
+LEFT JOIN spent ON s.session_id = spent.session_id
+WHERE s.conversation_id = (SELECT conversation_id FROM sessions WHERE session_id = $session_id::VARCHAR)
+ORDER BY s.started_ns, s.session_id;

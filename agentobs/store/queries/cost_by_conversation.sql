@@ -1,0 +1,28 @@
+-- What did each conversation cost, the sessions that resume it included, dearest first?
+--
+-- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many, or
+-- NULL for all. A session is counted in one conversation only; a fork is a conversation of its own.
+SELECT
+    coalesce(parts.conversation_id, spent.session_id) AS conversation_id,
+    count(DISTINCT spent.session_id) AS sessions,
+    count(*) AS calls,
+    sum(spent.input_tokens) AS input_tokens,
+    sum(spent.output_tokens) AS output_tokens,
+    sum(spent.cache_read_tokens) AS cache_read_tokens,
+    sum(spent.cache_write_tokens) AS cache_write_tokens,
+    sum(spent.cost_usd) AS cost_usd,
+    CASE
+        WHEN count(spent.cost_usd) = 0 THEN 'unknown_model'
+        WHEN count(*) FILTER (WHERE spent.cost_status = 'estimated') > 0 THEN 'estimated'
+        WHEN count(*) FILTER (WHERE spent.cost_status <> 'exact') > 0 THEN 'lower_bound'
+        ELSE 'exact'
+    END AS cost_status,
+    count(*) FILTER (WHERE spent.cost_usd IS NULL) AS unpriced_calls
+FROM sure_costs AS spent
+LEFT JOIN conversation_parts AS parts ON spent.session_id = parts.session_id
+WHERE
+    ($since_ns::BIGINT IS NULL OR spent.at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR spent.at_ns < $until_ns::BIGINT)
+GROUP BY ALL
+ORDER BY cost_usd DESC NULLS LAST, conversation_id
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

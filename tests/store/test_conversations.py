@@ -1,0 +1,94 @@
+"""Conversations: what belongs together however often it was resumed, and what it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.records.exchanges import SessionCall
+from agentobs.records.facts import Event, Relation
+from agentobs.records.labels import Label
+from agentobs.store.database import connect, named
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    write_facts,
+)
+
+
+def going_on(number: int, earlier: int, relation: Relation = "resume") -> SessionCall:
+    call = start(number, at=T0 + number * SECOND)
+    fact = dataclasses.replace(
+        call.start, continues_session_id=session_id(earlier), relation=relation
+    )
+    return dataclasses.replace(call, start=fact)
+
+
+def parts(home: Path) -> list[tuple[Any, ...]]:
+    return agentobs.query(
+        "SELECT session_id, conversation_id, continues_session_id, relation FROM sessions ORDER BY session_id",
+        home=home,
+    )
+
+
+def test_one_conversation_however_often_it_is_resumed(tmp_path: Path) -> None:
+    """It keeps the id of its first session, a fork begins one of its own, and each part counts once."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), end(1)])
+    record(home, [going_on(2, 1), attempt(2, 1), attempt(2, 2)])
+    record(home, [going_on(3, 2), attempt(3, 1)])
+    record(home, [going_on(4, 2, "fork"), attempt(4, 1)])
+    record(home, [going_on(5, 4), attempt(5, 1)])
+    one, two, three, four, five = (session_id(number) for number in range(1, 6))
+    assert parts(home.path) == [
+        (one, one, None, None),
+        (two, one, one, "resume"),
+        (three, one, two, "resume"),
+        (four, four, two, "fork"),
+        (five, four, four, "resume"),
+    ]
+    with connect(home) as connection:
+        found = named(connection, "conversation_sessions", session_id=two).fetchall()
+        costs = named(connection, "cost_by_conversation").fetchall()
+    assert [(row[0], row[7]) for row in found] == [(one, 1), (two, 2), (three, 1)]
+    assert [(row[0], row[1], row[2]) for row in costs] == [(one, 3, 4), (four, 2, 2)]
+    [(whole,)] = agentobs.query("SELECT sum(cost_usd) FROM costs", home=home.path)
+    assert sum(row[7] for row in costs) == whole
+
+
+def test_the_loop_says_itself_what_it_goes_on_from(tmp_path: Path) -> None:
+    """Who opened the session without saying so is linked all the same."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), end(1), start(2), attempt(2, 1)])
+    told = Event(
+        session_id=session_id(2),
+        interaction_id=None,
+        lane=Label("main"),
+        turn=None,
+        at_ns=T0,
+        kind=Label("resumed"),
+        label=Label(session_id(1)),
+        numbers={"turns": 1},
+    )
+    write_facts(home, [told])
+    assert parts(home.path)[1] == (session_id(2), session_id(1), session_id(1), "resume")
+
+
+@pytest.mark.parametrize("earlier", [1, 2, 99])
+def test_links_that_lead_nowhere(earlier: int, tmp_path: Path) -> None:
+    """A session that goes on from itself, from one that goes on from it, or from one of another home."""
+    home = a_home(tmp_path)
+    record(home, [going_on(1, earlier), attempt(1, 1), going_on(2, 1), attempt(2, 1)])
+    found = parts(home.path)
+    assert [row[0] for row in found] == [session_id(1), session_id(2)]
+    assert found[0][1] == (session_id(99) if earlier == 99 else session_id(1))
