@@ -38,6 +38,7 @@ WHY: dict[AskKind, str] = {
     "hook": "the hooks, or what they are asked about, are others than when it was recorded",
     "refresh": "the credentials were refused, or can be made anew, otherwise than when it was recorded",
     "conversation": "another session is resumed than when it was recorded",
+    "section": "the sections of the system prompt, or which of them are volatile, are others than when it was recorded",
     "limit": "the budget, or what was spent when this was recorded, is another now",
     "background": "background agents end elsewhere than when it was recorded",
     "elapsed": "the agent looks at the clock elsewhere than when it was recorded",

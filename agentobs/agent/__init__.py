@@ -24,9 +24,11 @@ from agentobs.agent.events import (
     RequestStart,
     Result,
     Retry,
+    SettingHeld,
     Steering,
     SubAgent,
     TextDelta,
+    ThinkingCleared,
     ThinkingDelta,
     Tombstone,
     ToolDispatch,
@@ -35,16 +37,20 @@ from agentobs.agent.events import (
 from agentobs.agent.listening import Broadcast, Missed
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.permissions import Decision, Permissions, Rule, from_settings
+from agentobs.agent.prompt import Section, SystemPrompt
 from agentobs.agent.state import Conversation, Options
+from agentobs.agent.thinking import Adaptive, Budgeted
 from agentobs.agent.tools import Tool, declared, tool
 from agentobs.world import Abort
 
 __all__ = [
     "Abort",
+    "Adaptive",
     "BackgroundResult",
     "Broadcast",
     "Budget",
     "BudgetReached",
+    "Budgeted",
     "Coercion",
     "Compaction",
     "Consent",
@@ -71,9 +77,13 @@ __all__ = [
     "Result",
     "Retry",
     "Rule",
+    "Section",
+    "SettingHeld",
     "Steering",
     "SubAgent",
+    "SystemPrompt",
     "TextDelta",
+    "ThinkingCleared",
     "ThinkingDelta",
     "Tombstone",
     "Tool",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any, Literal, assert_never
 
 from agentobs.agent.execution import LiveTools
 from agentobs.agent.paths import resolver
+from agentobs.agent.prompt import Written
 from agentobs.agent.results import told
 from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import Tool
-from agentobs.errors import ReplaySays, say_once
+from agentobs.errors import ReplaySays, UsageError, say_once
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolQuestion, WorldQuestion
 from agentobs.world import nobody
@@ -96,17 +97,19 @@ class LiveAnswers:
         hooks: Callable[[WorldQuestion], Awaitable[Json]] | None = None,
         refresh: Callable[[], object] | None = None,
         load: Callable[[Json], Json] | None = None,
+        sections: Mapping[str, Written] | None = None,
     ) -> None:
         """Answer for these tools; without a person nothing is consented to.
 
-        `hooks` runs a hook, `refresh` makes the credentials anew, `load` reads an earlier conversation. What they
-        do where they fail is written at their cases in `ask`.
+        `hooks` runs a hook, `refresh` makes the credentials anew, `load` reads an earlier conversation,
+        `sections` write those of the system prompt. What they do where they fail is written at their cases in `ask`.
         """
         self._tools = {tool.name: tool for tool in tools}
         self._running, self._person, self._inbox = running, person, inbox
         self._resolve = resolver(roots or (Path.cwd(),))
         self._spent_today = spent_today
         self._hooks, self._refresh, self._load = hooks, refresh, load
+        self._sections = dict(sections or {})
 
     async def ask(self, question: WorldQuestion) -> Any:
         """Answer a question; see `World.ask`."""
@@ -133,6 +136,8 @@ class LiveAnswers:
             case "conversation":
                 load = self._load
                 return None if load is None else await in_thread(lambda: load(question.asked))
+            case "section":
+                return await self._section(question.asked["section"])
             case "limit" | "background" | "elapsed" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
@@ -150,6 +155,31 @@ class LiveAnswers:
         except Exception as error:
             say_once(f"the credentials were not made anew: {told(error)}", about="refresh")
             return False
+
+    async def _section(self, name: str) -> str | None:
+        """Have a section of the system prompt written; one that cannot be is left out.
+
+        Raises:
+            UsageError: nobody here writes it.
+        """
+        written = self._sections.get(name)
+        if written is None:
+            raise UsageError(
+                f"the section {name} of the system prompt has to be asked for, and nobody writes it",
+                todo="Pass it to live_world: sections=prompt.asked",
+            )
+        try:
+            said = await in_thread(written)
+            said = await said if inspect.isawaitable(said) else said
+            return None if said is None else str(said).encode("utf-8", "replace").decode("utf-8")
+        except ReplaySays:
+            raise
+        except Exception as error:
+            say_once(
+                f"the section {name} of the system prompt was left out: {told(error)}",
+                about=f"section {name}",
+            )
+            return None
 
     async def _consent(self, question: WorldQuestion) -> Json:
         if self._person is None:

@@ -268,6 +268,28 @@ class Degraded:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingHeld:
+    """A setting was changed that would make the provider read the whole prompt anew; it stays as it was.
+
+    `Conversation.unlatch` lets it change. Told once a run.
+    """
+
+    turn: int
+    setting: str
+    """Which: `betas`, `cache`, `thinking`, `extra.speed`, `extra.thinking` or `section:NAME`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingCleared:
+    """The thinking of earlier turns was taken out of the conversation for good: nobody asked for an hour."""
+
+    turn: int
+    """The turn whose request is the first without it."""
+    blocks: int
+    """How many blocks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Compaction:
     """The conversation was made shorter: what the model knows of before this boundary lies in its first message."""
 
@@ -435,6 +457,8 @@ Event = (
     | Fallback
     | Continuation
     | Degraded
+    | SettingHeld
+    | ThinkingCleared
     | Compaction
     | Nudge
     | HookRan

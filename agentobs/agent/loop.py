@@ -40,6 +40,7 @@ from agentobs.agent.state import (
     next_turn,
     told_apart,
 )
+from agentobs.agent.thinking import check as check_thinking
 from agentobs.agent.tools import Tool, check_tools
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.canonical import Json
@@ -117,11 +118,13 @@ async def run(
     span is closed then. To stop a run in good order, use the world's `abort`.
 
     Raises:
-        UsageError: two tools have one name, or an output cannot be told to the model.
+        UsageError: two tools have one name, an output cannot be told to the model, or the provider refuses
+            thinking like that.
         ReplaySays: a replay that differs from its recording leaves as it is, without a result.
     """
     if not callable(tools):
         _check(tools, options)
+    check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     talk = Conversation() if conversation is None else conversation
     owed = output.declaration(options.output) if options.output is not None else None
     this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now())
@@ -297,7 +300,7 @@ def _steered(
 
 def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
     """Note that the run was stopped, and where, so that a replay stops there, too."""
-    streaming = point.split(":")[1] not in ("dispatch", "call", "consent", "tool", "tools")
+    streaming = point.split(":")[1] not in ("dispatch", "call", "hook", "consent", "tool", "tools")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
     telling.told(this.world, here, question, this.world.now(), {"count": count})

@@ -16,6 +16,7 @@ from agentobs.agent.holding import within_budget
 from agentobs.agent.interrupt import Interrupted, Stopped, Watch
 from agentobs.agent.model import Asking, ToolAsked, attempt
 from agentobs.agent.running import Clock, Run
+from agentobs.agent.settling import settle
 from agentobs.agent.state import own_copy, request
 from agentobs.agent.tools import Tool
 from agentobs.records.canonical import Json
@@ -52,12 +53,15 @@ async def ask(
         recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again.
         Stopped: the run was aborted.
     """
+    settled = await settle(this, tools, here)
+    for event in settled.events:
+        yield event
     state = this.state
     with telling.span("llm_request", this.asking(here), this.options.model) as inside:
         asked = Request(
             turn=state.turn,
             point=str(state.turn),
-            arguments=request(state, this.options, tools, this.owed),
+            arguments=request(state, settled.options, settled.tools, this.owed),
             inside=inside,
             source=this.source,
             transition=state.transition,
@@ -68,6 +72,7 @@ async def ask(
         if this.subtype != "success":
             return
     this.answers.append(asked.message)
+    this.thought(asked.message)
     this.counted(asked.message, "exact")
     this.turn_took(asked.message)
     yield Message(state.turn, own_copy(asked.message))

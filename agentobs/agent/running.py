@@ -14,6 +14,7 @@ from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import Denial, Limit, Result, Subtype, TerminalReason, billed
 from agentobs.agent.hooking import Hooking
 from agentobs.agent.state import Conversation, Options, State, Tools, used_ids
+from agentobs.agent.thinking import has_thinking
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, QuerySource
@@ -59,6 +60,8 @@ class Run:
     denials: list[Denial] = field(default_factory=list)
     goes_beyond: set[Limit] = field(default_factory=set)
     """Limits that were reached and are not to be told again."""
+    held: set[str] = field(default_factory=set)
+    """Settings that stay as they were, and of which that was told."""
     day_usd: Decimal = Decimal(0)
     """What was spent today, as the world last said."""
     output: BaseModel | None = None
@@ -120,6 +123,11 @@ class Run:
         """Count what requests used that hooks made: each a `model` and the `usage` that the provider told."""
         for each in used:
             self.counted(each, "exact")
+
+    def thought(self, message: Json) -> None:
+        """Note when the model answered, once it has thought: what it thought goes after an hour."""
+        if self.talk.thought_ns is not None or has_thinking(message):
+            self.talk.thought_ns = self.world.now()
 
     def turn_took(self, message: Json) -> None:
         """Note what a turn used by itself, where somebody looks for a runaway."""

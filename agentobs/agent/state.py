@@ -92,6 +92,8 @@ class Conversation:
     """What a person permitted for the rest of the conversation."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
+    children: dict[str, Conversation] = field(default_factory=dict, repr=False)
+    """The conversations of the agents that it has started, by the id of the tool call that did."""
     is_begun: bool = False
     """Whether the hooks of its beginning have been fired."""
     hooks_done: frozenset[str] = frozenset()
@@ -133,13 +135,18 @@ class State:
 def begin(conversation: Conversation, prompt: Prompt) -> State:
     """Return the state in which a prompt goes on from a conversation."""
     said = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
-    last = conversation.messages[-1] if conversation.messages else {}
-    asked = tool_uses(last) if last.get("role") == "assistant" else []
     given = {block.get("tool_use_id") for block in said}
-    owed = [tool_result(b["id"], INTERRUPTED) for b in asked if b["id"] not in given]
-    content = prompt if isinstance(prompt, str) and not owed else [*owed, *said]
+    results = [r for r in owed(conversation.messages) if r["tool_use_id"] not in given]
+    content = prompt if isinstance(prompt, str) and not results else [*results, *said]
     messages = (*conversation.messages, {"role": "user", "content": content})
     return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
+
+
+def owed(messages: Sequence[Json], known: Mapping[str, ToolAnswer] | None = None) -> list[Json]:
+    """Return a result for each call that the last message makes: the known one, else that it was interrupted."""
+    last = messages[-1] if messages else {}
+    asked = tool_uses(last) if last.get("role") == "assistant" else []
+    return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in asked]
 
 
 def request(

@@ -189,7 +189,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
             return []
         case "hook":
             return {"outcome": "cancelled", "reason": why}
-        case "spent_today" | "abort" | "refresh" | "conversation":
+        case "spent_today" | "abort" | "refresh" | "conversation" | "section":
             return None
         case "limit" | "background" | "elapsed":
             return None

@@ -34,7 +34,9 @@ ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
 
 
 def options(**changes: Any) -> Options:
-    return Options(**{"model": MODEL, "max_tokens": 100, "permissions": ANYTHING, **changes})
+    """Options for tests of other things: every tool may run, and no marks of the cache stand in the bodies."""
+    usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "permissions": ANYTHING}
+    return Options(**{**usual, "cache": None, **changes})
 
 
 def ticking_world(

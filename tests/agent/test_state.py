@@ -32,11 +32,16 @@ def asking(*messages: Json, turn: int = 1) -> State:
 def test_a_request_says_what_the_options_say() -> None:
     """Only what was asked for is sent; further fields go through untouched."""
     state = begin(Conversation(), "Hello")
-    plain = request(state, Options("m", 50, stream=False), [])
+    plain = request(state, Options("m", 50, stream=False, cache=None), [])
     assert plain == {"model": "m", "max_tokens": 50, "messages": [HELLO]}
     look = declared({"name": "look", "input_schema": {"type": "object"}}, print)
     options = Options(
-        "m", 50, "Be kind.", betas=("a-1", "b-2"), extra={"temperature": 0, "new_field": [1]}
+        "m",
+        50,
+        "Be kind.",
+        cache=None,
+        betas=("a-1", "b-2"),
+        extra={"temperature": 0, "new_field": [1]},
     )
     assert request(state, options, [look]) == {
         "model": "m",

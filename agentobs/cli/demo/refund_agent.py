@@ -51,6 +51,7 @@ async def answer(prompt: str) -> str:
         model="claude-sonnet-5",
         max_tokens=1024,
         system="You refund orders. Look everything up before you act.",
+        cache=None,  # the whole conversation is shorter than what the provider keeps
         permissions=Permissions(rules=(Rule.parse("issue_refund", "allow", "project"),)),
     )
     result = await complete(prompt, world=live_world(client, TOOLS), tools=TOOLS, options=options)

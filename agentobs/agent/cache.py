@@ -1,0 +1,136 @@
+"""The provider's prompt cache: where its marks go, and what is latched so that the prefix stays.
+
+A prompt is cached from its start: tools, system, messages. A mark (`cache_control`) says up to where it is worth
+keeping. Source of the rules: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/
+prompt-caching): at most four marks, none on thinking or on empty text, a look back of 20 blocks from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from agentobs.agent.thinking import is_thinking
+from agentobs.agent.tools import Tool
+from agentobs.records.canonical import Json
+
+Lifetime = Literal["5m", "1h"]
+"""How long the provider keeps what is marked after it was last read."""
+
+MARKS_MAX = 4
+"""The most marks of one request (provider documentation, see above)."""
+
+LOOKED_BACK = 20
+"""So many blocks before a mark the provider looks for what it keeps (provider documentation, see above)."""
+
+
+def marked(arguments: dict[str, Any], lifetime: Lifetime, static: int) -> dict[str, Any]:
+    """Return the arguments of a request with the marks of the cache, as copies where something changes.
+
+    They go on the last block that can have one of the messages, on the last system block, on the last tool, and,
+    as far as marks are left, where the static part of the system prompt ends and where the request before ended,
+    if that is too far back to be found. Marks that are there already count, and their zone gets no more.
+
+    Args:
+        arguments: of the SDK's `messages.create`, the system prompt as a list.
+        lifetime: how long the provider keeps what is marked.
+        static: how many blocks of the system prompt stay for the conversation.
+    """
+    tools, system = arguments.get("tools", []), arguments.get("system", [])
+    messages = arguments["messages"]
+    own = {
+        "tools": _count(tools),
+        "system": _count(system),
+        "messages": sum(_count(_blocks(message)) for message in messages),
+    }
+    whole = "cache_control" in arguments.get("extra_body", {})
+    left, mark = MARKS_MAX - sum(own.values()) - whole, _mark(lifetime)
+    out = {**arguments}
+    places = [] if own["messages"] or whole else list(_message_places(messages))
+    wanted: list[tuple[str, Any]] = [("messages", place) for place in places[:1]]
+    if system and not own["system"]:
+        wanted.append(("system", len(system) - 1))
+    if tools and not own["tools"]:
+        wanted.append(("tools", len(tools) - 1))
+    if 0 < static < len(system) and not own["system"]:
+        wanted.append(("system", static - 1))
+    wanted += [("messages", place) for place in places[1:]]
+    for zone, place in wanted[: max(left, 0)]:
+        out[zone] = _with_mark(out[zone], place, mark)
+    return out
+
+
+def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
+    """Return tools in an order that keeps the prefix: those told of before in their order, then the new ones.
+
+    Tools that may be missing come last of the new ones, so that what comes and goes has the least behind it.
+    """
+    place = {name: number for number, name in enumerate(names)}
+    return sorted(tools, key=lambda t: (place.get(t.name, len(place)), t.available is not None))
+
+
+def held(latched: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that a request goes with, and the names of those that somebody tried to change.
+
+    `latched` has the settings of the conversation's first request.
+    """
+    return dict(latched), [name for name in wanted if latched[name] != wanted[name]]
+
+
+def _mark(lifetime: Lifetime) -> Json:
+    return {"type": "ephemeral"} if lifetime == "5m" else {"type": "ephemeral", "ttl": lifetime}
+
+
+def _message_places(messages: Sequence[Json]) -> Iterator[tuple[int, int]]:
+    """Yield where the messages get their mark, as message and block, and where the last request had it."""
+    last = _last_place(messages, len(messages))
+    if last is None:
+        return
+    yield last
+    said = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
+    before = _last_place(messages, said[-1]) if said else None
+    if before is not None and _between(messages, before, last) >= LOOKED_BACK:
+        yield before
+
+
+def _last_place(messages: Sequence[Json], end: int) -> tuple[int, int] | None:
+    """Return the last block before message `end` that can have a mark."""
+    for at in reversed(range(end)):
+        blocks = _blocks(messages[at])
+        for number in reversed(range(len(blocks))):
+            if _is_eligible(blocks[number]):
+                return at, number
+    return None
+
+
+def _between(messages: Sequence[Json], first: tuple[int, int], last: tuple[int, int]) -> int:
+    whole = sum(len(_blocks(message)) for message in messages[first[0] : last[0]])
+    return whole - first[1] + last[1]
+
+
+def _is_eligible(block: Any) -> bool:
+    if not isinstance(block, dict) or is_thinking(block) or block.get("type") == "fallback":
+        return False  # the blocks whose types have no such field (anthropic 2.12, types/*_block_param.py)
+    return block.get("type") != "text" or bool(str(block.get("text", "")).strip())
+
+
+def _blocks(message: Json) -> list[Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content if isinstance(content, list) else []
+
+
+def _count(blocks: Sequence[Any]) -> int:
+    return sum(isinstance(block, dict) and "cache_control" in block for block in blocks)
+
+
+def _with_mark(values: Sequence[Any], place: Any, mark: Json) -> list[Any]:
+    out = list(values)
+    if isinstance(place, tuple):
+        at, number = place
+        blocks = _with_mark(_blocks(values[at]), number, mark)
+        out[at] = {**values[at], "content": blocks}
+    else:
+        out[place] = {**values[place], "cache_control": dict(mark)}
+    return out
