@@ -135,7 +135,7 @@ class Abort:
         Args:
             point: the turn and where in it: `1:beginning`; an attempt, as in `1:asking:2`, `1:unsent:2`,
                 `1:streaming:2` or `1:waiting:2` (for the next one); `1:dispatch`; a call, as in
-                `1:call:toolu_1`, `1:consent:toolu_1` or `1:tool:toolu_1`; `1:tools`.
+                `1:call:toolu_1`, `1:hook:pre_tool_use:toolu_1`, `1:consent:toolu_1` or `1:tool:toolu_1`; `1:tools`.
             count: events of the stream that were seen, or batches of tools that have ended.
         """
         return self._is_set

@@ -360,7 +360,8 @@ class Dispatcher:
         plan.hooks_ran += ran
         self.context += verdict.context
         self.hook_stops = self.hook_stops or verdict.stop
-        self._look_for_abort(f"{self.turn}:{what.event}:{plan.question.tool_use_id}", 0)
+        key = f"{what.event}:{plan.question.tool_use_id}"
+        self._look_for_abort(f"{self.turn}:hook:{key}", 0)
         return verdict
 
     def _open(self, plan: _Plan) -> None:

@@ -1,0 +1,443 @@
+"""Hooks in the loop: when they are fired, and what their answers do to what the agent does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from agentobs.agent.asking import Reply
+from agentobs.agent.budget import Budget
+from agentobs.agent.events import (
+    Event,
+    HookRan,
+    Message,
+    Permission,
+    RequestStart,
+    ToolDispatch,
+    ToolDone,
+)
+from agentobs.agent.hooks import Hook, HookEvent, table
+from agentobs.agent.occasions import STOP_BLOCKS_MAX
+from agentobs.agent.permissions import Permissions, Rule
+from agentobs.agent.state import Conversation
+from agentobs.agent.tools import tool
+from agentobs.records.canonical import Json
+from agentobs.records.exchanges import WorldQuestion
+from agentobs.records.facts import Event as EventFact
+from agentobs.records.facts import SpanStart
+from agentobs.world import Abort
+
+from .provider import Provider, call, error, message, streamed, text
+from .scene import events_of, of_kind, recorded, result_of, spans
+
+DONE = message(text("Done."))
+Answers = Mapping[str, Any]
+"""What hooks answer, by name: a value, or a function of what they are asked."""
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool(subject="what")
+def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+def hook(event: HookEvent, name: str, **more: Any) -> Hook:
+    return Hook(event, lambda payload: None, name=name, **more)
+
+
+class Asked:
+    """Answers for hooks as a test says, and keeps what they were asked."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers, self.seen = answers, list[Json]()
+
+    async def __call__(self, question: WorldQuestion) -> Json:
+        self.seen.append(question.asked)
+        answer = self.answers[question.asked["hook"]]
+        return answer(question.asked) if callable(answer) else answer
+
+    @property
+    def events(self) -> list[str]:
+        return [each["event"] for each in self.seen]
+
+
+def hooked(
+    provider: Provider, hooks: list[Hook], answers: Answers, **more: Any
+) -> tuple[list[Event], Asked]:
+    """Run an agent with hooks, and return its events and what the hooks were asked."""
+    asked = Asked(answers)
+    world = {"hooks": asked, **more.pop("world", {})}
+    return events_of(provider, hooks=table(hooks), world=world, **more), asked
+
+
+def results_in(request: Json) -> list[tuple[str, Any]]:
+    """The results in the last message of a request: id and content."""
+    blocks = request["messages"][-1]["content"]
+    return [(b["tool_use_id"], b["content"]) for b in blocks if b["type"] == "tool_result"]
+
+
+def texts_in(request: Json) -> list[str]:
+    content = request["messages"][-1]["content"]
+    return [content] if isinstance(content, str) else [b["text"] for b in content if "text" in b]
+
+
+WRITES = message(call("a", "write", what="x"), stop_reason="tool_use")
+LOOKS = message(call("a", "look", where="box"), call("b", "look", where="bag"))
+
+
+def test_a_veto_blocks_a_call() -> None:
+    """The tool does not run; the model is told why, and the decision is the hook's."""
+    guard = hook("pre_tool_use", "guard", when="write")
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
+        answers = {"guard": {"outcome": "blocking", "reason": "Not on a Sunday."}}
+        events, asked = hooked(provider, [guard], answers, tools=[write])
+    (done,) = of_kind(events, ToolDone)
+    assert (done.answer.outcome, of_kind(events, ToolDispatch)) == ("blocked", [])
+    ((_, told),) = results_in(provider.requests[1])
+    assert told == "A hook blocks this call of write. It says: Not on a Sunday."
+    (permission,) = of_kind(events, Permission)
+    assert (permission.decision.resolver, permission.decision.reason_type) == ("hook", "hook")
+    assert [denial.tool_use_id for denial in result_of(events).denials] == ["a"]
+    (ran,) = of_kind(events, HookRan)
+    assert (ran.event, ran.hook, ran.outcome, ran.tool_use_id) == (
+        "pre_tool_use",
+        "guard",
+        "blocking",
+        "a",
+    )
+    assert asked.seen[0]["tool_input"] == {"what": "x"}
+    assert ("hook", "guard", "tool", "ok") in spans(records)
+
+
+def test_one_veto_among_many_blocks() -> None:
+    """Whatever the others say, one veto is enough."""
+    hooks = [hook("pre_tool_use", name) for name in ("yes", "no", "crash")]
+    answers = {
+        "yes": {"decision": "allow"},
+        "no": {"outcome": "blocking", "reason": "No."},
+        "crash": "nonsense",
+    }
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        events, _ = hooked(provider, hooks, answers, tools=[write])
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["blocked"]
+    assert [ran.outcome for ran in of_kind(events, HookRan)] == [
+        "success",
+        "blocking",
+        "non_blocking_error",
+    ]
+
+
+def test_a_hook_changes_the_input() -> None:
+    """What runs is the changed input; the conversation keeps what the model asked for."""
+    changing = hook("pre_tool_use", "change")
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
+        answers = {"change": {"input": {"what": "y"}}}
+        events, _ = hooked(provider, [changing], answers, tools=[write])
+    assert provider.requests[1]["messages"][1]["content"] == [call("a", "write", what="x")]
+    assert results_in(provider.requests[1]) == [("a", "wrote y")]
+    assert [d.question.input for d in of_kind(events, ToolDispatch)] == [{"what": "y"}]
+    told = [(str(r.kind), r.label) for r in records if isinstance(r, EventFact)]
+    assert ("rewritten", "input") in told
+
+
+def test_the_changed_input_is_what_is_decided_on() -> None:
+    """A rule that denies the changed input denies the call, and an input that does not fit is invalid."""
+    denying = Permissions(
+        mode="bypassPermissions",
+        bypass_confirmed=True,
+        rules=(Rule.parse("write(y)", "deny", "user"),),
+    )
+    changing = hook("pre_tool_use", "change")
+    for changed, outcome in (({"what": "y"}, "denied"), ({"who": "y"}, "invalid")):
+        with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+            answers = {"change": {"input": changed, "decision": "allow"}}
+            events, _ = hooked(provider, [changing], answers, tools=[write], permissions=denying)
+        assert [d.answer.outcome for d in of_kind(events, ToolDone)] == [outcome]
+
+
+ASKING = Permissions(mode="default")
+WITH_RULE = Permissions(mode="default", rules=(Rule.parse("write", "ask", "user"),))
+DENYING = Permissions(mode="default", rules=(Rule.parse("write", "deny", "user"),))
+
+
+@pytest.mark.parametrize("event", ["pre_tool_use", "permission_request"])
+@pytest.mark.parametrize(
+    ("permissions", "outcome"),
+    [(ASKING, "executed"), (WITH_RULE, "denied"), (DENYING, "denied")],
+    ids=["no rule", "a rule to ask", "a rule to deny"],
+)
+def test_a_hook_stands_for_a_person_where_no_rule_wants_one(
+    event: HookEvent, permissions: Permissions, outcome: str
+) -> None:
+    """It may allow what nobody has decided on, and never what a rule denies or wants a person to be asked about."""
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        answers = {"allow": {"decision": "allow"}}
+        events, _ = hooked(
+            provider, [hook(event, "allow")], answers, tools=[write], permissions=permissions
+        )
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == [outcome]
+
+
+def test_a_hook_wants_a_person_to_be_asked() -> None:
+    """A call that would run is asked about, and runs when the person says so."""
+    people: list[Any] = []
+
+    def person(consent: Any) -> Reply:
+        people.append(consent.reason)
+        return Reply(True)
+
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        hooks, answers = [hook("pre_tool_use", "ask")], {"ask": {"decision": "ask"}}
+        events, _ = hooked(provider, hooks, answers, tools=[write], world={"person": person})
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["executed"]
+    assert people == ["A hook asks for consent to this call of write."]
+
+
+def test_denials_and_waits_are_told_to_hooks() -> None:
+    """A hook of notification hears that a person is asked, one of denials that the call does not run."""
+    hooks = [hook("notification", "ring"), hook("permission_denied", "note", when="write")]
+    answers = {"ring": {}, "note": {"context": "Ask for less."}}
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        _, asked = hooked(
+            provider,
+            hooks,
+            answers,
+            tools=[write],
+            permissions=ASKING,
+            world={"person": lambda consent: Reply(False)},
+        )
+    assert asked.events == ["notification", "permission_denied"]
+    assert texts_in(provider.requests[1]) == ["Ask for less."]
+
+
+def test_a_hook_changes_the_output() -> None:
+    """The model sees the changed output; what came stands beside it in the event."""
+    hooks = [hook("post_tool_use", "mask", when="write")]
+    answers = {"mask": {"output": "wrote ***", "context": "It was masked."}}
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        events, asked = hooked(provider, hooks, answers, tools=[write])
+    (done,) = of_kind(events, ToolDone)
+    assert (done.answer.content, done.came.content) == ("wrote ***", "wrote x")
+    assert results_in(provider.requests[1]) == [("a", "wrote ***")]
+    assert texts_in(provider.requests[1]) == ["It was masked."]
+    assert asked.seen[0]["tool_output"] == "wrote x"
+
+
+def test_a_hook_objects_to_a_result() -> None:
+    """The result stays, and the model is told of the objection behind all results."""
+    hooks = [hook("post_tool_use", "lint")]
+    answers = {"lint": {"outcome": "blocking", "reason": "Two spaces."}}
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        hooked(provider, hooks, answers, tools=[write])
+    assert results_in(provider.requests[1]) == [("a", "wrote x")]
+    assert texts_in(provider.requests[1]) == ["A hook objects to the result of write: Two spaces."]
+
+
+def test_failures_have_hooks_of_their_own() -> None:
+    """A failed call fires the hooks for failures, and not those for results."""
+
+    @tool(read_only=True)
+    def fall() -> str:
+        """Fall."""
+        raise RuntimeError("ouch")
+
+    hooks = [hook("post_tool_use", "done"), hook("post_tool_use_failure", "failed")]
+    falls = message(call("a", "fall"), stop_reason="tool_use")
+    with Provider([streamed(falls), streamed(DONE)]) as provider:
+        _, asked = hooked(provider, hooks, {"done": {}, "failed": {}}, tools=[fall])
+    assert asked.events == ["post_tool_use_failure"]
+    assert asked.seen[0]["outcome"] == "failed"
+
+
+def test_a_call_with_hooks_does_not_begin_early() -> None:
+    """A reader that hooks want to see waits for the whole answer, one beside it as well; others begin early."""
+    for when, early in (("look(box)", []), ("look(attic)", ["a", "b"])):
+        guard = Hook("pre_tool_use", lambda payload: None, name="guard", when=when)
+        with Provider([streamed(LOOKS), streamed(DONE)]) as provider:
+            events, _ = hooked(provider, [guard], {"guard": {}}, tools=[searching])
+        steps = of_kind(events, ToolDispatch, Message)
+        before = steps[: next(at for at, e in enumerate(steps) if isinstance(e, Message))]
+        assert [step.question.tool_use_id for step in before] == early
+
+
+@tool(name="look", read_only=True, subject="where")
+def searching(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+def test_once_is_once_in_a_conversation() -> None:
+    """Of two calls beside each other the first takes it, and a later run of the conversation does not."""
+    hooks = [hook("post_tool_use", "first", once=True)]
+    again = message(call("c", "look", where="box"))
+    talk, seen = Conversation(), list[list[str]]()
+    for asking in (LOOKS, again):
+        with Provider([streamed(asking), streamed(DONE)]) as provider:
+            _, asked = hooked(provider, hooks, {"first": {}}, tools=[look], conversation=talk)
+        seen.append([each["tool_use_id"] for each in asked.seen])
+    assert seen == [["a"], []]
+
+
+def test_a_hook_refuses_a_prompt() -> None:
+    """The model is not asked, nothing enters the conversation, and the result says what ended it."""
+    talk = Conversation()
+    with Provider([]) as provider:
+        events, asked = hooked(
+            provider,
+            [hook("user_prompt_submit", "guard")],
+            {"guard": {"outcome": "blocking", "reason": "No secrets."}},
+            conversation=talk,
+        )
+    result = result_of(events)
+    assert (result.subtype, result.terminal_reason) == ("error_during_execution", "hook_stopped")
+    assert (provider.requests, talk.messages, asked.seen[0]["prompt"]) == ([], (), "Hello")
+
+
+def test_hooks_add_to_a_prompt() -> None:
+    """What hooks of the beginning and of the prompt say follows it; the beginning comes once a conversation."""
+    hooks = [hook("session_start", "begin"), hook("user_prompt_submit", "date")]
+    answers = {"begin": {"context": "Be brief."}, "date": {"context": "It is Sunday."}}
+    talk = Conversation()
+    with Provider([streamed(DONE), streamed(DONE)]) as provider:
+        hooked(provider, hooks, answers, conversation=talk)
+        _, asked = hooked(provider, hooks, answers, conversation=talk)
+    assert texts_in(provider.requests[0]) == ["Hello", "Be brief.", "It is Sunday."]
+    assert asked.events == ["user_prompt_submit"]
+
+
+def test_a_hook_keeps_the_run_from_ending() -> None:
+    """The model is asked again with the reason; turns that used tools are not counted up by it."""
+    refuse = iter([True, True, False])
+    answers = {
+        "tests": lambda asked: (
+            {"outcome": "blocking", "reason": f"Not yet ({asked['blocked_before']})."}
+            if next(refuse)
+            else {}
+        )
+    }
+    with Provider([streamed(WRITES), *[streamed(DONE)] * 3]) as provider:
+        events, _ = hooked(provider, [hook("stop", "tests")], answers, tools=[write], max_turns=2)
+    assert result_of(events).terminal_reason == "completed"
+    assert [e.transition for e in of_kind(events, RequestStart)] == [
+        "start",
+        "next_turn",
+        "stop_hook_blocking",
+        "stop_hook_blocking",
+    ]
+    assert [texts_in(request) for request in provider.requests[2:]] == [
+        ["Not yet (0)."],
+        ["Not yet (1)."],
+    ]
+
+
+def test_no_hook_holds_a_run_for_ever() -> None:
+    """One that always objects is given up after so many times, and the result says so."""
+    with Provider([streamed(DONE)] * (STOP_BLOCKS_MAX + 1)) as provider:
+        events, _ = hooked(provider, [hook("stop", "never")], {"never": {"outcome": "blocking"}})
+    assert result_of(events).terminal_reason == "stop_hook_prevented"
+    assert len(provider.requests) == STOP_BLOCKS_MAX + 1
+
+
+class Answer(BaseModel):
+    """An answer."""
+
+    word: str
+
+
+def test_a_hook_objects_to_an_output() -> None:
+    """The output that was given is not taken, and the model gives another one."""
+    gives = [message(call(f"o{n}", "structured_output", word=w)) for n, w in ((1, "a"), (2, "b"))]
+    answers = iter([{"outcome": "blocking", "reason": "Another word."}, {}])
+    with Provider([streamed(each) for each in gives]) as provider:
+        events, _ = hooked(
+            provider, [hook("stop", "check")], {"check": lambda _: next(answers)}, output=Answer
+        )
+    assert result_of(events).output == Answer(word="b")
+    assert of_kind(events, RequestStart)[1].transition == "stop_hook_blocking"
+    assert texts_in(provider.requests[1]) == ["Another word."]
+
+
+def test_errors_of_the_provider_fire_other_hooks() -> None:
+    """Hooks of the end do not run where the provider failed; those of failures do, and cannot change it."""
+    hooks = [hook("stop", "end"), hook("stop_failure", "failed")]
+    with Provider([error(400, "invalid_request_error")]) as provider:
+        events, asked = hooked(provider, hooks, {"end": {}, "failed": {"outcome": "blocking"}})
+    assert asked.events == ["stop_failure"]
+    assert asked.seen[0]["reason"] == "model_error"
+    assert result_of(events).terminal_reason == "model_error"
+
+
+def test_a_hook_ends_the_run() -> None:
+    """After the tools that run, each of which has its result, nothing more is asked."""
+    talk = Conversation()
+    with Provider([streamed(WRITES)]) as provider:
+        events, _ = hooked(
+            provider,
+            [hook("post_tool_use", "enough")],
+            {"enough": {"stop": True}},
+            tools=[write],
+            conversation=talk,
+        )
+    assert result_of(events).terminal_reason == "hook_stopped"
+    assert talk.messages[-1]["content"][0]["content"] == "wrote x"
+
+
+def test_what_hooks_used_is_counted() -> None:
+    """Requests that hooks made count in the run and in the conversation, each once."""
+    usage = {"input_tokens": 1000, "output_tokens": 7}
+    answers = {"judge": {"usage": [{"model": "claude-haiku-4-5", "usage": usage}]}}
+    talk = Conversation()
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        events, _ = hooked(
+            provider,
+            [hook("pre_tool_use", "judge")],
+            answers,
+            tools=[write],
+            conversation=talk,
+            budget=Budget(),
+        )
+    run = result_of(events).meter.by_model()
+    assert run.keys() == talk.meter.by_model().keys()
+    assert (len(run), run["claude-haiku-4-5"].calls) == (2, 1)
+
+
+def test_an_abort_cancels_hooks() -> None:
+    """A hook that hangs is cancelled when the run is stopped, the call does not run, and the result comes."""
+    abort = Abort()
+
+    async def hang(question: WorldQuestion) -> Json:
+        abort.stop()
+        await asyncio.Event().wait()
+
+    with Provider([streamed(WRITES)]) as provider:
+        events = events_of(
+            provider,
+            hooks=table([hook("pre_tool_use", "hang")]),
+            world={"hooks": hang, "abort": abort},
+            tools=[write],
+        )
+    assert [ran.outcome for ran in of_kind(events, HookRan)] == ["cancelled"]
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["aborted"]
+    assert result_of(events).terminal_reason == "aborted_tools"
+
+
+def test_hook_spans_lie_in_the_span_of_their_call() -> None:
+    """Hooks before and after a call are told inside its span, which ends after them."""
+    hooks = [hook("pre_tool_use", "before"), hook("post_tool_use", "after")]
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider, recorded() as records:
+        hooked(provider, hooks, {"before": {}, "after": {}}, tools=[write])
+    assert [each for each in spans(records) if each[0] == "hook"] == [
+        ("hook", "before", "tool", "ok"),
+        ("hook", "after", "tool", "ok"),
+    ]
+    assert len([r for r in records if isinstance(r, SpanStart) and r.name == "tool"]) == 1
