@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentobs.recording.kept import keep_result
     from agentobs.recording.session import Session, fail, record, session, stop_recorder
+    from agentobs.store.conversations import load_conversation
     from agentobs.store.database import connect, query
     from agentobs.store.spending import meter_of, spent_today
 
@@ -24,6 +25,7 @@ _HOMES = {
     "stop_recorder": "agentobs.recording.session",
     "connect": "agentobs.store.database",
     "query": "agentobs.store.database",
+    "load_conversation": "agentobs.store.conversations",
     "meter_of": "agentobs.store.spending",
     "spent_today": "agentobs.store.spending",
 }
@@ -33,6 +35,7 @@ __all__ = [
     "connect",
     "fail",
     "keep_result",
+    "load_conversation",
     "meter_of",
     "query",
     "record",

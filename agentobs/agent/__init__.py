@@ -38,6 +38,7 @@ from agentobs.agent.listening import Broadcast, Missed
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.permissions import Decision, Permissions, Rule, from_settings
 from agentobs.agent.prompt import Section, SystemPrompt
+from agentobs.agent.resuming import forked, resumed
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.thinking import Adaptive, Budgeted
 from agentobs.agent.tools import Tool, declared, tool
@@ -91,8 +92,10 @@ __all__ = [
     "ToolDone",
     "complete",
     "declared",
+    "forked",
     "from_settings",
     "live_world",
+    "resumed",
     "run",
     "tool",
 ]

@@ -20,7 +20,7 @@ from agentobs.agent.prompt import Written
 from agentobs.agent.results import told
 from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import Tool
-from agentobs.errors import ReplaySays, UsageError, say_once
+from agentobs.errors import AgentobsError, RecordingError, ReplaySays, UsageError, say_once
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolQuestion, WorldQuestion
 from agentobs.world import nobody
@@ -134,8 +134,7 @@ class LiveAnswers:
             case "refresh":
                 return await self._refreshed()
             case "conversation":
-                load = self._load
-                return None if load is None else await in_thread(lambda: load(question.asked))
+                return await self._loaded(question.asked)
             case "section":
                 return await self._section(question.asked["section"])
             case "limit" | "background" | "elapsed" | "abort":
@@ -180,6 +179,26 @@ class LiveAnswers:
                 about=f"section {name}",
             )
             return None
+
+    async def _loaded(self, asked: Json) -> Json:
+        """Read an earlier conversation; an error is an answer, too, so that a replay raises it as well."""
+        load = self._load
+        if load is None:
+            return refusal(
+                UsageError(
+                    "this world cannot read earlier sessions",
+                    todo="Make it with live_world(..., load=agentobs.load_conversation)",
+                )
+            )
+        try:
+            return await in_thread(lambda: load(asked))
+        except ReplaySays:
+            raise
+        except AgentobsError as error:
+            return refusal(error)
+        except Exception as error:
+            found = f"the earlier session was not read: {told(error)}"
+            return refusal(RecordingError(found, todo="agentobs verify tells what is damaged"))
 
     async def _consent(self, question: WorldQuestion) -> Json:
         if self._person is None:
@@ -226,6 +245,12 @@ class LiveAnswers:
                 about=f"availability of {name}",
             )
             return False
+
+
+def refusal(error: AgentobsError) -> Json:
+    """Return the answer that there is no such conversation, and why."""
+    facts = {"found": error.found, "where": error.where, "todo": error.todo}
+    return {"error": {"kind": type(error).__name__, **facts}}
 
 
 def _not_asked(why: str) -> Json:

@@ -136,13 +136,15 @@ def begin(conversation: Conversation, prompt: Prompt) -> State:
     """Return the state in which a prompt goes on from a conversation."""
     said = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
     given = {block.get("tool_use_id") for block in said}
-    results = [r for r in owed(conversation.messages) if r["tool_use_id"] not in given]
+    results = [r for r in owed_results(conversation.messages) if r["tool_use_id"] not in given]
     content = prompt if isinstance(prompt, str) and not results else [*results, *said]
     messages = (*conversation.messages, {"role": "user", "content": content})
     return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
 
 
-def owed(messages: Sequence[Json], known: Mapping[str, ToolAnswer] | None = None) -> list[Json]:
+def owed_results(
+    messages: Sequence[Json], known: Mapping[str, ToolAnswer] | None = None
+) -> list[Json]:
     """Return a result for each call that the last message makes: the known one, else that it was interrupted."""
     last = messages[-1] if messages else {}
     asked = tool_uses(last) if last.get("role") == "assistant" else []

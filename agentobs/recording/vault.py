@@ -7,9 +7,10 @@ Content is reached through the content id that a fact names. A request body is r
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ class Vault:
             RecordingError: it is not there (pruned, never written, or damaged).
         """
         if content_id not in self._lines:
+            why = "is missing" if self._lines else "was pruned: nothing of its segment is left"
             raise RecordingError(
-                f"content {content_id} is missing",
+                f"content {content_id} {why}",
                 where=str(self._path),
-                todo="agentobs verify tells whether it was damaged; a session without its content cannot be replayed",
+                todo="agentobs verify tells whether it was damaged; without its content a session can neither be "
+                "replayed nor gone on with",
             )
         return self._lines[content_id].value()
 
@@ -127,8 +130,21 @@ def text_bytes(value: dict[str, Any]) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Recording:
+def read_session(
+    home: Home,
+    session_id: str,
+    segment_ids: Sequence[str],
+    *,
+    bodies: Container[str] | None = None,
+) -> Recording:
     """Return a session whole, from the segments that hold it.
+
+    Args:
+        home: where it was recorded.
+        session_id: its full id.
+        segment_ids: the segments that hold it; others do no harm.
+        bodies: the attempts whose request bodies are wanted, which together can be large; the others have empty
+            ones. Default all.
 
     Raises:
         RecordingError: the session is not in them, or its content is missing.
@@ -142,15 +158,21 @@ def read_session(home: Home, session_id: str, segment_ids: Sequence[str]) -> Rec
         vault = Vault(home, segment_id)
         for kind, fact in _facts(home, segment_id, session_id):
             if kind == "session_starts":
-                start, named = fact, json.loads(text_bytes(vault.value(fact["arguments_content"])))
+                start = fact
+                with _named("what started the session"):
+                    named = json.loads(text_bytes(vault.value(fact["arguments_content"])))
             elif kind == "session_ends":
                 end = fact
             elif kind == "attempts":
-                exchanges.append(_attempt(vault, fact))
+                with _named("a request or its answer", fact):
+                    wanted = bodies is None or fact["attempt_id"] in bodies
+                    exchanges.append(_attempt(vault, fact, wanted))
             elif kind == "tool_results" and fact["source"] == "run":
-                exchanges.append(_tool(vault, fact))
+                with _named("the result of a tool"):
+                    exchanges.append(_tool(vault, fact))
             elif kind == "world_answers":
-                exchanges.append(_world(vault, fact))
+                with _named(f"the answer to a question of kind {fact['kind']}", fact):
+                    exchanges.append(_world(vault, fact))
             else:
                 interactions.heard(kind, fact)
     if start is None:
@@ -227,7 +249,21 @@ def _damaged(path: Path, damage: Damage) -> RecordingError:
     )
 
 
-def _attempt(vault: Vault, fact: dict[str, Any]) -> ModelExchange:
+@contextlib.contextmanager
+def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Say which part of a session it is whose content is not there."""
+    try:
+        yield
+    except RecordingError as error:
+        turn = f" in turn {fact['turn']} of {fact['lane']}" if fact and fact["turn"] else ""
+        raise RecordingError(
+            f"{part}{turn} cannot be read: {error.found}", where=error.where, todo=error.todo
+        ) from error
+
+
+def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
+    asked = fact["request_content"]
+    bare = Question(fact["method"], fact["endpoint"], {}, b"")
     return ModelExchange(
         place=Place(
             fact["session_id"],
@@ -241,7 +277,7 @@ def _attempt(vault: Vault, fact: dict[str, Any]) -> ModelExchange:
         started_ns=fact["started_ns"],
         headers_ns=fact["headers_ns"],
         ended_ns=fact["duration_ns"],
-        question=vault.question(fact["request_content"]),
+        question=vault.question(asked) if wanted else bare,
         answer=vault.answer(fact["response_content"]),
     )
 

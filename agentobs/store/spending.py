@@ -69,8 +69,8 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
 def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None) -> Meter:
     """Return a meter that has what a session has spent so far, live recordings included, and nobody else's.
 
-    For an agent that goes on with an earlier session: `Conversation(meter=agentobs.meter_of(session_id))`. What a
-    recorder could not write of the session makes its sum a lower bound.
+    A conversation that was resumed has several sessions; `agentobs.agent.resumed` brings along what all of them
+    have spent. What a recorder could not write of the session makes its sum a lower bound.
 
     Args:
         session_id: the full id of the session.
@@ -82,7 +82,6 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
         ForeignError: the file in the place of the store is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
-    names = [each.name for each in dataclasses.fields(UsageRow)]
     given = {"session_id": session_id}
     meter = Meter(book_of(place.path))
     with connect(place) as connection:
@@ -93,12 +92,20 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
                 where=session_id[:80],
                 todo="Give the full id; agentobs sessions lists them",
             )
-        rows = connection.execute(f"SELECT {', '.join(names)} {_OWN_USAGE}", given).fetchall()
-        meter.add_facts(UsageRow(**dict(zip(names, row, strict=True))) for row in rows)
+        meter.add_facts(usage_of(connection, session_id))
         [lost] = connection.execute(_LOST, given).fetchone() or (0,)
     if lost:
         meter.lose(lost)
     return meter
+
+
+def usage_of(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[UsageRow]:
+    """Return what was billed to a session and to no other, oldest first."""
+    names = [each.name for each in dataclasses.fields(UsageRow)]
+    rows = connection.execute(
+        f"SELECT {', '.join(names)} {_OWN_USAGE}", {"session_id": session_id}
+    ).fetchall()
+    return [UsageRow(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 _KNOWN_SESSION = """
