@@ -67,9 +67,17 @@ def leave(token: object) -> None:
 
 
 def open_span(
-    name: str, here: Place, *, label: Label | None = None, now: int | None = None
+    name: str,
+    here: Place,
+    *,
+    label: Label | None = None,
+    now: int | None = None,
+    linked_span_id: str | None = None,
 ) -> Place:
-    """Open a span under the one at `here` and return the place inside it."""
+    """Open a span under the one at `here` and return the place inside it.
+
+    `linked_span_id` is the span of another trace that started it.
+    """
     span_id = world.new_id()[16:]
     sink.emit(
         SpanStart(
@@ -81,6 +89,7 @@ def open_span(
             name=Label(name),
             label=label,
             started_ns=world.now() if now is None else now,
+            linked_span_id=linked_span_id,
         )
     )
     return replace(here, span_id=span_id)

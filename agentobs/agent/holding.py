@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from decimal import Decimal
+from typing import get_args
 
 from agentobs.agent import budget, telling
 from agentobs.agent.events import BudgetReached, Limit
@@ -27,7 +28,7 @@ async def within_budget(
     if allowed.day_usd is not None:
         spent = await telling.ask(this.world, here, "spent_today", key)
         this.day_usd = Decimal(spent) if spent is not None else Decimal(0)
-    limit = budget.reached(allowed, await _spent(this))
+    limit = await _reached(this, here, key)
     if limit is None or limit in this.goes_beyond:
         return
     goes_on = allowed.at_limit == "warn"
@@ -53,28 +54,37 @@ async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) 
     return isinstance(answer, dict) and answer.get("behaviour") == "allow"
 
 
-async def is_over_budget(this: Run) -> bool:
+async def is_over_budget(this: Run, here: Place | None) -> bool:
     """Return whether the answer that calls these tools has used up the money, so that none may run."""
     allowed = this.options.budget
     if allowed.at_limit != "stop":
         return False
-    limit = budget.reached(allowed, await _spent(this))
+    limit = await _reached(this, here, f"{this.state.turn}:tools")
     return limit in ("interaction_usd", "session_usd", "day_usd")
+
+
+async def _reached(this: Run, here: Place | None, key: str) -> Limit | None:
+    """Return the limit that was reached; where others spend beside this run, who came first is asked of the world."""
+    limit = budget.reached(this.options.budget, await _spent(this))
+    if this.shares and this.options.budget != budget.Budget():
+        said = await telling.ask(this.world, here, "limit", key, limit)
+        limit = said if said in get_args(Limit) else None
+    return limit
 
 
 async def _spent(this: Run) -> budget.Spent:
     """Return what was spent; money only where a limit asks for it, and not in the event loop's thread."""
-    turns, day_usd = this.talk.tool_turns, this.day_usd
+    turns, day_usd = this.talks[-1].tool_turns, this.day_usd
     if not this.options.budget.is_priced:
         return budget.Spent(day_usd=day_usd, session_turns=turns)
     return await asyncio.to_thread(_priced, this, day_usd, turns)
 
 
 def _priced(this: Run, day_usd: Decimal, turns: int) -> budget.Spent:
-    talk, last = this.talk.meter.total(), this.latest[-LOOKED_AT:]
+    talk, last = this.talks[-1].meter.total(), this.latest[-LOOKED_AT:]
     costs = [meter.total().usd for meter, _ in last]
     return budget.Spent(
-        interaction_usd=this.meter.total().usd or Decimal(0),
+        interaction_usd=this.purse.total().usd or Decimal(0),
         session_usd=talk.usd or Decimal(0),
         day_usd=day_usd,
         session_turns=turns,

@@ -123,6 +123,7 @@ class Meter:
         self._sums: dict[str, _Sum] = {}
         self._seen = set() if seen is None else seen
         self._lost = 0
+        self._parts: list[Meter] = []
         # Reentrant: the garbage collector may end an exchange, and so add it, while one is read.
         self._lock = threading.RLock()
 
@@ -169,7 +170,14 @@ class Meter:
         with self._lock:
             self._settle()
             spent = {name: each.spent() for name, each in self._sums.items()}
+        for part in self._parts:
+            for name, each in part.by_model().items():
+                spent[name] = spent.get(name, Spent()) + each
         return dict(sorted(spent.items(), key=lambda item: (-_size(item[1]), item[0])))
+
+    def include(self, part: Meter) -> None:
+        """Count what another meter holds, too, now and later."""
+        self._parts.append(part)
 
     def forked(self) -> None:
         """In a child process: let go of a lock that another thread of the parent may have held."""

@@ -1,0 +1,52 @@
+"""Rising: events of agents that calls started, on their way up to who listens to the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from agentobs.agent.events import SubAgent
+
+WAITING_MAX = 256
+"""How many events may wait to be taken before the agents wait, too. Our choice: a slow listener slows them."""
+
+
+class Rising:
+    """Events that several agents tell and one run takes; those of one agent stay in their order."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.is_used = False
+        """Whether there is anybody who tells something."""
+        self._waiting: deque[SubAgent] = deque()
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def tell(self, event: SubAgent) -> None:
+        """Add an event, as soon as there is room."""
+        while len(self._waiting) >= WAITING_MAX:
+            self._room.clear()
+            await self._room.wait()
+        self._waiting.append(event)
+        self._news.set()
+
+    def take(self) -> Iterator[SubAgent]:
+        """Yield what waits, oldest first."""
+        while self._waiting:
+            event = self._waiting.popleft()
+            self._room.set()
+            yield event
+        self._news.clear()
+
+    async def wait(self, tasks: set[asyncio.Task[Any]]) -> None:
+        """Return when something waits, or the first of some tasks has ended."""
+        if not self.is_used:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({*tasks, news}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
