@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from agentobs.agent.resuming import Asked, conversation_of, end_of_turn, needed
+from agentobs.agent.recalling import Asked, conversation_of, end_of_turn, needed
 from agentobs.errors import RecordingError, UsageError, say_once
 from agentobs.recording.home import Home, existing_home
 from agentobs.recording.vault import read_session

@@ -1,0 +1,70 @@
+"""An agent in a process of its own that is killed in the middle, and one that goes on with what is left.
+
+`python -m tests.agent.killed URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran), `working` (while
+the second of two tools runs) or `never`; with a SESSION it is resumed. Prints one JSON object where it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+
+from anthropic import AsyncAnthropic
+
+import agentobs
+from agentobs.agent import Conversation, Message, Result, live_world, resumed, run, tool
+from agentobs.recording.session import start_recorder
+from tests.agent.scene import options
+
+MODEL = "claude-sonnet-4-6"
+
+
+def die() -> None:
+    """Be killed, once what was recorded so far is in the journal."""
+    recorder = start_recorder()
+    assert recorder is not None
+    assert recorder.flush(20)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool
+def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+@tool
+def crash() -> str:
+    """Take the process along."""
+    die()
+    return "still there"
+
+
+async def main(url: str, when: str, earlier: str | None) -> None:
+    tools = [write, crash]
+    client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
+    with agentobs.session("killed") as session:
+        world = live_world(client, tools, load=agentobs.load_conversation)
+        talk = await resumed(world, earlier) if earlier else Conversation()
+        before = str(talk.meter.total().usd)
+        running = run(
+            "Go", world=world, options=options(model=MODEL), tools=tools, conversation=talk
+        )
+        async for event in running:
+            if isinstance(event, Message) and when == "answered":
+                die()
+            if isinstance(event, Result):
+                told = {
+                    "session_id": session.session_id,
+                    "text": event.text,
+                    "before": before,
+                    "error": event.error_text,
+                }
+                print(json.dumps({**told, "after": str(talk.meter.total().usd)}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None))

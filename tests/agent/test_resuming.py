@@ -1,0 +1,471 @@
+"""Resume and fork: a session that ended, however it ended, goes on in another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.agent import Budget, BudgetReached, Conversation, Result
+from agentobs.agent.recalling import conversation_of, interrupted, unheard
+from agentobs.agent.resuming import conversation_from, forked, resumed
+from agentobs.agent.state import INTERRUPTED
+from agentobs.errors import AgentobsError, RecordingError, UsageError
+from agentobs.ledger import Meter
+from agentobs.records.canonical import Json
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    Exchange,
+    ModelExchange,
+    Place,
+    Question,
+    Recording,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
+)
+from agentobs.records.facts import UsageRow
+from agentobs.records.messages import fault
+from agentobs.store.database import connect, named
+from tests.store.making import T0, usage_row
+
+from .provider import Provider, call, message, streamed, text
+from .scene import events_of, in_loop, of_kind, result_of, ticking_world
+
+ROOT = Path(__file__).parents[2]
+USED = {"input_tokens": 1000, "output_tokens": 1000, "cache_read_input_tokens": 0}
+PRICED: dict[str, Any] = {"model": "claude-sonnet-4-6", "usage": USED}
+EACH = Decimal("0.018")
+"""What such an answer costs: 1,000 tokens at $3 and 1,000 at $15 a million."""
+USER: Json = {"role": "user", "content": "Hello"}
+SESSION = "5" * 32
+
+
+# A process that is killed.
+
+
+def process(provider: Provider, home: Path, when: str, *session: str) -> tuple[int, Any]:
+    """Run an agent in a process of its own; return how it ended and what it said."""
+    environment = {**os.environ, "AGENTOBS_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.agent.killed", provider.base_url, when, *session]
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, timeout=60, check=False, cwd=home.parent
+    )
+    assert b"Traceback" not in ended.stderr, ended.stderr.decode()
+    return ended.returncode, json.loads(ended.stdout) if ended.stdout else None
+
+
+def newest(home: Path) -> str:
+    [(session_id,)] = agentobs.query(
+        "SELECT session_id FROM sessions ORDER BY started_ns DESC LIMIT 1", home=home
+    )
+    return str(session_id)
+
+
+def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
+    """Twice: before any tool ran, and while the second of two ran. What has finished is real, the rest says so.
+
+    The provider takes each next request, and the money of three sessions counts each call once.
+    """
+    home = tmp_path / "home"
+    replies = [
+        message(call("a", "write", what="x"), call("b", "write", what="y"), **PRICED),
+        message(call("c", "write", what="z"), call("d", "crash"), **PRICED),
+        message(text("Done."), **PRICED),
+    ]
+    with Provider([streamed(reply) for reply in replies]) as provider:
+        assert process(provider, home, "answered")[0] == -9
+        first = newest(home)
+        assert process(provider, home, "working", first)[0] == -9
+        second = newest(home)
+        code, told = process(provider, home, "never", second)
+        messages = provider.requests[-1]["messages"]
+    assert (code, told["text"]) == (0, "Done.")
+    assert [block["content"] for block in messages[2]["content"]] == [INTERRUPTED.content] * 2
+    assert [(b["content"], b.get("is_error")) for b in messages[-2]["content"]] == [
+        ("wrote z", None),
+        (INTERRUPTED.content, True),
+    ]
+    assert (Decimal(told["before"]), Decimal(told["after"])) == (2 * EACH, 3 * EACH)
+    with connect(home) as connection:
+        rows = named(connection, "conversation_sessions", session_id=second).fetchall()
+    third = told["session_id"]
+    assert [(row[0], row[3], row[8]) for row in rows] == [
+        (first, None, EACH),
+        (second, first, EACH),
+        (third, second, EACH),
+    ]
+    assert [row[2] for row in rows] == ["crashed", "crashed", "completed"]
+
+
+# From a recording to a conversation.
+
+
+def asked(
+    turn: int,
+    messages: list[Json],
+    answer: Json | None = None,
+    *,
+    at: int,
+    lane: str = "main",
+    ending: Any = "complete",
+    body: bytes | None = None,
+    interaction: str = "1" * 32,
+    **fields: Any,
+) -> ModelExchange:
+    """A request at an instant, with its answer; None is a refusal."""
+    body = json.dumps({"model": "m", "messages": messages, **fields}).encode()
+    refused = {"type": "error", "error": {"type": "overloaded_error", "message": "Sorry"}}
+    came = json.dumps(answer or refused).encode()
+    return ModelExchange(
+        place=Place(SESSION, interaction, lane, turn),
+        attempt_id=f"{at:032x}",
+        started_ns=T0 + at,
+        headers_ns=None,
+        ended_ns=1,
+        question=Question("POST", "/v1/messages", {}, body),
+        answer=Answer(200 if answer else 529, {}, (Chunk(came, 0),), ending),
+    )
+
+
+def ran(tool_use_id: str, said: str, *, at: int, lane: str = "main") -> ToolExchange:
+    question = ToolQuestion(tool_use_id, "look", {})
+    return ToolExchange(Place(SESSION, None, lane), T0 + at, 1, question, ToolAnswer(said))
+
+
+def said(kind: Any, texts: Any, *, at: int, key: str = "1:end") -> WorldExchange:
+    return WorldExchange(
+        Place(SESSION, None, "main", 1), T0 + at, 1, WorldQuestion(kind, key), texts
+    )
+
+
+def recording(*exchanges: Exchange) -> Recording:
+    return Recording(SESSION, "s", None, None, "crashed", None, None, 0, exchanges)
+
+
+def spent(at: int, **changes: Any) -> UsageRow:
+    row = usage_row(1, attempt_id=f"{at:032x}", **changes)
+    return dataclasses.replace(row, session_id=SESSION, at_ns=T0 + at)
+
+
+def talk_of(*exchanges: Exchange, **how: Any) -> Conversation:
+    """The conversation of a recording, through JSON, as the world gives it; the provider would take it."""
+    answer = json.loads(json.dumps(conversation_of(recording(*exchanges), **how)))
+    talk = conversation_from(answer)
+    for each in (talk, *talk.children.values()):
+        assert fault(each.messages) is None
+    return talk
+
+
+LOOK = message(call("a", "look"))
+RESULT = {"type": "tool_result", "tool_use_id": "a", "content": "nothing"}
+LOOKED: list[Json] = [
+    USER,
+    {"role": "assistant", "content": LOOK["content"]},
+    {"role": "user", "content": [RESULT]},
+]
+
+
+def test_turns_count_on() -> None:
+    """The whole conversation, and how many turns it took."""
+    talk = talk_of(
+        asked(1, [USER], LOOK, at=1),
+        ran("a", "nothing", at=2),
+        asked(2, LOOKED, message(text("So.")), at=3),
+    )
+    assert talk.messages == (*LOOKED, {"role": "assistant", "content": [text("So.")]})
+    assert (talk.turns, talk.tool_turns) == (2, 1)
+
+
+def test_what_was_never_sent_is_not_lost() -> None:
+    """A result that was there, and what somebody said meanwhile, are in the next request."""
+    talk = talk_of(
+        asked(1, [USER], LOOK, at=1), ran("a", "nothing", at=2), said("steering", ["Faster"], at=3)
+    )
+    assert talk.messages[-1] == {"role": "user", "content": [RESULT, text("Faster")]}
+    quiet = talk_of(
+        asked(1, [USER], message(text("So.")), at=1), said("follow_up", ["And then?"], at=3)
+    )
+    assert quiet.messages[-1] == {"role": "user", "content": [text("And then?")]}
+
+
+def test_an_answer_that_was_stopped_is_kept_as_far_as_it_came() -> None:
+    """As in the loop: what the provider would take stays, and nothing of an answer that failed."""
+    part = streamed(message(text("Hello you"), call("a", "look")))
+    body = b"".join(part.pieces[:4])
+    first = asked(1, [USER], {}, at=1)
+    stopped = Answer(200, {"content-type": "text/event-stream"}, (Chunk(body, 0),), "cancelled")
+    talk = talk_of(dataclasses.replace(first, answer=stopped))
+    assert talk.messages[1:] == ({"role": "assistant", "content": [text("Hell")]},)
+    cut = dataclasses.replace(stopped, ending="cut")
+    failed = talk_of(dataclasses.replace(first, answer=cut))
+    assert (failed.messages, failed.turns) == ((USER,), 0)
+
+
+def test_a_prompt_that_was_never_answered_is_kept() -> None:
+    """The provider was down: the question still stands, and its turn is asked again."""
+    talk = talk_of(asked(1, [USER], at=1), asked(1, [USER], at=2))
+    assert (talk.messages, talk.turns) == ((USER,), 0)
+
+
+def test_marks_of_the_cache_stay_behind() -> None:
+    """The next request sets its own; with the old ones there would be more than the provider takes."""
+    marked = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
+    inner = {**RESULT, "content": [{**text("nothing"), "cache_control": {"type": "ephemeral"}}]}
+    history = [
+        {"role": "user", "content": [marked]},
+        LOOKED[1],
+        {"role": "user", "content": [inner]},
+    ]
+    talk = talk_of(asked(2, history, message(text("So.")), at=1))
+    assert "cache_control" not in json.dumps(talk.messages)
+    assert talk.messages[0] == {"role": "user", "content": [text("Hello")]}
+
+
+def test_requests_for_upkeep_are_not_the_conversation() -> None:
+    """What a summary was asked for is not said again; what it cost is counted."""
+    talk = talk_of(
+        asked(1, [USER], message(text("So.")), at=1),
+        asked(
+            1,
+            [{"role": "user", "content": "Sum up"}],
+            message(text("All.")),
+            at=2,
+            lane="main/compaction:1",
+        ),
+        usage=[spent(1), spent(2)],
+    )
+    assert talk.messages == (USER, {"role": "assistant", "content": [text("So.")]})
+    assert talk.meter.total().calls == 2
+
+
+def test_of_two_conversations_the_last() -> None:
+    """Two runs without a conversation in common: the last one is meant."""
+    other = {"role": "user", "content": "Another"}
+    talk = talk_of(
+        asked(1, [USER], LOOK, at=1),
+        asked(2, LOOKED, message(text("So.")), at=2),
+        asked(1, [other], message(text("Yes.")), at=3, interaction="2" * 32),
+    )
+    assert (talk.messages[0], talk.turns, talk.tool_turns) == (other, 1, 0)
+
+
+def test_a_fork_has_the_turns_until_there() -> None:
+    """Messages up to the results of that turn, and the money of those turns alone."""
+    exchanges = (
+        asked(1, [USER], LOOK, at=10),
+        asked(2, LOOKED, message(text("So.")), at=20),
+    )
+    talk = talk_of(*exchanges, usage=[spent(10), spent(20)], until_ns=T0 + 20)
+    assert (list(talk.messages), talk.turns, talk.tool_turns) == (LOOKED, 1, 1)
+    assert talk.meter.total().calls == 1
+
+
+def agents() -> tuple[Exchange, ...]:
+    """An agent that started two others; one of them had started a third when the process was killed."""
+    both = message(call("x", "agent"), call("y", "agent"))
+    return (
+        asked(1, [USER], both, at=1),
+        asked(1, [USER], message(call("z", "agent")), at=2, lane="main/x"),
+        asked(1, [USER], LOOK, at=3, lane="main/x/z"),
+        asked(1, [USER], message(text("Found.")), at=4, lane="main/y"),
+        ran("y", "Found.", at=4),
+        ran("a", "nothing", at=5, lane="main/x/z"),
+    )
+
+
+def test_agents_that_it_had_started_come_along() -> None:
+    """Each with its conversation; a call whose agent was at work is told so, with the agent's id."""
+    rows = [spent(1), spent(2), spent(3), spent(4)]
+    talk = talk_of(*agents(), usage=rows)
+    results = {b["tool_use_id"]: b["content"] for b in talk.messages[-1]["content"]}
+    assert results == {"x": interrupted("x").content, "y": "Found."}
+    assert set(talk.children) == {"x", "y"}
+    third = talk.children["x"].children["z"]
+    assert third.messages[-1]["content"][0]["content"] == "nothing"
+    counted = [each.meter.total().calls for each in (talk, talk.children["x"], third)]
+    assert counted == [4, 2, 1]
+
+
+def test_an_agent_that_was_gone_on_with_is_one() -> None:
+    """It has an id for each call that did; its money counts once."""
+    again = message({**call("y", "agent"), "input": {"resume": "x"}})
+    mine = [USER, {"role": "assistant", "content": [text("One.")]}, USER]
+    talk = talk_of(
+        asked(1, [USER], message(call("x", "agent")), at=1),
+        asked(1, [USER], message(text("One.")), at=2, lane="main/x"),
+        ran("x", "One.", at=3),
+        asked(2, [USER], again, at=4),
+        asked(2, mine, message(text("Two.")), at=5, lane="main/y", interaction="2" * 32),
+        usage=[spent(1), spent(2), spent(4), spent(5)],
+    )
+    assert talk.children["x"] is talk.children["y"]
+    assert (talk.children["x"].turns, len(talk.children["x"].messages)) == (2, 4)
+    assert talk.meter.total().calls == 4
+    assert talk.children["y"].meter.total().calls == 2
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_agent_in_the_background_that_never_reported(told: bool) -> None:
+    """The model waits for its report, so it is told that none will come; unless it has come."""
+    begun = message({**call("x", "agent"), "input": {"run_in_background": True}})
+    talk = talk_of(
+        asked(1, [USER], begun, at=1),
+        asked(1, [USER], message(text("One.")), at=2, lane="main/x"),
+        ran("x", "It works in the background.", at=2),
+        *([said("background", ["x"], at=3)] if told else []),
+        asked(2, [USER], message(text("Waiting.")), at=4),
+    )
+    last = text(unheard("x")) if not told else text("Waiting.")
+    assert talk.messages[-1]["content"] == [last]
+
+
+def test_a_session_that_was_resumed_itself() -> None:
+    """What it went on from is part of it: turns, money and agents, each counted once."""
+    first = conversation_of(recording(*agents()), [spent(1), spent(2), spent(3), spent(4)])
+    history = [*first["messages"], {"role": "user", "content": "Go on"}]
+    talk = talk_of(
+        said("conversation", first, at=8, key="resume:1"),
+        asked(2, history, message(text("So.")), at=9, interaction="2" * 32),
+        usage=[spent(9)],
+    )
+    assert (talk.turns, talk.tool_turns, talk.meter.total().calls) == (2, 1, 5)
+    assert talk.children["x"].children["z"].turns == 1
+    unused = talk_of(said("conversation", first, at=8, key="resume:1"))
+    assert (unused.turns, unused.meter.total().calls) == (1, 4)
+
+
+def test_money_is_dated_at_its_own_instants() -> None:
+    """It is priced as on the day it was spent, not as on the day of the resume."""
+    rows = [
+        spent(1, model="claude-sonnet-4-6", cache_read_tokens=7, certainty="lower_bound"),
+        spent(2),
+    ]
+    meter = Meter()
+    meter.add_facts(rows)
+    talk = talk_of(asked(1, [USER], message(text("So.")), at=1), usage=rows, lost=2)
+    found, expected = talk.meter.total(), meter.total()
+    assert (found.usd, found.tokens, found.uncertain) == (
+        expected.usd,
+        expected.tokens,
+        expected.uncertain,
+    )
+    assert (found.lost, found.status) == (2, "lower_bound")
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "words"),
+    [
+        ((), "no request of its main agent"),
+        ((asked(1, [USER], LOOK, at=1, thread={"previous_message_id": "m"}),), "name the answer"),
+        ((asked(1, [USER, {"role": "user", "content": [RESULT]}], LOOK, at=1),), "would refuse"),
+        ((asked(1, "nonsense", LOOK, at=1),), "holds no messages"),  # type: ignore[arg-type]
+        (
+            (asked(1, [USER], message({"type": "tool_use", "id": "a", "input": {}}), at=1),),
+            "no name",
+        ),
+    ],
+)
+def test_what_cannot_be_gone_on_with(exchanges: tuple[Exchange, ...], words: str) -> None:
+    """One clear error, and nothing is ever sent."""
+    with pytest.raises(RecordingError, match=words):
+        conversation_of(recording(*exchanges))
+
+
+# In the loop.
+
+
+def resumed_in(load: Any, *, fork: int | None = None, relation: str = "resume") -> Conversation:
+    async def main() -> Conversation:
+        with Provider([]) as provider:
+            client = provider.client()
+            world = ticking_world(client, **({"load": load} if load else {}))
+            if relation == "fork":
+                return await forked(world, SESSION, turn=fork)
+            return await resumed(world, SESSION)
+
+    return in_loop(main())
+
+
+def test_budgets_count_what_was_spent_before() -> None:
+    """The money of a conversation holds across its sessions; a person's grants do not."""
+    first = conversation_of(
+        recording(asked(1, [USER], message(text("So.")), at=1)),
+        [spent(1, model="claude-sonnet-4-6", input_tokens=0, output_tokens=10_000)],
+    )
+    talk = resumed_in(lambda asked: first)
+    assert not talk.grants
+    with Provider([]) as provider:
+        budget = Budget(session_usd=Decimal("0.1"))
+        events = events_of(provider, conversation=talk, budget=budget, model="claude-sonnet-4-6")
+    assert [each.limit for each in of_kind(events, BudgetReached)] == ["session_usd"]
+    assert result_of(events).subtype == "error_max_budget_usd"
+
+
+def test_what_the_world_is_asked() -> None:
+    """Which session, how, and until which turn; a turn that is none is refused before."""
+    seen: list[Json] = []
+    first = conversation_of(recording(asked(1, [USER], message(text("So.")), at=1)))
+
+    def load(question: Json) -> Json:
+        seen.append(question)
+        return first
+
+    resumed_in(load)
+    resumed_in(load, relation="fork", fork=2)
+    assert seen == [
+        {"session_id": SESSION, "turn": None, "relation": "resume"},
+        {"session_id": SESSION, "turn": 2, "relation": "fork"},
+    ]
+    with pytest.raises(UsageError, match="0 is no turn"):
+        resumed_in(load, relation="fork", fork=0)
+
+
+def fails(asked: Json) -> Json:
+    raise RecordingError("pruned", where="here", todo="Weep")
+
+
+def breaks(asked: Json) -> Json:
+    raise OSError("no disk")
+
+
+@pytest.mark.parametrize(
+    ("load", "error"),
+    [
+        (fails, RecordingError("pruned", where="here", todo="Weep")),
+        (breaks, RecordingError("the earlier session was not read: OSError: no disk")),
+        (None, UsageError("this world cannot read earlier sessions")),
+        (lambda asked: None, RecordingError("the earlier session was not read")),
+    ],
+)
+def test_errors_come_through(load: Any, error: AgentobsError) -> None:
+    """What the loader says is raised where the agent asked, as it was said."""
+    with pytest.raises(type(error)) as raised:
+        resumed_in(load)
+    assert raised.value.found.startswith(error.found)
+    assert raised.value.todo if not error.todo else raised.value.todo == error.todo
+
+
+def test_a_resumed_conversation_goes_on() -> None:
+    """The next turn has the next number, and its request holds all that was said."""
+    first = conversation_of(recording(asked(1, [USER], LOOK, at=1)))
+    with Provider([streamed(message(text("Done.")))]) as provider:
+        events = events_of(provider, "Go on", conversation=resumed_in(lambda asked: first))
+    assert isinstance(result_of(events), Result)
+    assert [m["role"] for m in provider.requests[0]["messages"]] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+    ]
