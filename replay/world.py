@@ -39,6 +39,7 @@ WHY: dict[AskKind, str] = {
     "refresh": "the credentials were refused, or can be made anew, otherwise than when it was recorded",
     "conversation": "another session is resumed than when it was recorded",
     "section": "the sections of the system prompt, or which of them are volatile, are others than when it was recorded",
+    "memory": "the conversation is made shorter elsewhere than when it was recorded",
     "limit": "the budget, or what was spent when this was recorded, is another now",
     "background": "background agents end elsewhere than when it was recorded",
     "elapsed": "the agent looks at the clock elsewhere than when it was recorded",

@@ -98,6 +98,7 @@ class LiveAnswers:
         refresh: Callable[[], object] | None = None,
         load: Callable[[Json], Json] | None = None,
         sections: Mapping[str, Written] | None = None,
+        memory: Callable[[], str | None] | None = None,
     ) -> None:
         """Answer for these tools; without a person nothing is consented to.
 
@@ -110,6 +111,7 @@ class LiveAnswers:
         self._spent_today = spent_today
         self._hooks, self._refresh, self._load = hooks, refresh, load
         self._sections = dict(sections or {})
+        self._memory = memory
 
     async def ask(self, question: WorldQuestion) -> Any:
         """Answer a question; see `World.ask`."""
@@ -137,9 +139,25 @@ class LiveAnswers:
                 return await self._loaded(question.asked)
             case "section":
                 return await self._section(question.asked["section"])
+            case "memory":
+                return await self._remembered()
             case "limit" | "background" | "elapsed" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
+
+    async def _remembered(self) -> str | None:
+        """Return what is remembered of the session; nothing where that fails, so that a summary is made."""
+        memory = self._memory
+        if memory is None:
+            return None
+        try:
+            said = str(await in_thread(memory) or "")
+            return said.encode("utf-8", "replace").decode("utf-8") or None
+        except ReplaySays:
+            raise
+        except Exception as error:
+            say_once(f"the session's memory cannot be read: {told(error)}", about="memory")
+            return None
 
     async def _refreshed(self) -> bool:
         """Make the credentials anew; whatever goes wrong, they were not."""

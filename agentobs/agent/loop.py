@@ -17,6 +17,9 @@ from anthropic import AsyncAnthropic
 
 from agentobs.agent import output, recovery, telling
 from agentobs.agent.asking import Inbox, LiveAnswers, Person
+from agentobs.agent.context import compacting
+from agentobs.agent.context.fitting import ask_fitting
+from agentobs.agent.context.nudging import nudge
 from agentobs.agent.dispatch import Crew, Dispatcher
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution import Keep, live_tools
@@ -24,7 +27,6 @@ from agentobs.agent.holding import is_over_budget, within_budget
 from agentobs.agent.interrupt import Stopped
 from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
 from agentobs.agent.prompt import Written
-from agentobs.agent.requesting import ask
 from agentobs.agent.running import Run
 from agentobs.agent.state import (
     Conversation,
@@ -61,6 +63,7 @@ def live_world(
     refresh: Callable[[], object] | None = None,
     load: Callable[[Json], Json] | None = None,
     sections: Mapping[str, Written] | None = None,
+    memory: Callable[[], str | None] | None = None,
 ) -> World:
     """Return the world in force: this client, these tools, the system's clock, ids and chance.
 
@@ -79,6 +82,7 @@ def live_world(
             was refused with a 401. Plain (then run in a thread) or async.
         load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
         sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
+        memory: what is remembered of the session: it takes the place of a summary when the conversation gets too long.
     """
     running = live_tools(tools, keep=keep, person=person is not None)
     answers = LiveAnswers(
@@ -91,6 +95,7 @@ def live_world(
         refresh=refresh,
         load=load,
         sections=sections,
+        memory=memory,
     )
     return in_force(
         World(
@@ -205,7 +210,7 @@ async def _turn(
 ) -> AsyncGenerator[Event, None]:
     """Ask the model and run the tools it calls; note the state that follows, unless the run ends here."""
     try:
-        async with aclosing(ask(this, tools, dispatcher, here)) as asking:
+        async with aclosing(ask_fitting(this, tools, dispatcher, here)) as asking:
             async for event in asking:
                 yield event
         if this.subtype != "success":
@@ -218,6 +223,8 @@ async def _turn(
         dispatcher.stopped_at = stopped.point, stopped.count
         message, doubles = told_apart({"content": [], **this.broken[-1]}, this.used)
         state, asked = broken_off(state, message)
+    else:
+        compacting.counted(this, state.messages, this.answers[-1].get("usage"))
     # The answer enters the conversation before its tools run: a run that is killed here can be resumed.
     this.keep(state)
     this.used |= {question.tool_use_id for question in asked}
@@ -284,6 +291,11 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
         this.following = go_on(state, said, "follow_up")
         telling.event(this.world, here, "follow_up", None, {"texts": len(said)})
         yield FollowUp(state.turn, tuple(said))
+        return
+    nudged = nudge(this, here)
+    if nudged is not None:
+        this.following = go_on(state, [nudged[1]], "token_budget")
+        yield nudged[0]
         return
     async for ran in before_the_end(this, state, here):
         yield ran

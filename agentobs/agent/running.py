@@ -58,6 +58,8 @@ class Run:
     provider_ok_ns: int = 0
     tools_ns: int = 0
     denials: list[Denial] = field(default_factory=list)
+    nudged_at: list[int] = field(default_factory=list)
+    """How many tokens the model had said each time it was asked to go on, see `Options.token_budget`."""
     goes_beyond: set[Limit] = field(default_factory=set)
     """Limits that were reached and are not to be told again."""
     held: set[str] = field(default_factory=set)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from agentobs.agent import output
 from agentobs.agent.budget import Budget
 from agentobs.agent.cache import Lifetime, marked
+from agentobs.agent.context import Context, Progress
 from agentobs.agent.events import ToolDone, Transition
 from agentobs.agent.hooks import Hook
 from agentobs.agent.permissions import Permissions, Rule
@@ -52,6 +53,10 @@ class Options:
     """Stop after so many turns that used tools, from 1; None never stops."""
     budget: Budget = field(default_factory=Budget)
     """How much may be spent."""
+    context: Context = field(default_factory=Context)
+    """How the conversation is kept within the model's window."""
+    token_budget: int | None = None
+    """How many tokens the model is to say in one interaction: it is asked to go on when it would stop long before."""
     permissions: Permissions = field(default_factory=Permissions)
     """Which tool calls may run; by default those that only read."""
     hooks: tuple[Hook, ...] = ()
@@ -106,6 +111,8 @@ class Conversation:
     """The tools that the model was told of, in their order."""
     thought_ns: int | None = None
     """When the model last answered, once it has thought; nanoseconds since 1970."""
+    context: Progress = field(default_factory=Progress, compare=False, repr=False)
+    """How long it is, and how often it was made shorter."""
 
     def unlatch(self) -> None:
         """Let the next request go as its options say, and ask for all sections anew: for a change that is wanted."""

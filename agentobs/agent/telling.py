@@ -189,7 +189,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
             return []
         case "hook":
             return {"outcome": "cancelled", "reason": why}
-        case "spent_today" | "abort" | "refresh" | "conversation" | "section":
+        case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
         case "limit" | "background" | "elapsed":
             return None

@@ -261,6 +261,7 @@ AskKind = Literal[
     "refresh",
     "conversation",
     "section",
+    "memory",
     "limit",
     "background",
     "elapsed",
@@ -278,6 +279,7 @@ AskKind = Literal[
 - `refresh`: were the credentials made anew?
 - `conversation`: what was said in that earlier session?
 - `section`: what does this section of the system prompt say?
+- `memory`: what is remembered of this session, so that no summary of it has to be made?
 - `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, whether so
   much time has passed. The loop knows it itself and asks with what it sees as the question; the live world
   says the same again. It is asked because it depends on who came first or how late it is, which a replay
@@ -287,7 +289,7 @@ AskKind = Literal[
 ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed"))
 """Questions that hold their own live answer."""
 
-SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up"}
+SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}
 """Questions that are asked all the time, and to which nothing is the usual answer: it is not recorded."""
 
 ANSWERED_INSIDE: frozenset[AskKind] = frozenset(("hook", "consent"))

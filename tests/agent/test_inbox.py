@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import ANY
 
 from agentobs.agent.asking import Inbox
 from agentobs.agent.events import Event, FollowUp, Steering, ToolDispatch, ToolDone
@@ -54,7 +55,7 @@ def test_steering_enters_after_the_current_tool() -> None:
     assert (second["is_error"], second["content"].split(":")[0]) == (True, "Skipped")
     assert answers(records) == [("steering", "1:a", ["Not y!"])]
     told = [(e.kind, dict(e.numbers)) for e in of_kind(records, EventFact)]
-    assert told == [("steering", {"texts": 1, "skipped": 1})]
+    assert told == [("context", ANY), ("steering", {"texts": 1, "skipped": 1}), ("context", ANY)]
 
 
 def test_steering_after_the_last_tool() -> None:

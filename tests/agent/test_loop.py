@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import anthropic
 import httpx2
@@ -469,9 +470,11 @@ def test_facts_form_a_tree() -> None:
     ]
     assert facts(records) == [
         ("interaction", "main"),
+        ("context", None, 1, ANY),
         ("retry", "overloaded_error", 1, {"attempt": 1, "wait_ns": 500_000_000}),
         ("tool", "a", 1),
         ("tool", "b", 1),
+        ("context", None, 2, ANY),
         ("ended", "success", False),
     ]
     (start,) = of_kind(records, InteractionStart)

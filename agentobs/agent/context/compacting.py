@@ -1,0 +1,320 @@
+"""Compacting: making the conversation of a run shorter, in the order of what it costs.
+
+Old tool results are trimmed; the oldest groups are dropped, if few of them are enough; what the session remembers
+takes the place of all but the latest; at last a model is asked for a summary. The first that is enough ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from agentobs.agent import recovery, telling
+from agentobs.agent.context import counting, summarising, trimming
+from agentobs.agent.context.files import FILES_TOKENS_MAX, attached, recent_files
+from agentobs.agent.context.groups import Group, first_call
+from agentobs.agent.context.settings import Counted
+from agentobs.agent.context.windows import window_of
+from agentobs.agent.events import Compaction, Degraded, Event
+from agentobs.agent.prompt import Rendered, SystemPrompt, rendered
+from agentobs.agent.running import Run
+from agentobs.agent.state import Options
+from agentobs.agent.tools import Tool
+from agentobs.agent.upkeep import upkeep
+from agentobs.records.canonical import Json
+from agentobs.records.exchanges import Place, lane_under
+from agentobs.records.messages import text_of
+
+Trigger = Literal["auto", "reactive", "manual"]
+
+TARGET_SHARE = 0.75
+"""Trimming and dropping are enough when they bring a conversation below this share of the threshold, so that it is
+not made shorter, and the provider's cache lost, with each turn. Our choice."""
+
+REACTIVE_SHARE = 0.5
+"""A prompt that was refused must come below this share of itself, for its count was wrong. Our choice."""
+
+FILES_SHARE = 0.25
+"""Files that are attached again take at most this share of the threshold. Our choice, for small windows."""
+
+FAILURES_MAX = 3
+"""After so many failures in a row a conversation is not made shorter by itself any more."""
+
+
+@dataclass(slots=True)
+class Need:
+    """Why a conversation is made shorter, and what comes of it."""
+
+    trigger: Trigger
+    tools: Sequence[Tool]
+    tokens: int
+    """Tokens of the conversation before."""
+    threshold: int
+    target: int
+    """As many tokens may be left where no summary is made."""
+    instructions: str | None = None
+    """What a summary has to mind."""
+    done: Compaction | None = None
+    """What was done; None where it failed."""
+    methods: list[str] = field(default_factory=list)
+    files: int = 0
+
+
+def window(this: Run) -> int:
+    """Return the window of the model that is asked, in tokens."""
+    options, told = this.options, this.talk.context.window_told
+    own = options.context.window_tokens or window_of(options.model, options.betas)
+    return min(own, told) if told else own
+
+
+def length(this: Run, tools: Sequence[Tool]) -> int:
+    """Return how many tokens the next request of a run has."""
+    around = _around(this, tools)
+    return counting.tokens_of(this.state.messages, this.talk.context.counted, around)
+
+
+def counted(this: Run, messages: Sequence[Json], usage: object) -> None:
+    """Note how long a conversation is by the usage of the answer that it ends with."""
+    tokens = counting.held(usage)
+    if tokens is not None:
+        this.talk.context.counted = Counted(tokens, len(messages))
+
+
+def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | None:
+    """Tell how long the conversation is; return the need to make it shorter where it has reached the threshold."""
+    progress, context = this.talk.context, this.options.context
+    tokens, room = length(this, tools), window(this)
+    threshold = max(context.threshold(room), 1)
+    numbers = {
+        "tokens": tokens,
+        "window": room,
+        "threshold": threshold,
+        "messages": len(this.state.messages),
+    }
+    telling.event(this.world, here, "context", None, numbers)
+    if tokens < threshold or not context.is_automatic or progress.failures >= FAILURES_MAX:
+        return None
+    return Need("auto", tools, tokens, threshold, int(TARGET_SHARE * threshold))
+
+
+def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
+    """Return the need that a prompt has which the provider refused as too long; once in a conversation."""
+    progress = this.talk.context
+    if progress.has_reacted or not _is_too_long(error):
+        return None
+    progress.has_reacted = True
+    tokens = length(this, tools)
+    if told := summarising.told_sizes(recovery.text_of(error)):
+        tokens, progress.window_told = max(tokens, told[0]), told[1]
+    threshold = max(this.options.context.threshold(window(this)), 1)
+    target = int(min(TARGET_SHARE * threshold, REACTIVE_SHARE * tokens))
+    return Need("reactive", tools, tokens, threshold, target)
+
+
+async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
+    """Make the conversation of a run shorter; `need.done` says what was done, None that it failed.
+
+    This is where every compaction begins and ends, whatever its trigger.
+
+    Raises:
+        Stopped: the run was aborted.
+    """
+    progress, before = this.talk.context, this.state.messages
+    progress.begun += 1
+    with telling.span("compaction", here, need.trigger) as inside:
+        messages = await _shortened(this, need, inside)
+    if messages is None:
+        async for event in _failed(this, need, here):
+            yield event
+        return
+    need.done = _boundary(this, need, before, messages)
+    this.state = replace(this.state, messages=messages)
+    this.talk.messages = messages
+    progress.counted = Counted(need.done.tokens_after, len(messages))
+    progress.failures, progress.last_turn = 0, this.state.turn
+    _tell(this, here, need.done)
+    yield need.done
+
+
+async def _failed(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
+    progress = this.talk.context
+    progress.failures += 1
+    numbers = {"tokens": need.tokens, "threshold": need.threshold, "failures": progress.failures}
+    telling.event(this.world, here, "compaction_failed", need.trigger, numbers)
+    if progress.failures == FAILURES_MAX:
+        telling.event(this.world, here, "degraded", "compaction", {"failures": FAILURES_MAX})
+        yield Degraded("compaction", "failures")
+
+
+async def _shortened(this: Run, need: Need, here: Place | None) -> Group | None:
+    """Return the shorter conversation, or None where no way is enough."""
+    messages = this.state.messages
+    if need.trigger != "manual":
+        trimmed = trimming.trim(messages, this.options.context.kept_results)
+        left = _left(this, need, trimmed)
+        if left < need.tokens:
+            need.methods.append("trim")
+        if left < need.target:
+            return trimmed
+        dropped = trimming.drop(trimmed, left - need.target + 1)
+        if dropped is not None and _left(this, need, dropped) < need.target:
+            need.methods.append("drop")
+            return dropped
+        messages = trimmed
+    made = await _summarised(this, need, messages, here)
+    if made is None or need.trigger == "manual":
+        return made
+    if _left(this, need, made) >= need.threshold:
+        # What the model has not seen yet is taken from it only here, where nothing else is left.
+        made = trimming.trim(made, 0, spares_new=False)
+    return made if _left(this, need, made) < need.threshold else None
+
+
+async def _summarised(this: Run, need: Need, messages: Group, here: Place | None) -> Group | None:
+    """Return a conversation that goes on from what is remembered, or from a summary; None where there is neither."""
+    share = summarising.KEPT_SHARE * min(need.tokens, need.threshold)
+    gone, kept = summarising.split(messages, int(share))
+    if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
+        return None
+    files = _files(this, need, kept)
+    number = this.talk.context.begun
+    asked = {"trigger": need.trigger}
+    key = f"{this.state.turn}:{number}"
+    memory = await telling.ask(this.world, here, "memory", key, asked)
+    if isinstance(memory, str) and memory.strip():
+        made = summarising.goes_on(memory.strip(), files, kept)
+        if _is_enough(this, need, made):
+            need.methods.append("memory")
+            need.files = len(files)
+            return made
+    summary = await _summary(this, need, gone, number, here)
+    if summary is None:
+        return None
+    need.methods.append("summary")
+    need.files = len(files)
+    made = summarising.goes_on(summary, files, kept)
+    return made if _left(this, need, made) < need.tokens else None
+
+
+async def _summary(
+    this: Run, need: Need, gone: Group, number: int, here: Place | None
+) -> str | None:
+    """Ask for a summary, of less where that is too long itself; None where there is none to be had."""
+    lane = lane_under(here.lane if here else "main", f"compaction:{number}")
+    options, context = _known(this), this.options.context
+    for drops in range(summarising.DROPS_MAX + 1):
+        arguments = summarising.request(
+            gone, this.state, options, need.tools, this.owed, need.instructions
+        )
+        point = f"{this.state.turn}:compaction:{number}.{drops}"
+        try:
+            answer = await upkeep(this, arguments, here, "compaction", lane, point)
+        except recovery.PROVIDER_ERRORS as error:
+            if not _is_too_long(error):
+                return None
+            told = summarising.told_sizes(recovery.text_of(error))
+        else:
+            if not _is_too_long(answer):
+                text = text_of(answer.get("content")).strip()
+                return text if text and answer.get("stop_reason") != "refusal" else None
+            told = None
+        excess = told[0] - told[1] + context.summary_tokens if told else None
+        fewer = summarising.shorter(gone, excess)
+        if fewer is None:
+            return None
+        gone = fewer
+    return None
+
+
+def _is_too_long(what: Exception | Json) -> bool:
+    """Return whether an error, or an answer, says that the conversation has to become shorter."""
+    if isinstance(what, Exception):
+        return recovery.terminal_reason(what) == "prompt_too_long"
+    return bool(what.get("stop_reason") == "model_context_window_exceeded")
+
+
+def _known(this: Run) -> Options:
+    """Return the options, the system prompt as far as it is known without asking for it."""
+    prompt = this.options.system
+    if not isinstance(prompt, SystemPrompt):
+        return this.options
+    return replace(this.options, system=rendered(prompt, this.talk.sections))
+
+
+def _files(this: Run, need: Need, kept: Sequence[Json]) -> list[Json]:
+    """Return the blocks of files to be attached again; read off what the conversation was before it was trimmed."""
+    before = this.state.messages
+    gone = before[: len(before) - len(kept)]
+    files = recent_files(gone, kept, need.tools)
+    return attached(files, min(FILES_TOKENS_MAX, int(FILES_SHARE * need.threshold)))
+
+
+def _is_heavy(gone: Sequence[Json]) -> bool:
+    """Return whether a prompt alone is worth a summary: it is longer than one may get."""
+    return counting.estimate(gone) > 20_000
+
+
+def _is_enough(this: Run, need: Need, messages: Sequence[Json]) -> bool:
+    return _left(this, need, messages) < (
+        need.tokens if need.trigger == "manual" else min(need.target, need.tokens)
+    )
+
+
+def _left(this: Run, need: Need, messages: Sequence[Json]) -> int:
+    """Return how many tokens the conversation has with these messages."""
+    around = _around(this, need.tools)
+    before = around + counting.estimate(this.state.messages)
+    return counting.after(need.tokens, before, around + counting.estimate(messages))
+
+
+def _around(this: Run, tools: Sequence[Tool]) -> int:
+    """Return about how many tokens stand around the messages of a request."""
+    system = _known(this).system
+    owed = [] if this.owed is None else [this.owed]
+    return counting.declared(
+        system.blocks if isinstance(system, Rendered) else system,
+        [*(tool.declaration for tool in tools), *owed],
+    )
+
+
+def _boundary(this: Run, need: Need, before: Group, messages: Group) -> Compaction:
+    last = this.talk.context.last_turn
+    return Compaction(
+        turn=this.state.turn,
+        trigger=need.trigger,
+        methods=tuple(need.methods),
+        tokens_before=need.tokens,
+        tokens_after=_left(this, need, messages),
+        threshold=need.threshold,
+        messages_before=len(before),
+        messages_after=len(messages),
+        kept_from=_kept_from(before, messages),
+        turns_since_last=None if last is None else this.state.turn - last,
+        files=need.files,
+    )
+
+
+def _kept_from(before: Group, messages: Group) -> str | None:
+    """Return the id of the first call since which nothing was changed."""
+    same = 0
+    while same < min(len(before), len(messages)) and before[-1 - same] is messages[-1 - same]:
+        same += 1
+    return first_call(messages[len(messages) - same :])
+
+
+def _tell(this: Run, here: Place | None, done: Compaction) -> None:
+    numbers: dict[str, float] = {
+        "tokens_before": done.tokens_before,
+        "tokens_after": done.tokens_after,
+        "threshold": done.threshold,
+        "messages_before": done.messages_before,
+        "messages_after": done.messages_after,
+        "files": done.files,
+        **dict.fromkeys(done.methods, 1),
+    }
+    if done.turns_since_last is not None:
+        numbers["turns_since_last"] = done.turns_since_last
+    telling.event(this.world, here, "compaction", done.trigger, numbers)
+    if done.kept_from is not None:
+        telling.event(this.world, here, "compaction_kept", done.kept_from, {})

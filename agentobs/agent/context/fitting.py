@@ -1,0 +1,114 @@
+"""Fitting: asking for the answer of a turn with a conversation that fits, and compacting when somebody wants it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from agentobs import tracing
+from agentobs.agent import recovery, telling
+from agentobs.agent.context.compacting import (
+    TARGET_SHARE,
+    Need,
+    automatic,
+    compaction,
+    length,
+    reactive,
+    window,
+)
+from agentobs.agent.dispatch import Dispatcher
+from agentobs.agent.events import Compaction, Event
+from agentobs.agent.holding import within_budget
+from agentobs.agent.requesting import ask
+from agentobs.agent.running import Run
+from agentobs.agent.state import Conversation, Options, State
+from agentobs.agent.tools import Tool
+from agentobs.records.exchanges import Place
+from agentobs.world import World
+
+
+async def ask_fitting(
+    this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Ask for the answer of a turn, as `ask` does, of a conversation that is made shorter where it has to be.
+
+    Raises:
+        recovery.PROVIDER_ERRORS: the last failure; also where the prompt stays too long.
+        Stopped: the run was aborted.
+    """
+    need = automatic(this, tools, here)
+    if need is not None:
+        async with aclosing(_compacted(this, need, here)) as events:
+            async for event in events:
+                yield event
+        if this.subtype != "success":
+            return
+    try:
+        async with aclosing(ask(this, tools, dispatcher, here)) as events:
+            async for event in events:
+                yield event
+    except recovery.PROVIDER_ERRORS as error:
+        need, refused = reactive(this, tools, error), error
+        if need is None:
+            raise
+    else:
+        return
+    async with aclosing(_compacted(this, need, here)) as events:
+        async for event in events:
+            yield event
+    if need.done is None:
+        raise refused
+    if this.subtype != "success":
+        return
+    this.state = replace(this.state, transition="reactive_compaction")
+    async with aclosing(ask(this, tools, dispatcher, here)) as events:
+        async for event in events:
+            yield event
+
+
+async def _compacted(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
+    """Make the conversation shorter; where a summary has used up the budget, the run ends."""
+    answers = len(this.upkept)
+    async with aclosing(compaction(this, need, here)) as events:
+        async for event in events:
+            yield event
+    if len(this.upkept) > answers:
+        number = this.talk.context.begun
+        async for reached in within_budget(this, here, f"{this.state.turn}:compacted {number}"):
+            yield reached
+
+
+async def compact(
+    conversation: Conversation,
+    *,
+    world: World,
+    options: Options,
+    tools: Sequence[Tool] = (),
+    instructions: str | None = None,
+) -> Compaction | None:
+    """Make a conversation shorter now, by what the session remembers or a summary; return what was done.
+
+    None where there is nothing to make shorter, or no summary was to be had: the conversation is as it was then.
+
+    Args:
+        conversation: it must not be in a run.
+        world: the world in force.
+        options: how the model is asked.
+        tools: the tools of the conversation.
+        instructions: what the summary has to mind.
+
+    Raises:
+        Stopped: the world's abort stopped it.
+    """
+    turn = conversation.turns + 1
+    state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
+    this = Run(world, options, tools, None, conversation, state, world.now())
+    here = telling.in_turn(world, tracing.place(), turn)
+    threshold = max(options.context.threshold(window(this)), 1)
+    tokens = length(this, tools)
+    need = Need("manual", tools, tokens, threshold, int(TARGET_SHARE * threshold), instructions)
+    async with aclosing(compaction(this, need, here)) as events:
+        async for _ in events:
+            pass
+    return need.done
