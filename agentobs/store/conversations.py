@@ -11,6 +11,7 @@ import duckdb
 from agentobs.agent.recalling import Asked, conversation_of, end_of_turn, needed
 from agentobs.errors import RecordingError, UsageError, say_once
 from agentobs.recording.home import Home, existing_home
+from agentobs.recording.journal import facts_path, read, segment_ids
 from agentobs.recording.vault import read_session
 from agentobs.records.canonical import Json
 from agentobs.store.asking import find_session, named
@@ -35,7 +36,7 @@ def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = 
     place = home if isinstance(home, Home) else existing_home(home)
     turn = asked.get("turn")
     with connect(place) as connection:
-        session_id = find_session(connection, str(asked["session_id"]), key=place.key())
+        session_id = _found(connection, place, str(asked["session_id"]))
         known = _known(connection, session_id)
         _check(known, is_fork=asked.get("relation") == "fork", turn=turn)
         until_ns = _end(known, turn) if turn is not None else None
@@ -46,6 +47,21 @@ def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = 
         usage = usage_of(connection, session_id)
     recording = read_session(place, session_id, segments, bodies=needed(known.asked, until_ns))
     return conversation_of(recording, usage, until_ns=until_ns, lost=known.dropped)
+
+
+def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
+    """Return the id of the session that is meant.
+
+    Raises:
+        UsageError: there is none, or several.
+        ForeignError: there is none, and it may be in a segment of a newer version.
+    """
+    try:
+        return find_session(connection, text, key=home.key())
+    except UsageError:
+        for each in segment_ids(home):
+            next(read(facts_path(home, each)), None)
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,185 @@
+"""Loading a conversation: the right session is found, and what stands in the way is one clear error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import agentobs
+from agentobs import errors
+from agentobs.agent.resuming import conversation_from
+from agentobs.errors import AgentobsError, ForeignError, RecordingError, UsageError
+from agentobs.recording.home import Home
+from agentobs.recording.journal import Segment, content_path, facts_path, segment_ids
+from agentobs.recording.recorder import Recorder
+from agentobs.records.canonical import Json
+from agentobs.store.ingest import ingest
+from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
+from tests.store.test_conversations import going_on
+
+CALLS = [{"type": "tool_use", "id": each, "name": "weather", "input": {}} for each in "ab"]
+
+
+def load(home: Home, text: str = session_id(1), turn: int | None = None, how: str = "") -> Json:
+    relation = how or ("fork" if turn else "resume")
+    return agentobs.load_conversation(
+        {"session_id": text, "turn": turn, "relation": relation}, home.path
+    )
+
+
+def refused(home: Home, text: str = session_id(1), turn: int | None = None) -> AgentobsError:
+    with pytest.raises(AgentobsError) as raised:
+        load(home, text, turn)
+    assert raised.value.todo
+    return raised.value
+
+
+def a_session(home: Home, number: int = 1) -> None:
+    """Two turns of a client that is not ours; the first one calls two tools, and one of them ends."""
+    called = attempt(number, 1, content=CALLS)
+    record(home, [start(number), called, tool(number, "a", "weather", at=T0 + SECOND + 1)])
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_session_by_its_id_or_a_part_of_it(published: bool, tmp_path: Path) -> None:
+    """Live or ingested; its own messages, results and money, and nobody else's."""
+    home = a_home(tmp_path)
+    a_session(home)
+    record(home, [start(2), attempt(2, 1, input_tokens=10**6), end(2)])
+    if published:
+        ingest(home)
+    found = load(home)
+    assert found == load(home, session_id(1)[:8])
+    assert found["session_id"] == session_id(1)
+    said = [(block["content"], block.get("is_error")) for block in found["messages"][-1]["content"]]
+    assert said[0] == ("sunny", None)
+    assert said[1][1] is True
+    talk = conversation_from(found)
+    assert talk.meter.total().usd == agentobs.meter_of(session_id(1), home.path).total().usd
+    assert talk.meter.total().calls == 1
+
+
+def test_a_fork_from_an_earlier_turn(tmp_path: Path) -> None:
+    """It has the turns until there, whatever came after, and the money of those."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), attempt(1, 2), attempt(1, 3)])
+    found = load(home, turn=2)
+    assert (found["turns"], len(found["usage"]), len(found["messages"])) == (2, 2, 3)
+    assert refused(home, turn=4).found == "the session has no turn 4"
+    assert "turns 1 to 3" in refused(home, turn=4).todo
+
+
+def test_a_turn_of_an_earlier_session(tmp_path: Path) -> None:
+    """Who asks for a turn from before the resume is told where it is."""
+    home = a_home(tmp_path)
+    record(home, [going_on(2, 1), attempt(2, 2)])
+    assert session_id(1) in refused(home, session_id(2), turn=9).todo
+
+
+def test_no_such_session(tmp_path: Path) -> None:
+    """An id that nobody has, or that several have."""
+    home = a_home(tmp_path)
+    a_session(home)
+    a_session(home, 2)
+    assert isinstance(refused(home, "f" * 32), UsageError)
+    assert "2 sessions" in refused(home, "0000").found
+
+
+def test_a_session_that_still_runs(tmp_path: Path) -> None:
+    """It is not resumed behind the back of who runs it; a fork does it no harm."""
+    home = a_home(tmp_path)
+    recorder = Recorder(home)
+    for each in (start(1), attempt(1, 1)):
+        recorder(each)
+    assert recorder.flush(30)
+    error = refused(home)
+    assert (type(error), "fork it" in error.todo) == (UsageError, True)
+    assert load(home, how="fork")["turns"] == 1
+    assert recorder.close(30)
+    assert load(home)["turns"] == 1
+
+
+def contents(home: Home) -> Iterable[Path]:
+    return [content_path(home, each) for each in segment_ids(home)]
+
+
+def test_content_that_was_pruned(tmp_path: Path) -> None:
+    """Facts without content are no conversation; the error names what is missing, and nothing is made up."""
+    home = a_home(tmp_path)
+    a_session(home)
+    for path in contents(home):
+        path.unlink()
+    for turn in (None, 1):
+        error = refused(home, turn=turn)
+        assert isinstance(error, RecordingError)
+        assert "was pruned" in error.found
+        assert error.where.endswith(".content")
+
+
+def test_a_part_of_the_content_is_gone(tmp_path: Path) -> None:
+    """The part is named; a body that the conversation does not need may be missing."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), attempt(1, 2)])
+    [path] = contents(home)
+    lines = path.read_bytes().splitlines(keepends=True)
+    answers = [line for line in lines if b" response " in line]
+    path.write_bytes(b"".join(line for line in lines if line is not answers[-1]))
+    assert "a request or its answer in turn 2 of main cannot be read" in refused(home).found
+
+
+def test_records_that_were_dropped(tmp_path: Path) -> None:
+    """Nobody knows what was said last; a turn that is there can be forked, and its money is a lower bound."""
+    home = a_home(tmp_path)
+    record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
+    error = refused(home)
+    assert isinstance(error, RecordingError)
+    assert "Fork it" in error.todo
+    assert conversation_from(load(home, turn=1)).meter.total().status == "lower_bound"
+
+
+def test_a_damaged_segment(tmp_path: Path) -> None:
+    """Damage within the session is said, with its place."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
+    [segment] = segment_ids(home)
+    path = facts_path(home, segment)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[-3] = lines[-3].replace(b"1", b"2")
+    path.write_bytes(b"".join(lines))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "damaged at byte" in refused(home).found
+
+
+def test_a_segment_of_a_newer_version(tmp_path: Path) -> None:
+    """What may be in there is not called unknown."""
+    home = a_home(tmp_path)
+    segment = Segment(home)
+    segment.close()
+    path = facts_path(home, segment.segment_id)
+    data = json.loads(path.read_bytes().partition(b"\n")[0].split(b" ", 3)[3])
+    rest = b"1 segment " + json.dumps({**data, "format": 99}).encode()
+    check = zlib.crc32(rest, zlib.crc32(segment.segment_id.encode()))
+    path.write_bytes(b"%08x %s\n" % (check, rest))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert isinstance(refused(home), ForeignError)
+
+
+def test_secrets_stay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation that held some can be resumed with placeholders, and people are told so."""
+    home = a_home(tmp_path)
+    exchange = attempt(1, 1)
+    body = exchange.question.body.replace(b"line 0", b"my key: sk-ant-api03-" + b"x" * 40)
+    question = dataclasses.replace(exchange.question, body=body)
+    record(home, [start(1), dataclasses.replace(exchange, question=question)])
+    monkeypatch.setattr(errors, "_said", set())
+    with pytest.warns(RuntimeWarning, match="placeholders"):
+        found = load(home)
+    assert "[redacted:anthropic_key]" in found["messages"][0]["content"]
