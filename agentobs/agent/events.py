@@ -72,13 +72,14 @@ Transition = Literal[
     "token_budget",
     "max_output_tokens_raised",
     "max_output_tokens_continued",
+    "pause_turn",
     "reactive_compaction",
     "model_fallback",
 ]
 """Why the model is asked: a prompt came; tools have answered; somebody said something meanwhile, or when
 the run would have stopped; an output is owed; a background agent has ended; a hook wants it to go on; so do
-the tokens that are to be spent. And why the same turn is asked again: with more room for its answer, for the
-rest of it, with a shorter conversation, of another model."""
+the tokens that are to be spent; an answer was cut, or paused, and the rest of it is wanted. And why the same turn
+is asked again: with more room for its answer, with a shorter conversation, of another model."""
 
 
 @dataclass(frozen=True, slots=True)

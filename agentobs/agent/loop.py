@@ -25,8 +25,10 @@ from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution import Keep, live_tools
 from agentobs.agent.holding import is_over_budget, within_budget
 from agentobs.agent.interrupt import Stopped
+from agentobs.agent.limits import is_cut, is_unfinished
 from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
 from agentobs.agent.prompt import Written
+from agentobs.agent.requesting import unfinished
 from agentobs.agent.running import Run
 from agentobs.agent.state import (
     Conversation,
@@ -209,15 +211,19 @@ async def _turn(
     this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
     """Ask the model and run the tools it calls; note the state that follows, unless the run ends here."""
+    before = len(this.answers)
     try:
         async with aclosing(ask_fitting(this, tools, dispatcher, here)) as asking:
             async for event in asking:
                 yield event
-        if this.subtype != "success":
+        if len(this.answers) == before:
             return  # the money was spent by attempts that failed
         state = this.state
         message, doubles = told_apart(this.answers[-1], this.used)
-        state, asked = answered(state, message), calls(message)
+        if is_cut(message):
+            state, asked = broken_off(state, message)
+        else:
+            state, asked = answered(state, message), calls(message)
     except Stopped as stopped:
         state = this.state
         dispatcher.stopped_at = stopped.point, stopped.count
@@ -271,6 +277,10 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
     """End after an answer without calls, unless an output is owed or somebody has something to say."""
     if this.answers[-1].get("stop_reason") == "refusal":
         this.ended("error_during_execution", "refusal")
+        return
+    if is_unfinished(this.answers[-1]):
+        for event in unfinished(this, state, here):
+            yield event
         return
     if this.options.output is not None:
         number = state.output_retries + 1

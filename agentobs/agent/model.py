@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx2
 from anthropic import (
-    APIConnectionError,
     APIResponseValidationError,
     APIStatusError,
     APITimeoutError,
@@ -23,7 +22,7 @@ from anthropic import (
 from agentobs.agent import telling
 from agentobs.agent.events import TextDelta, ThinkingDelta
 from agentobs.agent.interrupt import Interrupted, Stopped, Watch
-from agentobs.agent.recovery import PROVIDER_ERRORS
+from agentobs.agent.recovery import PROVIDER_ERRORS, CutError
 from agentobs.agent.state import question_of
 from agentobs.records.canonical import Json, parse
 from agentobs.records.exchanges import Place, ToolQuestion
@@ -177,7 +176,7 @@ async def _read_stream(
             raise
     if last != "message_stop":
         text = "The stream ended before its message_stop event."
-        raise APIConnectionError(message=text, request=response.request)
+        raise CutError(message=text, request=response.request)
 
 
 class _Bounded(httpx2.AsyncByteStream):

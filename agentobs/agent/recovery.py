@@ -1,16 +1,27 @@
-"""Recovery: whether a failed attempt is tried again, and after how long. Decisions only, no waiting."""
+"""Recovery: which class an error is of, and what follows from that. One table; `retrying` says how long to wait.
+
+Nothing here waits or asks. What the table says in words is what `docs/recovery.md` shows.
+"""
 
 from __future__ import annotations
 
-import email.utils
-import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 import httpx2
-from anthropic import APIConnectionError, APIError, APIStatusError, RetryableError
+from anthropic import (
+    APIConnectionError,
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    RetryableError,
+)
 
 from agentobs.agent.events import TerminalReason
+from agentobs.records.canonical import Json
 from agentobs.records.labels import is_label
 
 PROVIDER_ERRORS = (APIError, RetryableError, httpx2.RequestError)
@@ -21,95 +32,254 @@ A connection that breaks in the middle of a stream shows as the bare exception o
 loop as it is.
 """
 
-FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.5, 32.0, 0.25
-"""The wait doubles from the first to the longest; chance adds up to a quarter. Our choice: the SDK (2.12)
-stops doubling at 8 s, which is soon for an overload that lasts minutes."""
 
-RETRIED_STATUSES = (408, 409, 429)
-"""Besides every status from 500: timeout, lock timeout, rate limit. As in the SDK (2.12, `_should_retry`)."""
-
-RETRIED_TYPES = ("api_error", "overloaded_error", "rate_limit_error", "timeout_error")
-"""Error types that may pass, for errors inside a 200 stream (https://docs.anthropic.com/en/api/errors)."""
+class CutError(APIConnectionError):
+    """The stream of an answer ended before its last event, in good order."""
 
 
-BACKGROUND_RETRIES = 2
-"""How often a request is tried again that nobody waits for. Our choice."""
-
-LONGEST_ASKED_S = 300.0
-"""The longest wait that a provider may ask for; beyond it there is no use in waiting. Our choice."""
+class WindowFullError(APIError):
+    """The answer filled the model's window, so that nothing more can be said in this conversation."""
 
 
-def wait_s(
-    error: Exception,
-    attempt: int,
-    *,
-    max_retries: int,
-    is_background: bool = False,
-    chance: float,
-    now_ns: int,
-) -> float | None:
-    """Return the seconds to wait before the next attempt, or None to give up.
+class CircuitOpenError(APIError):
+    """The provider was not asked, for it has failed too often in a row."""
 
-    `attempt` is the one that failed, from 1; `chance` a number in [0, 1); `now_ns` the wall clock, for a
-    `retry-after` that is a date. A wait that the provider asks for is kept without jitter.
+
+ErrorClass = Literal[
+    "overflow",
+    "beyond_model",
+    "too_long",
+    "too_large",
+    "window_full",
+    "image",
+    "bad_request",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "timeout",
+    "conflict",
+    "rate_limit",
+    "server_error",
+    "overloaded",
+    "connection",
+    "cut_before_content",
+    "cut_after_content",
+    "error_in_stream",
+    "unreadable",
+    "circuit_open",
+]
+
+Step = Literal["refresh", "lower", "fall_back", "unstream", "shorten"]
+"""What is changed so that the next attempt may succeed: the credentials, `max_tokens`, the model, how the answer
+comes, the conversation. The last one the loop does, not the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """What follows from an error of a class."""
+
+    when: str
+    """How it is recognised."""
+    is_retried: bool = False
+    """Whether the same request may succeed a moment later, unless the provider says otherwise."""
+    step: Step | None = None
+    """What may help, once in a request."""
+    fails_fast: bool = False
+    """Whether a request in the background gives up at once."""
+    is_waited_for: bool = False
+    """Whether a run that nobody attends waits for hours."""
+    is_down: bool = False
+    """Whether it says that the provider is down, which the circuit breaker counts."""
+    reason: TerminalReason = "model_error"
+    """What it means for a run that it ended it."""
+
+
+FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
+    {
+        "overflow": Follows(
+            "400 whose text gives prompt + `max_tokens` > window",
+            step="lower",
+            reason="prompt_too_long",
+        ),
+        "beyond_model": Follows(
+            "400 whose text gives `max_tokens` > what the model may say", step="lower"
+        ),
+        "too_long": Follows(
+            "400 whose text says that the prompt, or its text, is too long",
+            step="shorten",
+            reason="prompt_too_long",
+        ),
+        "too_large": Follows("413, or its type or code", step="shorten", reason="prompt_too_long"),
+        "window_full": Follows(
+            "200 that stopped with `model_context_window_exceeded`, without a call",
+            step="shorten",
+            reason="prompt_too_long",
+        ),
+        "image": Follows("400 whose text or code is about an image", reason="image_error"),
+        "bad_request": Follows("any other 400, and any status below 500 not listed here"),
+        "unauthorized": Follows("401", step="refresh"),
+        "forbidden": Follows("403"),
+        "not_found": Follows("404"),
+        "timeout": Follows(
+            "408, no answer in time, or a `timeout_error` in a 200 stream",
+            is_retried=True,
+            is_down=True,
+        ),
+        "conflict": Follows("409", is_retried=True),
+        "rate_limit": Follows(
+            "429, or a `rate_limit_error` in a 200 stream",
+            is_retried=True,
+            fails_fast=True,
+            is_waited_for=True,
+        ),
+        "server_error": Follows(
+            "500 to 599 but 529, or an `api_error` in a 200 stream", is_retried=True, is_down=True
+        ),
+        "overloaded": Follows(
+            "529, or an `overloaded_error` at any status or in a 200 stream",
+            is_retried=True,
+            step="fall_back",
+            fails_fast=True,
+            is_waited_for=True,
+            is_down=True,
+        ),
+        "connection": Follows(
+            "no connection, or one that was reset before an answer came",
+            is_retried=True,
+            is_down=True,
+        ),
+        "cut_before_content": Follows(
+            "a stream that ended early, before any content",
+            is_retried=True,
+            step="unstream",
+            is_down=True,
+        ),
+        "cut_after_content": Follows(
+            "a stream that ended early, after some content", is_retried=True, is_down=True
+        ),
+        "error_in_stream": Follows("an error event of any other type in a 200 stream"),
+        "unreadable": Follows("a 200 that is no message, or has no end"),
+        "circuit_open": Follows("nothing was asked: the circuit breaker is open"),
+    }
+)
+"""Statuses that may pass are those of the SDK (2.12, `_should_retry`): 408, 409, 429 and all from 500. The types
+of errors inside a 200 stream are those of https://docs.anthropic.com/en/api/errors."""
+
+_STATUSES: dict[int, ErrorClass] = {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    408: "timeout",
+    409: "conflict",
+    413: "too_large",
+    429: "rate_limit",
+    529: "overloaded",
+}
+_TYPES: dict[str, ErrorClass] = {
+    "api_error": "server_error",
+    "overloaded_error": "overloaded",
+    "rate_limit_error": "rate_limit",
+    "request_too_large": "too_large",
+    "timeout_error": "timeout",
+}
+_CODES: dict[str, ErrorClass] = {
+    "image_dimensions_too_large": "image",
+    "request_body_too_large_after_decoding": "too_large",
+}
+"""Stable codes in an error's details, of those that the SDK (2.12) lists."""
+
+_OVERFLOW = re.compile(r"exceed context limit: ([\d,]+) \+ ([\d,]+) > ([\d,]+)")
+"""Prompt, `max_tokens`, window; in tokens."""
+_BEYOND_MODEL = re.compile(r"max_tokens: ([\d,]+) > ([\d,]+)")
+"""`max_tokens`, and the most that the model may say."""
+_TOO_LONG = re.compile(
+    r"prompt is too long|exceed.{0,20} context limit|too many total text bytes|request_too_large",
+    re.I,
+)
+"""What the provider says of a prompt that does not fit (real 400s, but the second and the last one)."""
+_IMAGE = re.compile(r"\bimages?\b", re.I)
+
+
+def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
+    """Return the class of one of the `PROVIDER_ERRORS`.
+
+    `has_content` says whether some of the answer had come.
     """
-    if is_background:
-        max_retries = min(max_retries, BACKGROUND_RETRIES)
-    if attempt > max_retries or not may_pass(error) or (is_background and is_overload(error)):
-        return None
-    asked = None
-    if isinstance(error, APIStatusError) and not error.response.is_success:
-        asked = asked_wait_s(error.response.headers, now_ns)
-    if asked is not None and asked > LONGEST_ASKED_S:
-        return None
-    return backoff_s(attempt, chance) if asked is None else asked
+    match error:
+        case CircuitOpenError():
+            return "circuit_open"
+        case WindowFullError():
+            return "window_full"
+        case APIStatusError():
+            return _of_status(error)
+        case APITimeoutError():
+            return "timeout"
+        case CutError() | httpx2.RequestError():
+            return "cut_after_content" if has_content else "cut_before_content"
+        case APIConnectionError() | RetryableError():
+            return "connection"
+        case _:
+            return "unreadable"
 
 
-def may_pass(error: Exception) -> bool:
-    """Return whether the same request may succeed a moment later."""
-    if not isinstance(error, APIStatusError):
-        return isinstance(error, APIConnectionError | RetryableError | httpx2.RequestError)
+def _of_status(error: APIStatusError) -> ErrorClass:
+    kind = error.type if isinstance(error.type, str) else ""
     if error.response.is_success:
-        return error.type in RETRIED_TYPES
-    told = error.response.headers.get("x-should-retry")
-    if told in ("true", "false"):
-        return bool(told == "true")
-    return error.status_code in RETRIED_STATUSES or error.status_code >= 500
+        told = _TYPES.get(kind, "error_in_stream")
+        return told if told != "error_in_stream" or not _says_too_long(error) else "too_long"
+    if error.error_code in _CODES:
+        return _CODES[error.error_code]
+    if kind in ("overloaded_error", "request_too_large"):
+        return _TYPES[kind]
+    if error.status_code == 400:
+        return _of_400(error)
+    if error.status_code in _STATUSES:
+        return _STATUSES[error.status_code]
+    return "server_error" if error.status_code >= 500 else "bad_request"
 
 
-def is_overload(error: Exception) -> bool:
-    """Return whether the provider has too much to do, or we asked it too much."""
-    return isinstance(error, APIStatusError) and (
-        error.status_code in (429, 529) or error.type in ("overloaded_error", "rate_limit_error")
-    )
+def _of_400(error: APIStatusError) -> ErrorClass:
+    text = text_of(error)
+    if _OVERFLOW.search(text):
+        return "overflow"
+    if _BEYOND_MODEL.search(text):
+        return "beyond_model"
+    if _says_too_long(error):
+        return "too_long"
+    return "image" if _IMAGE.search(text) else "bad_request"
 
 
-def asked_wait_s(headers: Mapping[str, str], now_ns: int) -> float | None:
-    """Return the wait that the headers of a failed response ask for, in seconds, or None.
+def _says_too_long(error: APIStatusError) -> bool:
+    return _TOO_LONG.search(text_of(error)) is not None
 
-    Not for a 200 that carries an error: real ones hold a `retry-after` of up to a minute beside whole
-    answers, so it tells of the rate limit's window and not of the error.
+
+OVERFLOW_SPARE = 1_000
+"""Tokens that are left free where an answer is made to fit, for what we do not count exactly. Our choice."""
+
+ANSWER_LEAST = 3_000
+"""An answer that is given less room than this is of no use: the prompt is too long. Specified."""
+
+
+def room(error: Exception) -> int | None:
+    """Return the `max_tokens` that fits, where an error says what does not; None where nothing of use would."""
+    text = text_of(error)
+    if found := _OVERFLOW.search(text):
+        prompt, _, window = (int(digits.replace(",", "")) for digits in found.groups())
+        left = window - prompt - OVERFLOW_SPARE
+        return left if left >= ANSWER_LEAST else None
+    if found := _BEYOND_MODEL.search(text):
+        return int(found[2].replace(",", "")) or None
+    return None
+
+
+def may_have_cost(error: Exception) -> bool:
+    """Return whether the model may have worked for an attempt that failed and told no usage.
+
+    What the provider refused costs nothing, and so does what never reached it.
     """
-    in_ms = _number(headers.get("retry-after-ms"))
-    if in_ms is not None:
-        return in_ms / 1000
-    text = headers.get("retry-after")
-    in_s = _number(text)
-    if in_s is not None or text is None:
-        return in_s
-    try:
-        date = email.utils.parsedate_tz(text)
-        return None if date is None else max(email.utils.mktime_tz(date) - now_ns / 1e9, 0.0)
-    except (ValueError, OverflowError):  # a year of no calendar
-        return None
-
-
-def backoff_s(attempt: int, chance: float) -> float:
-    """Return the wait after a failed attempt, in seconds: 0.5, 1, 2 ... 32, and up to a quarter more."""
-    doublings = min(
-        attempt - 1, 16
-    )  # a power that stays finite; the longest wait is reached long before
-    return min(FIRST_WAIT_S * 2.0**doublings, LONGEST_WAIT_S) * (1 + JITTER * chance)
+    if isinstance(error, APIStatusError | CircuitOpenError):
+        return False
+    return not isinstance(error.__cause__ or error, _NOT_SENT)
 
 
 _NOT_SENT = (
@@ -121,37 +291,22 @@ _NOT_SENT = (
 )
 
 
-def may_have_cost(error: Exception) -> bool:
-    """Return whether the model may have worked for an attempt that failed and told no usage.
-
-    What the provider refused costs nothing, and so does what never reached it.
-    """
-    if isinstance(error, APIStatusError):
-        return False
-    return not isinstance(error.__cause__ or error, _NOT_SENT)
-
-
 def name_of(error: Exception) -> str:
     """Return the provider's type of an error, such as `overloaded_error`, or else its class."""
     kind = error.type if isinstance(error, APIStatusError) else None
     return kind if isinstance(kind, str) and is_label(kind) else type(error).__name__
 
 
-_TOO_LONG = re.compile(r"prompt is too long|exceed.{0,20} context limit|request_too_large", re.I)
-"""What the provider says of a prompt that does not fit (real 400s; 413 has a type of its own)."""
-_IMAGE = re.compile(r"\bimages?\b", re.I)
-
-
 def terminal_reason(error: Exception) -> TerminalReason:
     """Return what it means for a run that an error of the provider ended it."""
-    if isinstance(error, APIStatusError):
-        if error.status_code == 413:
-            return "prompt_too_long"
-        if error.status_code == 400 and _TOO_LONG.search(text_of(error)):
-            return "prompt_too_long"
-        if error.status_code == 400 and _IMAGE.search(text_of(error)):
-            return "image_error"
-    return "model_error"
+    return FOLLOWS[classify(error)].reason
+
+
+def is_too_long(what: Exception | Json) -> bool:
+    """Return whether an error, or an answer, says that the conversation has to become shorter."""
+    if isinstance(what, Exception):
+        return terminal_reason(what) == "prompt_too_long"
+    return bool(what.get("stop_reason") == "model_context_window_exceeded")
 
 
 def text_of(error: Exception) -> str:
@@ -162,11 +317,3 @@ def text_of(error: Exception) -> str:
 def status_of(error: Exception) -> int | None:
     """Return the HTTP status behind an error, or None where no response came."""
     return error.status_code if isinstance(error, APIStatusError) else None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value > 0 else None

@@ -1,47 +1,25 @@
-"""Requesting: asking the model until there is a whole answer. The loop owns all retries; the SDK's are off."""
+"""Requesting: the question of a turn, and what becomes of an answer that is not all there."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-from agentobs.agent import recovery, telling
+import httpx2
+
+from agentobs.agent import limits, recovery, telling
 from agentobs.agent.dispatch import Dispatcher
-from agentobs.agent.events import Event, Message, RequestStart, Retry, Tombstone, Transition
+from agentobs.agent.events import Continuation, Event, Message
 from agentobs.agent.holding import within_budget
-from agentobs.agent.interrupt import Interrupted, Stopped, Watch
-from agentobs.agent.model import Asking, ToolAsked, attempt
-from agentobs.agent.running import Clock, Run
-from agentobs.agent.settling import settle
-from agentobs.agent.state import own_copy, request
+from agentobs.agent.running import Run
+from agentobs.agent.settling import Settled, settle
+from agentobs.agent.state import State, go_on, own_copy, request
+from agentobs.agent.thinking import without_thinking
 from agentobs.agent.tools import Tool
-from agentobs.records.canonical import Json
-from agentobs.records.exchanges import Place, QuerySource
-
-
-@dataclass(slots=True)
-class Request:
-    """One request on its way to its answer, however often it is tried."""
-
-    turn: int
-    point: str
-    """What the points begin with at which the run may be stopped: the turn, or more."""
-    arguments: dict[str, Any]
-    """Those of the SDK's `messages.create`."""
-    inside: Place | None
-    """Inside its span."""
-    source: QuerySource
-    """Who asks."""
-    transition: Transition
-    """Why it is asked."""
-    is_background: bool = False
-    """Whether nobody waits for it, so that it fails fast."""
-    message: Json = field(default_factory=dict)
-    """The answer, as far as it has come."""
+from agentobs.agent.trying import Request, answer, void_answer
+from agentobs.records.exchanges import Place
 
 
 async def ask(
@@ -49,132 +27,122 @@ async def ask(
 ) -> AsyncGenerator[Event, None]:
     """Ask until there is a whole answer; the last event is its `Message`. Safe calls begin while it comes.
 
+    An answer that was cut at its limit is void once in a turn, and asked for again with more room.
+
     Raises:
-        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again.
+        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again. Where
+            `recovery.is_too_long` says so, a shorter conversation may help.
         Stopped: the run was aborted.
     """
+    if this.talk.fell_back_to not in (None, this.options.model):
+        # What the other model thought is signed by it; the one of now cannot take it.
+        this.state = replace(this.state, messages=without_thinking(this.state.messages))
+        this.talk.fell_back_to = None
     settled = await settle(this, tools, here)
     for event in settled.events:
         yield event
-    state = this.state
-    with telling.span("llm_request", this.asking(here), this.options.model) as inside:
-        asked = Request(
-            turn=state.turn,
-            point=str(state.turn),
-            arguments=request(state, settled.options, settled.tools, this.owed),
-            inside=inside,
-            source=this.source,
-            transition=state.transition,
-        )
-        async with aclosing(answer(this, asked, dispatcher, here)) as events:
-            async for event in events:
-                yield event
-        if this.subtype != "success":
-            return
-    this.answers.append(asked.message)
-    this.thought(asked.message)
-    this.counted(asked.message, "exact")
-    this.turn_took(asked.message)
-    yield Message(state.turn, own_copy(asked.message))
-
-
-async def answer(
-    this: Run, asked: Request, dispatcher: Dispatcher | None, here: Place | None = None
-) -> AsyncGenerator[Event, None]:
-    """Try until there is a whole answer; it is `asked.message` then. The caller counts what it used.
-
-    With a dispatcher safe calls begin while it comes. Where attempts have used up the budget, the run ends
-    without an answer.
-
-    Raises:
-        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again.
-        Stopped: the run was aborted.
-    """
-    for number in itertools.count(1):
-        _go_on(this, f"{asked.point}:asking:{number}")
-        model = str(asked.arguments["model"])
-        yield RequestStart(asked.turn, number, asked.transition, asked.source, model)
-        _go_on(this, f"{asked.point}:unsent:{number}")
-        clock = Clock(this.world)
-        try:
-            async with aclosing(_attempt(this, asked, number, clock, dispatcher)) as steps:
-                async for step in steps:
-                    yield step
-            break
-        except recovery.PROVIDER_ERRORS as error:
-            this.gave_up(asked.message, clock.stop(), error)
-            void = await dispatcher.discard() if dispatcher is not None else ()
-            retry = _retry(this, asked, number, error)
-            if retry is None:
-                raise
-        except Stopped as stopped:
-            this.gave_up(asked.message, clock.stop(), stopped)
-            raise
-        if asked.message:
-            telling.event(this.world, asked.inside, "tombstone", None, {"tool_calls": len(void)})
-            yield Tombstone(asked.turn, number, void)
-        asked.message = {}
-        numbers = {"attempt": number, "wait_ns": int(retry.wait_s * 1e9)}
-        telling.event(this.world, asked.inside, "retry", retry.error, numbers)
-        yield retry
-        await _wait(this, retry.wait_s, f"{asked.point}:waiting:{number}")
-        if not asked.is_background:
-            async for reached in within_budget(this, here, f"{asked.point}:retry {number}"):
-                yield reached
+    number = 0
+    while True:
+        with telling.span("llm_request", this.asking(here), this.options.model) as inside:
+            asked = _asked(this, settled, inside, number)
+            async with aclosing(answer(this, asked, dispatcher, here)) as events:
+                async for event in events:
+                    yield event
             if this.subtype != "success":
                 return
-    took_ns = clock.stop()
-    this.provider_ns += took_ns
-    this.provider_ok_ns += took_ns
+        more = _more_room(this, asked)
+        if more is not None:
+            async for reached in within_budget(this, here, f"{this.state.turn}:raised"):
+                yield reached
+        if more is None or this.subtype != "success":
+            break
+        number = asked.number
+        async for event in _void(this, asked, dispatcher):
+            yield event
+        this.state = replace(this.state, max_tokens=more, transition="max_output_tokens_raised")
+        yield _continuation(this, here, 1, more, is_void=True)
+    if recovery.is_too_long(asked.message) and limits.has_no_calls(asked.message):
+        async for event in _void(this, asked, dispatcher):
+            yield event
+        text = "The answer has filled the model's context window."
+        url = str(this.client.base_url)
+        raise recovery.WindowFullError(text, httpx2.Request("POST", url), body=None)
+    this.answered(asked.message)
+    yield Message(this.state.turn, own_copy(asked.message))
 
 
-async def _attempt(
-    this: Run, asked: Request, number: int, clock: Clock, dispatcher: Dispatcher | None
-) -> AsyncGenerator[Event, None]:
-    """Ask once; the clock stands while the consumer has an event."""
-    point = f"{asked.point}:streaming:{number}"
-    asking = Asking(this.client, this.world.abort, point, this.options.answer_seconds)
-    async with aclosing(attempt(asking, asked.arguments, asked.inside, asked.message)) as steps:
-        async for step in steps:
-            clock.stop()
-            if not isinstance(step, ToolAsked):
-                yield step
-            elif dispatcher is not None:
-                async with aclosing(dispatcher.early(step.question)) as beginning:
-                    async for begun in beginning:
-                        yield begun
-            clock.go_on()
+def _asked(this: Run, settled: Settled, inside: Place | None, number: int) -> Request:
+    """Return the request of the turn, after so many attempts."""
 
+    def arguments() -> dict[str, Any]:
+        options = replace(settled.options, model=this.options.model)
+        made = request(this.state, options, settled.tools, this.owed)
+        tokens = this.state.max_tokens
+        return limits.with_max_tokens(made, tokens, this.client.timeout) if tokens else made
 
-async def _wait(this: Run, seconds: float, point: str) -> None:
-    """Wait before the next attempt.
-
-    Raises:
-        Stopped: the run was aborted meanwhile.
-    """
-    abort = this.world.abort
-    with contextlib.suppress(Interrupted):
-        async with Watch(abort, None) as watch:
-            await watch.guard(this.world.sleep(seconds))
-    _go_on(this, point)
-
-
-def _go_on(this: Run, point: str) -> None:
-    """Do nothing, or raise `Stopped` where the run is to stop at this point."""
-    if this.world.abort.reached(point, 0):
-        this.broken.append({})
-        raise Stopped(point, 0)
-
-
-def _retry(this: Run, asked: Request, number: int, error: Exception) -> Retry | None:
-    wait_s = recovery.wait_s(
-        error,
-        number,
-        max_retries=this.options.max_retries,
-        is_background=asked.is_background,
-        chance=this.world.random(),
-        now_ns=this.world.now(),
+    return Request(
+        turn=this.state.turn,
+        point=str(this.state.turn),
+        arguments=arguments(),
+        inside=inside,
+        source=this.source,
+        transition=this.state.transition,
+        remake=arguments,
+        number=number,
     )
-    if wait_s is None:
+
+
+def _more_room(this: Run, asked: Request) -> int | None:
+    """Return the limit with which the answer is asked for again, where it was cut and that was not done yet."""
+    if not limits.is_cut(asked.message) or this.state.max_tokens is not None:
         return None
-    return Retry(asked.turn, number, wait_s, recovery.name_of(error), recovery.status_of(error))
+    return limits.raised(asked.arguments, this.options.max_tokens_raised)
+
+
+async def _void(this: Run, asked: Request, dispatcher: Dispatcher) -> AsyncGenerator[Event, None]:
+    """Count a whole answer that does not stand, and let go of the calls that had begun."""
+    this.broken.append(asked.message)
+    this.counted(asked.message, "exact")
+    yield void_answer(this, asked, await dispatcher.discard())
+
+
+def _continuation(
+    this: Run, here: Place | None, number: int, max_tokens: int, *, is_void: bool
+) -> Continuation:
+    label, numbers = "void" if is_void else "kept", {"number": number, "max_tokens": max_tokens}
+    telling.event(this.world, here, "continuation", label, numbers)
+    return Continuation(this.state.turn, number, max_tokens, is_void)
+
+
+def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
+    """Go on from an answer that is not finished and calls no tool, or end the run where that was done too often.
+
+    The parts of it that are whole stand in the conversation already.
+    """
+    message = this.answers[-1]
+    is_paused = limits.is_paused(message)
+    said = limits.said_so_far(state.said, message, is_paused=is_paused)
+    if is_paused:
+        if state.pauses >= limits.PAUSES_MAX:
+            this.ended("error_during_execution", "model_error")
+            return
+        this.following = replace(
+            state,
+            phase="awaiting_model",
+            turn=state.turn + 1,
+            transition="pause_turn",
+            pauses=state.pauses + 1,
+            said=said,
+        )
+        return
+    number = state.continuations + 1
+    if number > limits.CONTINUATIONS_MAX:
+        this.ended("error_during_execution", "max_output_tokens")
+        telling.event(this.world, here, "max_output_tokens", None, {"continuations": number - 1})
+        return
+    following = go_on(state, [limits.GO_ON], "max_output_tokens_continued")
+    this.following = replace(
+        following, continuations=number, max_tokens=state.max_tokens, said=said
+    )
+    max_tokens = state.max_tokens or this.options.max_tokens
+    yield _continuation(this, here, number, max_tokens, is_void=False)

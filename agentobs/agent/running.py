@@ -44,6 +44,8 @@ class Run:
     meter: Meter = field(default_factory=Meter)
     answers: list[Json] = field(default_factory=list)
     """Whole answers."""
+    text: str = ""
+    """The text of the last one, and of its parts before it where it goes on from an answer that was cut or paused."""
     broken: list[Json] = field(default_factory=list)
     """What came of answers that broke off."""
     upkept: list[Json] = field(default_factory=list)
@@ -131,6 +133,14 @@ class Run:
         if self.talk.thought_ns is not None or has_thinking(message):
             self.talk.thought_ns = self.world.now()
 
+    def answered(self, message: Json) -> None:
+        """Note the whole answer of a turn, and count what it used."""
+        self.answers.append(message)
+        self.text = self.state.said + text_of(message.get("content"))
+        self.thought(message)
+        self.counted(message, "exact")
+        self.turn_took(message)
+
     def turn_took(self, message: Json) -> None:
         """Note what a turn used by itself, where somebody looks for a runaway."""
         usage = message.get("usage")
@@ -157,7 +167,7 @@ class Run:
         return Result(
             subtype=self.subtype,
             terminal_reason=self.reason,
-            text=text_of(last.get("content")),
+            text=self.text,
             stop_reason=last.get("stop_reason"),
             num_turns=len(self.answers),
             error=recovery.name_of(error) if error else None,

@@ -20,6 +20,7 @@ from agentobs.agent.events import ToolDone, Transition
 from agentobs.agent.hooks import Hook
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.prompt import Rendered, SystemPrompt, as_given, rendered
+from agentobs.agent.retrying import Breaker
 from agentobs.agent.thinking import Thinking, never_last, request_fields
 from agentobs.agent.tools import Tool, declarations
 from agentobs.ledger import Meter
@@ -68,7 +69,14 @@ class Options:
     stream: bool = True
     """Whether answers arrive piece by piece."""
     max_retries: int = 10
-    """How often one request is tried again after a failure that may pass."""
+    """How often one request is tried again after a failure that may pass; at most 10."""
+    unattended: bool = False
+    """Whether nobody attends, so that overloads and rate limits are waited for, up to 6 hours for one request."""
+    fallback_model: str | None = None
+    """The model to ask for the rest of the run after three overloads in a row; None: no other one."""
+    max_tokens_raised: int | None = 64_000
+    """`max_tokens` of the one more try after an answer was cut; None, or no more than `max_tokens`: there is none.
+    Where answers come in one piece it is 21,333 at most."""
     answer_seconds: float | None = 3600.0
     """How long one answer may take to its end, in seconds. Our choice; the SDK bounds only each wait (10 min)."""
     betas: tuple[str, ...] = ()
@@ -97,6 +105,10 @@ class Conversation:
     """What a person permitted for the rest of the conversation."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
+    breaker: Breaker = field(default=Breaker(), compare=False, repr=False)
+    """Keeps its requests from a provider that is down."""
+    fell_back_to: str | None = field(default=None, compare=False)
+    """The model that another one fell back to: what it thought is signed by it."""
     children: dict[str, Conversation] = field(default_factory=dict, repr=False)
     """The conversations of the agents that it has started, by the id of the tool call that did."""
     is_begun: bool = False
@@ -135,6 +147,14 @@ class State:
     """How often the model was asked again for its output in this interaction."""
     transition: Transition
     """Why the model was asked last."""
+    max_tokens: int | None = None
+    """The raised limit of this answer, where it was cut at that of the options."""
+    continuations: int = 0
+    """How often the model went on from this answer, which was cut."""
+    pauses: int = 0
+    """How often it went on from this answer, which it had paused."""
+    said: str = ""
+    """The text of the parts of this answer so far; the next one goes on right after it."""
     stop_blocks: int = 0
     """How often hooks kept this interaction from ending."""
 

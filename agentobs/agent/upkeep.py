@@ -9,8 +9,8 @@ from typing import Any
 
 from agentobs.agent import telling
 from agentobs.agent.interrupt import Stopped
-from agentobs.agent.requesting import Request, answer
 from agentobs.agent.running import Run
+from agentobs.agent.trying import Request, answer
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, QuerySource
 
@@ -47,10 +47,9 @@ async def upkeep(
             inside=inside,
             source=source,
             transition=this.state.transition,
-            is_background=True,
         )
         try:
-            async for _ in answer(this, asked, None):
+            async for _ in answer(this, asked, None, here):
                 pass
         except Stopped:
             this.broken.append({})  # what came of it is no part of the conversation

@@ -275,7 +275,7 @@ def test_a_stream_that_ends_early_is_asked_again() -> None:
     short = Reply(pieces[:-1], headers=streamed(DONE).headers)
     with Provider([short, streamed(DONE)]) as provider:
         events = events_of(provider)
-    assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "APIConnectionError", None)]
+    assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "CutError", None)]
     assert result_of(events).text == "Done."
 
 

@@ -1,99 +1,305 @@
-"""Recovery: which failures are tried again, and after how long."""
+"""Recovery: which class a failure is of, whether it is tried again, after how long, and what is changed first."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import anthropic
 import httpx2
 import pytest
 
-from agentobs.agent.recovery import backoff_s, name_of, status_of, text_of, wait_s
+from agentobs.agent.limits import of_use
+from agentobs.agent.recovery import (
+    FOLLOWS,
+    CircuitOpenError,
+    CutError,
+    ErrorClass,
+    WindowFullError,
+    classify,
+    is_too_long,
+    may_have_cost,
+    name_of,
+    room,
+    status_of,
+    terminal_reason,
+    text_of,
+)
+from agentobs.agent.retrying import (
+    LONGEST_ASKED_S,
+    UNATTENDED_S,
+    Breaker,
+    Failure,
+    Next,
+    Policy,
+    Tried,
+    after,
+    asked_wait_s,
+    failure_of,
+    is_dated,
+    pieces,
+)
 
 REQUEST = httpx2.Request("POST", "http://localhost/v1/messages")
 NOON_NS = 1_793_275_200 * 10**9  # 2026-10-29 12:00:00 UTC
+OVERFLOW = "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input length or `max_tokens`"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "recovery.md"
 
 
-def refused(status: int, kind: str = "some_error", **headers: str) -> anthropic.APIStatusError:
+def refused(
+    status: int, kind: str = "some_error", text: str = "Sorry", code: str = "", **headers: str
+) -> anthropic.APIStatusError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     response = httpx2.Response(status, headers=named, request=REQUEST)
-    body = {"type": "error", "error": {"type": kind, "message": "Sorry"}}
-    return anthropic.APIStatusError("Sorry", response=response, body=body)
-
-
-def judged(error: Exception, attempt: int = 1, **more: Any) -> float | None:
-    given: dict[str, Any] = {"max_retries": 10, "chance": 0.0, "now_ns": NOON_NS, **more}
-    return wait_s(error, attempt, **given)
+    details = {"error_code": code} if code else None
+    error = {"type": kind, "message": text, "details": details}
+    return anthropic.APIStatusError(text, response=response, body={"type": "error", "error": error})
 
 
 @pytest.mark.parametrize(
-    ("error", "wait"),
+    ("error", "kind"),
     [
-        (refused(408), 0.5),
-        (refused(409), 0.5),
-        (refused(429), 0.5),
-        (refused(500), 0.5),
-        (refused(529), 0.5),
-        (refused(400), None),
-        (refused(401), None),
-        (refused(404), None),
-        (refused(413), None),
-        (refused(400, x_should_retry="true"), 0.5),
-        (refused(529, x_should_retry="false"), None),
-        (refused(429, retry_after="7"), 7.0),
-        (refused(429, retry_after="7", retry_after_ms="250"), 0.25),
-        (refused(429, retry_after="Thu, 29 Oct 2026 12:00:09 GMT"), 9.0),
-        (refused(429, retry_after="Thu, 29 Oct 2026 11:00:00 GMT"), 0.0),
-        (refused(429, retry_after="soon"), 0.5),
-        (refused(429, retry_after="inf"), 0.5),
-        (refused(429, retry_after="-3"), 0.5),
-        (refused(200, "overloaded_error"), 0.5),
-        (refused(200, "overloaded_error", retry_after="41"), 0.5),
-        (refused(200, "invalid_request_error"), None),
-        (anthropic.APIConnectionError(request=REQUEST), 0.5),
-        (anthropic.APITimeoutError(request=REQUEST), 0.5),
-        (httpx2.ReadError("cut"), 0.5),
-        (httpx2.RemoteProtocolError("cut"), 0.5),
-        (anthropic.RetryableError("middleware asks"), 0.5),
-        (anthropic.APIResponseValidationError(httpx2.Response(200, request=REQUEST), None), None),
-        (anthropic.AnthropicError("a replay that differs"), None),
+        (refused(400, text=OVERFLOW.format("190000", "21333", "200000")), "overflow"),
+        (refused(400, text="max_tokens: 64000 > 8192, which is the maximum"), "beyond_model"),
+        (refused(400, text="prompt is too long: 210000 tokens > 200000 maximum"), "too_long"),
+        (refused(400, text="too many total text bytes: 10000002 > 9000000"), "too_long"),
+        (refused(200, text="prompt is too long: 210000 tokens > 200000 maximum"), "too_long"),
+        (refused(413), "too_large"),
+        (refused(400, "request_too_large"), "too_large"),
+        (refused(400, code="request_body_too_large_after_decoding"), "too_large"),
+        (refused(400, text="image exceeds 5 MB maximum"), "image"),
+        (refused(400, code="image_dimensions_too_large"), "image"),
+        (refused(400, text="temperature: range: 0..1"), "bad_request"),
+        (refused(422), "bad_request"),
+        (refused(401), "unauthorized"),
+        (refused(403), "forbidden"),
+        (refused(404), "not_found"),
+        (refused(408), "timeout"),
+        (refused(409), "conflict"),
+        (refused(429), "rate_limit"),
+        (refused(500), "server_error"),
+        (refused(503), "server_error"),
+        (refused(529), "overloaded"),
+        (refused(503, "overloaded_error"), "overloaded"),
+        (refused(200, "overloaded_error"), "overloaded"),
+        (refused(200, "rate_limit_error"), "rate_limit"),
+        (refused(200, "api_error"), "server_error"),
+        (refused(200, "timeout_error"), "timeout"),
+        (refused(200, "invalid_request_error"), "error_in_stream"),
+        (refused(200, 3), "error_in_stream"),  # type: ignore[arg-type]
+        (anthropic.APIConnectionError(request=REQUEST), "connection"),
+        (anthropic.RetryableError("middleware asks"), "connection"),
+        (anthropic.APITimeoutError(request=REQUEST), "timeout"),
+        (CutError(request=REQUEST), "cut_before_content"),
+        (httpx2.ReadError("cut"), "cut_before_content"),
+        (httpx2.RemoteProtocolError("cut"), "cut_before_content"),
+        (
+            anthropic.APIResponseValidationError(httpx2.Response(200, request=REQUEST), None),
+            "unreadable",
+        ),
+        (WindowFullError("full", REQUEST, body=None), "window_full"),
+        (CircuitOpenError("open", REQUEST, body=None), "circuit_open"),
     ],
 )
-def test_each_failure_is_tried_again_or_not(error: Exception, wait: float | None) -> None:
-    """What may pass is tried again, after the wait that a refusal asks for; what cannot pass is given up.
+def test_each_failure_is_of_one_class(error: Exception, kind: ErrorClass) -> None:
+    """A failure's class is told by its type, status, code and, for real 400s that have no code, text."""
+    assert classify(error) == kind
 
-    A `retry-after` beside a 200 is not obeyed.
-    """
-    assert judged(error) == wait
+
+def test_a_cut_stream_is_told_apart_by_what_had_come() -> None:
+    """A stream that broke before any content is another class than one that broke after some."""
+    cuts = [CutError(request=REQUEST), httpx2.ReadError("cut")]
+    assert [classify(cut, has_content=True) for cut in cuts] == ["cut_after_content"] * 2
+
+
+def test_the_table_has_a_row_for_each_class() -> None:
+    """Whatever class an error is of, the table says what follows."""
+    assert list(FOLLOWS) == list(get_args(ErrorClass))
+
+
+def decided(
+    failure: Failure, tried: Tried | None = None, chance: float = 0.0, **policy: Any
+) -> Any:
+    """Return the wait before the next attempt, the name of what is changed, or None for giving up."""
+    found = after(failure, tried or Tried(), Policy(**policy), chance)
+    return found if found is None else found.step or found.wait_s + found.jitter_s
+
+
+@pytest.mark.parametrize("kind", get_args(ErrorClass))
+def test_what_may_pass_is_tried_again(kind: ErrorClass) -> None:
+    """Without a word of the provider the table decides; with one the provider does."""
+    follows = FOLLOWS[kind]
+    expected = 0.5 if follows.is_retried else "refresh" if kind == "unauthorized" else None
+    assert decided(Failure(kind)) == expected
+    assert decided(Failure(kind, told=True)) == (expected or 0.5)
+    assert decided(Failure(kind, told=False)) == ("refresh" if kind == "unauthorized" else None)
+
+
+@pytest.mark.parametrize("kind", get_args(ErrorClass))
+def test_the_background_fails_fast(kind: ErrorClass) -> None:
+    """Where nobody waits, an overload or a rate limit is given up at once, and nothing is tried more than thrice."""
+    follows = FOLLOWS[kind]
+    if follows.is_retried:
+        assert decided(Failure(kind), is_background=True) == (None if follows.fails_fast else 0.5)
+    assert decided(Failure(kind, told=True), Tried(retries=2), is_background=True) in (
+        None,
+        "refresh",
+    )
 
 
 def test_waits_double_up_to_a_bound_and_jitter_only_adds() -> None:
-    """Waits go 0.5, 1, 2 ... 32 seconds, and chance adds up to a quarter, however many attempts there were."""
-    assert [backoff_s(n, 0.0) for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 32, 32]
-    assert backoff_s(1, 0.5) == 0.5625
-    assert backoff_s(10_000, 1.0) == 40
+    """Waits go 0.5, 1, 2 ... 32 seconds, chance adds up to a quarter, and there are ten of them at most."""
+    waits = [decided(Failure("server_error"), Tried(retries=n)) for n in range(11)]
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 32, 32, 32, None]
+    assert decided(Failure("server_error"), Tried(retries=9), chance=0.5) == 36
+    assert decided(Failure("server_error"), Tried(retries=10), max_retries=50) is None
+    assert decided(Failure("server_error"), Tried(retries=2), max_retries=2) is None
+    assert decided(Failure("server_error"), max_retries=-1) is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "wait"),
+    ("headers", "wait"),
     [
-        ("300", 300.0),
-        ("301", None),
-        ("1e300", None),
-        ("Fri, 01 Jan 99999 00:00:00 GMT", 0.5),
-        ("nan", 0.5),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "7", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "Thu, 29 Oct 2026 12:00:09 GMT"}, 9.0),
+        ({"retry-after": "Thu, 29 Oct 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "Fri, 01 Jan 99999 00:00:00 GMT"}, None),
+        ({}, None),
     ],
 )
-def test_a_provider_that_asks_for_nonsense(asked: str, wait: float | None) -> None:
-    """Nobody waits longer than five minutes, and nothing that a header holds raises."""
-    assert judged(refused(529, retry_after=asked)) == wait
+def test_the_wait_that_a_refusal_asks_for(headers: dict[str, str], wait: float | None) -> None:
+    """It is seconds, milliseconds or a date; nonsense is none, and beside a 200 it is not obeyed."""
+    assert asked_wait_s(headers, NOON_NS) == wait
+    assert is_dated(headers) == ("GMT" in str(headers) and wait is not None)
+    named = {name.replace("-", "_"): value for name, value in headers.items()}
+    beside = [refused(429, **named), refused(200, "overloaded_error", **named)]
+    found = [failure_of(e, has_content=False, now_ns=NOON_NS).asked_s for e in beside]
+    assert found == [wait, None]
 
 
-def test_attempts_are_bounded() -> None:
-    """After `max_retries` retries the error stands."""
-    assert judged(refused(529), 2, max_retries=2) == 1.0
-    assert judged(refused(529), 3, max_retries=2) is None
-    assert judged(refused(529), 1, max_retries=0) is None
+def test_a_wait_that_is_asked_for_is_kept() -> None:
+    """It is waited for exactly, up to five minutes; who is attended waits no longer."""
+    assert decided(Failure("rate_limit", asked_s=7.0), chance=0.9) == 7.0
+    assert decided(Failure("rate_limit", asked_s=300.0)) == 300.0
+    assert decided(Failure("rate_limit", asked_s=301.0)) is None
+
+
+@pytest.mark.parametrize(("said", "told"), [("true", True), ("false", False), ("maybe", None)])
+def test_the_provider_says_whether_to_try_again(said: str, told: bool | None) -> None:
+    """`x-should-retry` is honoured, but beside a 200, where it speaks of no error."""
+    errors = [refused(400, x_should_retry=said), refused(200, x_should_retry=said)]
+    found = [failure_of(e, has_content=False, now_ns=NOON_NS).told for e in errors]
+    assert found == [told, None]
+
+
+def test_nobody_attends() -> None:
+    """Overloads and rate limits are waited for, six hours in all, each wait from 32 seconds to five minutes."""
+    for kind, asked_s in (("overloaded", None), ("rate_limit", 0.001), ("rate_limit", 1e9)):
+        failure = Failure(kind, asked_s=asked_s)  # type: ignore[arg-type]
+        tried, waits = Tried(), list[float]()
+        while found := after(failure, tried, Policy(is_unattended=True), 0.9):
+            tried, waits = found.tried, [*waits, found.wait_s]
+            assert found.wait_s + found.jitter_s <= LONGEST_ASKED_S
+        assert sum(waits) == UNATTENDED_S
+        assert min(waits[10:-1]) >= 32
+        assert len(waits) <= 10 + 6 * 3600 / 32
+    assert decided(Failure("server_error"), Tried(retries=10), is_unattended=True) is None
+    lone = {"is_unattended": True, "is_background": True}
+    assert decided(Failure("overloaded"), Tried(retries=10), **lone) is None
+
+
+def test_a_long_wait_has_pieces() -> None:
+    """Where nobody attends a wait is cut into pieces of 30 seconds, whose number does not depend on chance."""
+    wait = Next(Tried(), 70.0, 2.5)
+    assert list(pieces(wait, is_unattended=True)) == [30, 30, 12.5]
+    assert list(pieces(Next(Tried(), 60.0), is_unattended=True)) == [30, 30]
+    assert list(pieces(wait, is_unattended=False)) == [72.5]
+
+
+def test_three_overloads_in_a_row() -> None:
+    """Then the other model is asked, once in a request; whatever comes between, the count begins anew."""
+
+    def run(kinds: list[ErrorClass], **policy: Any) -> list[str | None]:
+        tried, steps = Tried(), list[str | None]()
+        for kind in kinds:
+            found = after(Failure(kind), tried, Policy(**policy), 0.0)
+            assert found is not None
+            tried, steps = found.tried, [*steps, found.step]
+        return steps
+
+    over: ErrorClass = "overloaded"
+    assert run([over] * 6, has_fallback=True) == [None, None, "fall_back", None, None, None]
+    assert run([over, over, "server_error", over, over], has_fallback=True) == [None] * 5
+    assert run([over] * 6) == [None] * 6
+    assert decided(Failure(over), Tried(retries=2, overloads=2), max_retries=2) is None
+    last = Tried(retries=2, overloads=2)
+    assert decided(Failure(over), last, max_retries=2, has_fallback=True) == "fall_back"
+
+
+def test_three_streams_that_broke_before_content() -> None:
+    """Then the answer is asked for in one piece, where it may be so long."""
+    tried = Tried(retries=2, cuts=2)
+    assert decided(Failure("cut_before_content"), tried, may_unstream=True) == "unstream"
+    assert decided(Failure("cut_before_content"), tried) == 2.0
+    assert decided(Failure("cut_after_content"), tried, may_unstream=True) == 2.0
+
+
+def test_credentials_are_made_anew_once() -> None:
+    """A second 401 of the same request stands."""
+    assert decided(Failure("unauthorized")) == "refresh"
+    assert decided(Failure("unauthorized"), Tried(steps=frozenset({"refresh"}))) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "fits"),
+    [
+        (OVERFLOW.format("190,000", "21,333", "200,000"), 9_000, 9_000),
+        (OVERFLOW.format("196000", "21333", "200000"), 3_000, 3_000),
+        (OVERFLOW.format("196001", "21333", "200000"), None, None),
+        (OVERFLOW.format("250000", "100", "200000"), None, None),
+        ("max_tokens: 64000 > 8192, which is the maximum", 8_192, 8_192),
+        ("max_tokens: 64000 > 0, which is the maximum", None, None),
+        ("prompt is too long", None, None),
+    ],
+)
+def test_the_room_that_is_left(text: str, least: int | None, fits: int | None) -> None:
+    """The `max_tokens` that fits is computed exactly, and 1,000 less; below 3,000 the prompt is too long."""
+    error = refused(400, text=text)
+    assert room(error) == least
+    failure = failure_of(error, has_content=False, now_ns=NOON_NS)
+    assert of_use(failure, {"max_tokens": 64_000}) == fits
+    assert decided(Failure(failure.kind, room=fits)) == ("lower" if fits else None)
+
+
+@pytest.mark.parametrize("where", ["arguments", "extra"])
+def test_room_that_is_of_no_use(where: str) -> None:
+    """What is no less than was asked for changes nothing, and an answer has to be longer than its thinking."""
+    failure = Failure("overflow", room=9_000)
+    for fields in (
+        {"max_tokens": 9_000},
+        {"max_tokens": 20_000, "thinking": {"budget_tokens": 9_000}},
+    ):
+        given = fields if where == "arguments" else {"max_tokens": 1, "extra_body": fields}
+        assert of_use(failure, given) is None
+
+
+def test_what_ends_a_run() -> None:
+    """A prompt that does not fit, by whatever error, is told from the other failures; so is an image."""
+    too_long = [kind for kind, follows in FOLLOWS.items() if follows.reason == "prompt_too_long"]
+    assert too_long == ["overflow", "too_long", "too_large", "window_full"]
+    assert terminal_reason(refused(413)) == "prompt_too_long"
+    assert terminal_reason(refused(400, text="image exceeds 5 MB")) == "image_error"
+    assert terminal_reason(refused(529)) == "model_error"
+    assert is_too_long(refused(413))
+    assert is_too_long({"stop_reason": "model_context_window_exceeded"})
+    assert not is_too_long({"stop_reason": "max_tokens"})
+    assert not is_too_long(refused(529))
 
 
 def test_errors_have_names_without_content() -> None:
@@ -104,3 +310,72 @@ def test_errors_have_names_without_content() -> None:
         ("APIStatusError", 500, "Sorry"),
         ("ReadError", None, "cut"),
     ]
+
+
+def test_what_may_have_cost() -> None:
+    """What was refused, or never sent, costs nothing; a connection that broke later may have cost."""
+    unsent = anthropic.APIConnectionError(request=REQUEST)
+    unsent.__cause__ = httpx2.ConnectError("refused")
+    free = [refused(529), unsent, CircuitOpenError("open", REQUEST, body=None)]
+    assert [may_have_cost(error) for error in free] == [False] * 3
+    assert may_have_cost(httpx2.ReadError("cut"))
+
+
+def test_the_circuit_breaker() -> None:
+    """Five requests in a row that found the provider down open it for a minute; one answer closes it."""
+    breaker = Breaker()
+    for number in range(5):
+        assert not breaker.is_open
+        breaker = breaker.failed("overloaded", number * 10**9)
+    assert breaker.is_open
+    refusing = breaker.failed("circuit_open", 50 * 10**9)
+    assert (refusing.refused, refusing.since_ns, refusing.is_open) == (1, 4 * 10**9, True)
+    assert [refusing.has_cooled(at * 10**9) for at in (63, 64)] == [False, True]
+    assert refusing.failed("server_error", 70 * 10**9).is_open
+    assert not refusing.succeeded().is_open
+    assert not breaker.failed("bad_request", 5).is_open
+
+
+REAL: frozenset[ErrorClass] = frozenset(
+    ("too_long", "bad_request", "unauthorized", "not_found", "rate_limit", "overloaded")
+)
+"""The classes that recorded traffic holds, as `tests/wire/test_recovery.py` finds it. The others are made up."""
+
+
+def table() -> str:
+    """Return the table of the document, from the code."""
+    lines = [
+        "| class | how it is recognised | tried again | wait | what follows | evidence |",
+        "| --- " * 6 + "|",
+    ]
+    return "\n".join([*lines, *(row(kind) for kind in FOLLOWS)])
+
+
+def row(kind: ErrorClass) -> str:
+    follows = FOLLOWS[kind]
+    step = {
+        None: "",
+        "refresh": "once with new credentials",
+        "lower": "once with a `max_tokens` that fits",
+        "fall_back": "after three in a row the fallback model",
+        "unstream": "after three in a row in one piece",
+        "shorten": "the conversation is made shorter",
+    }[follows.step]
+    wait = "backoff" if follows.is_retried else "-"
+    more = [step] if step else []
+    more += [
+        "fails fast in the background, is waited for where nobody attends"
+    ] * follows.fails_fast
+    more += ["counts for the circuit breaker"] * follows.is_down
+    again = "yes" if follows.is_retried else "no"
+    following = "; ".join([*more, f"ends with `{follows.reason}`"])
+    evidence = "real" if kind in REAL else "made"
+    cells = [f"`{kind}`", follows.when, again, wait, following, evidence]
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_document_says_what_the_table_says() -> None:
+    """`docs/recovery.md` shows each class as the code has it."""
+    found = re.search(r"\| class .*?\n\n", DOCUMENT.read_text(encoding="utf-8"), re.S)
+    assert found is not None
+    assert found[0].strip() == table()

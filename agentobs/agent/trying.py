@@ -1,0 +1,300 @@
+"""Trying: one request to the model until there is a whole answer, or no use in asking again.
+
+What follows from a failure is decided in `retrying`; here it is done: waiting, other credentials, another model.
+The loop owns all retries; the SDK's are off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx2
+from anthropic import APIStatusError
+
+from agentobs.agent import limits, recovery, telling
+from agentobs.agent.dispatch import Dispatcher
+from agentobs.agent.events import (
+    Degraded,
+    Event,
+    Fallback,
+    Heartbeat,
+    RequestStart,
+    Retry,
+    Tombstone,
+    Transition,
+)
+from agentobs.agent.holding import within_budget
+from agentobs.agent.interrupt import Interrupted, Stopped, Watch
+from agentobs.agent.model import Asking, ToolAsked, attempt
+from agentobs.agent.retrying import (
+    COOL_DOWN_S,
+    FOREGROUND,
+    PIECE_S,
+    Failure,
+    Next,
+    Policy,
+    Tried,
+    after,
+    failure_of,
+    is_dated,
+    pieces,
+)
+from agentobs.agent.running import Clock, Run
+from agentobs.agent.thinking import without_thinking
+from agentobs.records.canonical import Json
+from agentobs.records.exchanges import Place, QuerySource
+
+
+@dataclass(slots=True)
+class Request:
+    """One request on its way to its answer, however often it is tried."""
+
+    turn: int
+    point: str
+    """What the points begin with at which the run may be stopped: the turn, or more."""
+    arguments: dict[str, Any]
+    """Those of the SDK's `messages.create`."""
+    inside: Place | None
+    """Inside its span."""
+    source: QuerySource
+    """Who asks."""
+    transition: Transition
+    """Why it is asked."""
+    remake: Callable[[], dict[str, Any]] | None = None
+    """Makes the arguments anew from the run as it stands, for another model; None where that is not wanted."""
+    number: int = 0
+    """The attempts so far, those of the same turn before it included."""
+    tried: Tried = field(default_factory=Tried)
+    message: Json = field(default_factory=dict)
+    """The answer, as far as it has come."""
+
+    @property
+    def is_background(self) -> bool:
+        """Whether nobody waits for it."""
+        return self.source not in FOREGROUND
+
+
+async def answer(
+    this: Run, asked: Request, dispatcher: Dispatcher | None, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Try until there is a whole answer; it is `asked.message` then. The caller counts what it used.
+
+    With a dispatcher safe calls begin while it comes. Where attempts have used up the budget, the run ends
+    without an answer.
+
+    Raises:
+        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again.
+        Stopped: the run was aborted.
+    """
+    async with aclosing(_unless_down(this, asked)) as told:
+        async for degraded in told:
+            yield degraded
+    while True:
+        asked.number += 1
+        go_on(this, f"{asked.point}:asking:{asked.number}")
+        model = str(limits.field_of(asked.arguments, "model"))
+        yield RequestStart(asked.turn, asked.number, asked.transition, asked.source, model)
+        go_on(this, f"{asked.point}:unsent:{asked.number}")
+        clock = Clock(this.world)
+        try:
+            async with aclosing(_attempt(this, asked, clock, dispatcher)) as steps:
+                async for step in steps:
+                    yield step
+            break
+        except recovery.PROVIDER_ERRORS as error:
+            this.gave_up(asked.message, clock.stop(), error)
+            void = await dispatcher.discard() if dispatcher is not None else ()
+            failed, following = error, await _following(this, asked, error)
+            if following is None:
+                raise
+        except Stopped as stopped:
+            this.gave_up(asked.message, clock.stop(), stopped)
+            raise
+        if asked.message:
+            yield void_answer(this, asked, void)
+        async with aclosing(_again(this, asked, failed, following)) as events:
+            async for event in events:
+                yield event
+        if not asked.is_background:
+            async for reached in within_budget(this, here, f"{asked.point}:retry {asked.number}"):
+                yield reached
+            if this.subtype != "success":
+                return
+    this.talk.breaker = this.talk.breaker.succeeded()
+    took_ns = clock.stop()
+    this.provider_ns += took_ns
+    this.provider_ok_ns += took_ns
+
+
+async def _attempt(
+    this: Run, asked: Request, clock: Clock, dispatcher: Dispatcher | None
+) -> AsyncGenerator[Event, None]:
+    """Ask once; the clock stands while the consumer has an event."""
+    point = f"{asked.point}:streaming:{asked.number}"
+    asking = Asking(this.client, this.world.abort, point, this.options.answer_seconds)
+    async with aclosing(attempt(asking, asked.arguments, asked.inside, asked.message)) as steps:
+        async for step in steps:
+            clock.stop()
+            if not isinstance(step, ToolAsked):
+                yield step
+            elif dispatcher is not None:
+                async with aclosing(dispatcher.early(step.question)) as beginning:
+                    async for begun in beginning:
+                        yield begun
+            clock.go_on()
+
+
+def void_answer(this: Run, asked: Request, void: tuple[str, ...]) -> Tombstone:
+    """Tell that what came of an answer is void, and the calls that had begun; and forget it."""
+    telling.event(this.world, asked.inside, "tombstone", None, {"tool_calls": len(void)})
+    asked.message = {}
+    return Tombstone(asked.turn, asked.number, void)
+
+
+async def _following(this: Run, asked: Request, error: Exception) -> Next | None:
+    """Return how a request goes on after a failure, or None where it is given up.
+
+    Raises:
+        Stopped: the run was aborted while credentials were made anew.
+    """
+    failure = await _failure(this, asked, error)
+    options = this.options
+    policy = Policy(
+        max_retries=options.max_retries,
+        is_background=asked.is_background,
+        is_unattended=options.unattended,
+        has_fallback=options.fallback_model is not None and asked.remake is not None,
+        may_unstream=limits.may_unstream(asked.arguments),
+    )
+    following = after(failure, asked.tried, policy, this.world.random())
+    if following is not None and following.step == "refresh" and not await _refreshed(this, asked):
+        following = None
+    if following is not None:
+        asked.tried = following.tried
+        if following.step == "lower" and failure.room is not None:
+            timeout = this.client.timeout
+            asked.arguments = limits.with_max_tokens(asked.arguments, failure.room, timeout)
+    elif not asked.is_background:
+        this.talk.breaker = this.talk.breaker.failed(failure.kind, this.world.now())
+    return following
+
+
+async def _failure(this: Run, asked: Request, error: Exception) -> Failure:
+    """Return what decides of an error; a wait until a date is asked of the world, for it depends on the clock."""
+    has_content = bool(asked.message.get("content"))
+    failure = failure_of(error, has_content=has_content, now_ns=this.world.now())
+    if isinstance(error, APIStatusError) and is_dated(error.response.headers):
+        key = f"{asked.point}:retry-after:{asked.number}"
+        left = await telling.ask(this.world, asked.inside, "elapsed", key, failure.asked_s)
+        failure = replace(failure, asked_s=None if failure.asked_s is None else left or 0.0)
+    return replace(failure, room=limits.of_use(failure, asked.arguments))
+
+
+async def _refreshed(this: Run, asked: Request) -> bool:
+    """Ask for other credentials, and take them; return whether there are any."""
+    key = f"{asked.point}:{asked.number}"
+    made = await telling.ask(this.world, asked.inside, "refresh", key)
+    go_on(this, f"{asked.point}:waiting:{asked.number}")
+    if made is not True:
+        return False
+    this.client = this.world.client.with_options(max_retries=0)  # which takes the key of now
+    return True
+
+
+async def _again(
+    this: Run, asked: Request, error: Exception, following: Next
+) -> AsyncGenerator[Event, None]:
+    """Change what is to be changed, tell of the failure, and wait."""
+    wait_s = following.wait_s + following.jitter_s
+    match following.step:
+        case "lower":
+            yield _degraded(this, asked, "answer_length", recovery.classify(error))
+        case "unstream":
+            asked.arguments = limits.unstreamed(asked.arguments, this.client.timeout)
+            yield _degraded(this, asked, "streaming", "broken_streams")
+        case "fall_back":
+            yield _fall_back(this, asked)
+        case "refresh" | "shorten" | None:
+            pass
+    name = recovery.name_of(error)
+    numbers = {"attempt": asked.number, "wait_ns": int(wait_s * 1e9)}
+    telling.event(this.world, asked.inside, "retry", name, numbers)
+    yield Retry(asked.turn, asked.number, wait_s, name, recovery.status_of(error))
+    async for beat in _wait(this, asked, following):
+        yield beat
+
+
+def _degraded(this: Run, asked: Request, capability: str, reason: str) -> Degraded:
+    telling.event(this.world, asked.inside, "degraded", f"{capability}:{reason}", {})
+    return Degraded(capability, reason)
+
+
+def _fall_back(this: Run, asked: Request) -> Fallback:
+    """Ask another model for the rest of the run. It cannot take what this one thought, which is signed by it."""
+    before, after_it = this.options.model, this.options.fallback_model
+    assert after_it is not None
+    assert asked.remake is not None
+    this.options = replace(this.options, model=after_it, fallback_model=None)
+    this.state = replace(
+        this.state, messages=without_thinking(this.state.messages), transition="model_fallback"
+    )
+    this.talk.fell_back_to = after_it
+    asked.arguments = limits.with_field(asked.remake(), "model", after_it)
+    asked.transition = "model_fallback"
+    telling.event(this.world, asked.inside, "fallback", after_it, {"attempt": asked.number})
+    return Fallback(asked.turn, before, after_it)
+
+
+async def _wait(this: Run, asked: Request, following: Next) -> AsyncGenerator[Heartbeat, None]:
+    """Wait before the next attempt; where nobody attends, in pieces that are told.
+
+    Raises:
+        Stopped: the run was aborted meanwhile.
+    """
+    point = f"{asked.point}:waiting:{asked.number}"
+    parts = list(pieces(following, is_unattended=this.options.unattended))
+    for count, seconds in enumerate(parts):
+        if seconds > 0:
+            with contextlib.suppress(Interrupted):
+                async with Watch(this.world.abort, None) as watch:
+                    await watch.guard(this.world.sleep(seconds))
+        go_on(this, point, count)
+        if count + 1 < len(parts):
+            waited_s = PIECE_S * (count + 1)
+            numbers = {"attempt": asked.number, "waited_ns": int(waited_s * 1e9)}
+            telling.event(this.world, asked.inside, "heartbeat", None, numbers)
+            yield Heartbeat(asked.turn, asked.number, waited_s, following.wait_s)
+
+
+def go_on(this: Run, point: str, count: int = 0) -> None:
+    """Do nothing, or raise `Stopped` where the run is to stop at this point."""
+    if this.world.abort.reached(point, count):
+        this.broken.append({})
+        raise Stopped(point, count)
+
+
+async def _unless_down(this: Run, asked: Request) -> AsyncGenerator[Degraded, None]:
+    """Do nothing, or raise where the provider has failed so often in a row that it is not asked now.
+
+    Raises:
+        recovery.CircuitOpenError: it is not asked.
+        Stopped: the run was aborted.
+    """
+    breaker = this.talk.breaker
+    if not breaker.is_open:
+        return
+    point = f"{asked.point}:circuit:{breaker.refused}"
+    has_cooled = breaker.has_cooled(this.world.now())
+    may_ask = await telling.ask(this.world, asked.inside, "elapsed", point, has_cooled)
+    go_on(this, point)
+    if may_ask:
+        return
+    this.talk.breaker = breaker.failed("circuit_open", this.world.now())
+    yield _degraded(this, asked, "provider", "circuit_open")
+    text = f"{breaker.failures} requests in a row failed; the provider is not asked for {COOL_DOWN_S:g} seconds."
+    request = httpx2.Request("POST", str(this.client.base_url))
+    raise recovery.CircuitOpenError(text, request, body=None)
