@@ -254,8 +254,8 @@ _CACHE = (
     "better", "cost_usd", "cost_status",
 )  # fmt: skip
 _MISSES = (
-    "at_ns", "lane", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "changed_message",
-    "said_by",
+    "at_ns", "lane", "turn", "model", "gap_ns", "missed_tokens", "wasted_usd", "reason", "said_by",
+    "zones_changed", "changed_message", "compared_turn",
 )  # fmt: skip
 _NOT_EXACT = ("attempt_id", "session_id", "at_ns", "model", "cost_status", "cost_usd")
 _REPRICED = (

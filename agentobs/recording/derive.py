@@ -91,11 +91,11 @@ class SessionView:
     session_id: str
     label: Labeller
     new_id: Callable[[], str]
+    prefixes: Prefixes
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _open_calls: dict[str, str] = field(default_factory=dict)
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
-    _prefixes: Prefixes = field(default_factory=Prefixes)
 
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str, str]
@@ -114,13 +114,18 @@ class SessionView:
             turn,
             exchange.place.span_id,
             exchange.place.query_source,
+            exchange.place.chain_id,
+            exchange.place.depth,
         )
         fact = self._fact(exchange, body, contents, place, heard)
         yield fact
         yield from self._span(exchange, fact)
         yield from self._usage(exchange, fact, heard)
+        if asks and body.message_count:
+            yield from self._prefix(exchange, body, fact, heard)
+        elif body.message_count:
+            self.prefixes.know(body)
         if asks and _is_message(heard):
-            yield from self._prefix(body, fact, heard)
             lane.turns = max(lane.turns, turn or 0)
             _remember(self._attempt_of, str(heard.message.get("id")), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
@@ -357,13 +362,21 @@ class SessionView:
         model = found and (found["bedrock"] or found["vertex"])
         return self.label(unquote(model)) if model else Label("unknown")
 
-    def _prefix(self, body: Body, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
-        """Say what changed in the prompt before what is new in it, and why the cache missed."""
-        found = self._prefixes.compare(
-            body, self.session_id, fact.attempt_id, fact.lane, heard.message, self.label
+    def _prefix(
+        self, exchange: ModelExchange, body: Body, fact: Attempt, heard: _Heard
+    ) -> Iterator[Fact]:
+        """Say what the prompt was made of, what changed before what is new in it, and why the cache missed."""
+        betas = exchange.question.headers.get("anthropic-beta")
+        prompt, before, zones = self.prefixes.see(
+            body, betas, self.session_id, fact.attempt_id, fact.lane
         )
-        if found:
-            yield found
+        yield zones
+        if _is_message(heard):
+            found = self.prefixes.compare(
+                body, self.session_id, prompt, before, heard.message, self.label
+            )
+            if found:
+                yield found
 
     def _usage_row(self, exchange: ModelExchange, fact: Attempt, row: Usage) -> UsageRow:
         return UsageRow(

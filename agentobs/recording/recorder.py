@@ -27,6 +27,7 @@ from agentobs.recording.derive import SessionView
 from agentobs.recording.encodings import decoded
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Segment
+from agentobs.recording.prefixes import Prefixes
 from agentobs.recording.streams import find_in_stream
 from agentobs.records.canonical import canonical, digest
 from agentobs.records.exchanges import (
@@ -35,12 +36,14 @@ from agentobs.records.exchanges import (
     SessionCall,
     ToolExchange,
     WorldExchange,
+    is_beside,
     weight,
 )
 from agentobs.records.facts import (
     TABLES,
     Fact,
     InteractionEnd,
+    InteractionStart,
     Permission,
     SessionEnd,
     SessionStart,
@@ -104,6 +107,8 @@ class Recorder:
         self._lost: dict[str, int] = {}
         self._labels: dict[str, Label] = {}
         self._results: dict[str, InteractionEnd] = {}
+        self._beside: set[str] = set()
+        """Interactions of agents in the background: how they end does not say how their session does."""
         self._waiting_bytes = self._given = self._handled = 0
         self._written = self._dropped = 0
         self._closed = False
@@ -221,7 +226,11 @@ class Recorder:
                 self._append(segment, fact)
             self._append(segment, self._ended(record))
         else:
-            if isinstance(record, InteractionEnd):
+            if isinstance(record, InteractionStart) and is_beside(record.lane):
+                self._beside.add(record.interaction_id)
+            elif isinstance(record, InteractionEnd) and record.interaction_id in self._beside:
+                self._beside.discard(record.interaction_id)
+            elif isinstance(record, InteractionEnd):
                 self._results[record.session_id] = record
             if isinstance(record, Permission):
                 record = self._decided(record)
@@ -290,7 +299,9 @@ class Recorder:
 
     def _view(self, session_id: str) -> SessionView:
         if session_id not in self._views:
-            self._views[session_id] = SessionView(session_id, self._label, world.new_id)
+            self._views[session_id] = SessionView(
+                session_id, self._label, world.new_id, Prefixes(self._key)
+            )
         return self._views[session_id]
 
     def _label(self, text: str) -> Label:

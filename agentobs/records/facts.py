@@ -152,10 +152,31 @@ class Prefix:
     session_id: str
     attempt_id: str
     compared_attempt_id: str | None
-    changed: Literal["model", "tools", "system", "parameters", "messages"] | None
+    changed: (
+        Literal["betas", "model", "tools", "system", "parameters", "system_dynamic", "messages"]
+        | None
+    )
     changed_message: int | None
     miss_reason: Label | None
     missed_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Zones:
+    """A prompt was sent: keyed digests of its zones, without the marks of the cache."""
+
+    session_id: str
+    attempt_id: str
+    compared_attempt_id: str | None
+    betas: str | None
+    model: str | None
+    tools: str | None
+    system: str | None
+    parameters: str | None
+    system_dynamic: str | None
+    messages: str | None
+    repeated_messages: int | None
+    repeated: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +296,7 @@ Fact = (
     | Attempt
     | UsageRow
     | Prefix
+    | Zones
     | ToolUse
     | ToolResult
     | Permission
@@ -292,6 +314,7 @@ TABLES: dict[type, str] = {
     Attempt: "attempts",
     UsageRow: "usage",
     Prefix: "prefixes",
+    Zones: "zones",
     ToolUse: "tool_uses",
     ToolResult: "tool_results",
     Permission: "permissions",

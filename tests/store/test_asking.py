@@ -73,9 +73,9 @@ def test_parameters_choose(asked: duckdb.DuckDBPyConnection) -> None:
     [failed] = named(asked, "last_failed").fetchall()
     assert failed[:3] == (session_id(3), row_name(asked), "crashed")
     [held] = named(asked, "session_segments", session_id=session_id(1)).fetchall()
-    # 1 start, 3 turns of an interaction's start and end, attempt, span's start and end and usage, 1 end;
+    # 1 start, 3 turns of an interaction's start and end, attempt, span's start and end, usage and zones, 1 end;
     # the first line of the segment is its own.
-    assert held[1:] == ("sealed", 20, 2, 21, 0, 0)
+    assert held[1:] == ("sealed", 20, 2, 24, 0, 0)
 
 
 def row_name(connection: duckdb.DuckDBPyConnection) -> str:

@@ -425,10 +425,103 @@ def test_why_the_cache_missed(
     record(home, [start(1), call(1, said(1), at=0, **read(0, 1000)), second, end(1)])
     with connect(home) as connection:
         rows = named(connection, "cache_misses", session_id=session_id(1)).fetchall()
-    [(_, lane, _, _, _, _, missed, wasted, *told)] = rows
+    [(_, lane, _, _, _, _, missed, wasted, *told, zones, turn, compared_turn, compared)] = rows
     assert (lane, told) == ("main", [reason, number, by])
+    assert (turn, compared_turn) == (2, 1)
+    assert compared is not None
+    found = None if by == "gap" or reason == "unknown" else reason.removesuffix("_changed")
+    assert zones == ("tools" if by == "provider" else found)
     assert missed == (900 if by == "provider" else 1000)
     assert wasted > 0
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def words(*texts: str) -> list[dict[str, Any]]:
+    """Return a system prompt whose first block ends its static part."""
+    first, *rest = ({"type": "text", "text": text} for text in texts)
+    return [first | MARK, *rest]
+
+
+@pytest.mark.parametrize(
+    ("head", "beta", "messages", "blamed"),
+    [
+        ({}, "a-1", said(3), None),
+        ({}, "a-1,b-2", said(3), "betas"),
+        ({"system": words("be kind", "it is 9:31")}, "a-1", said(3), "system_dynamic"),
+        ({"system": words("be rude", "it is 9:30")}, "a-1", said(3), "system"),
+        ({"system": [*words("be kind, it is 9:30"), words("")[0]]}, "a-1", said(3), "system, system_dynamic"),
+        ({"tools": [], "speed": "fast"}, "b-2", said(3, "bye"), "betas, model, tools, messages"),
+        ({"system": [*words("be kind"), words("it is 9:30")[0]]}, "a-1", said(3), None),
+    ],
+)  # fmt: skip
+def test_a_miss_is_blamed_on_all_that_changed(
+    tmp_path: Path, head: Any, beta: str, messages: list[Any], blamed: str | None
+) -> None:
+    """Each zone that is another than in the earlier request is named, in the order of the prompt; no mark counts."""
+    home = a_home(tmp_path)
+    usual = {"system": words("be kind", "it is 9:30")}
+    first = call(1, said(1), at=0, head=usual, **read(0, 1000))
+    second = call(2, messages, at=60, head={**usual, **head}, **read(0, 1100))
+    both = [with_beta(first, "a-1"), with_beta(second, beta)]
+    record(home, [start(1), *both, end(1)])
+    with connect(home) as connection:
+        [row] = connection.execute(
+            "SELECT zones_changed, turn, compared_turn, compared_attempt_id, reason FROM cache_misses"
+        ).fetchall()
+    first_blamed = blamed.partition(",")[0] if blamed else None
+    assert row[:4] == (blamed, 2, 1, both[0].attempt_id)
+    assert row[4] == (f"{first_blamed}_changed" if blamed else "unknown")
+
+
+def with_beta(exchange: ModelExchange, beta: str) -> ModelExchange:
+    headers = {**exchange.question.headers, "anthropic-beta": beta}
+    return dataclasses.replace(
+        exchange, question=dataclasses.replace(exchange.question, headers=headers)
+    )
+
+
+def test_the_messages_of_a_prompt_are_known_by_their_digest(tmp_path: Path) -> None:
+    """What a prompt repeats has the digest of the earlier prompt, also behind marks that move and failed attempts."""
+    home, marked = a_home(tmp_path), said(3)
+    marked[-1] = {"role": "user", "content": [{"type": "text", "text": "line 2"} | MARK]}
+    failed = attempt(1, 2, at=T0 + 30 * SECOND, status=529)
+    failed = dataclasses.replace(failed, question=call(2, marked, at=0).question)
+    record(
+        home,
+        [
+            start(1),
+            call(1, said(1), at=0),
+            failed,
+            call(2, marked, at=60),
+            call(3, said(5), at=90),
+            call(4, said(7, "hello you"), at=120),
+            end(1),
+        ],
+    )
+    with connect(home) as connection:
+        rows = connection.execute(
+            "SELECT messages, repeated_messages, repeated FROM zones ORDER BY sequence"
+        ).fetchall()
+    one, cut, three, five, other = rows
+    assert one[1:] == (None, None)
+    assert cut == three == (cut[0], 1, one[0])
+    assert five[1:] == (3, three[0])
+    assert other[1] == 5
+    assert other[2] not in (None, five[0])
+    assert len({one[0], three[0], five[0], other[0]}) == 4
+
+
+def test_no_digest_is_of_the_text_alone(tmp_path: Path) -> None:
+    """Another home has other digests for the same prompt: nobody can guess a short one from its digest."""
+    told = []
+    for name in ("here", "there"):
+        home = a_home(tmp_path / name)
+        record(home, [start(1), call(1, said(1), at=0), end(1)])
+        with connect(home) as connection:
+            told.append(connection.execute("SELECT system, tools, messages FROM zones").fetchone())
+    assert all(a != b for a, b in zip(*told, strict=True))
 
 
 def test_what_only_goes_on_is_no_miss(tmp_path: Path) -> None:

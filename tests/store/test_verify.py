@@ -64,7 +64,7 @@ def test_a_home_as_it_was_written(tmp_path: Path) -> None:
     report = verify(home)
     assert report.findings == []
     assert (report.segments, report.ok) == (3, True)
-    assert report.lines() == ["3 segments, 42 records, 17 contents: all as written"]
+    assert report.lines() == ["3 segments, 47 records, 17 contents: all as written"]
     segment.close()
 
 

@@ -12,3 +12,38 @@ COMMENT ON COLUMN session_starts.relation IS '`resume`: it is the same conversat
 
 ALTER TABLE span_starts ADD COLUMN linked_span_id VARCHAR;
 COMMENT ON COLUMN span_starts.linked_span_id IS 'The span of another trace that started this one, whose work outlives that; NULL where there is none.';
+
+-- What each prompt was made of, so that a miss of the cache can be blamed on what changed.
+
+CREATE TABLE zones (
+    segment_id VARCHAR,
+    sequence BIGINT,
+    session_id VARCHAR,
+    attempt_id VARCHAR,
+    compared_attempt_id VARCHAR,
+    betas VARCHAR,
+    model VARCHAR,
+    tools VARCHAR,
+    system VARCHAR,
+    parameters VARCHAR,
+    system_dynamic VARCHAR,
+    messages VARCHAR,
+    repeated_messages BIGINT,
+    repeated VARCHAR
+);
+COMMENT ON TABLE zones IS 'The zones of each prompt as keyed digests, marks of the cache left out: equal digests, equal content. They can be compared within one home alone.';
+COMMENT ON COLUMN zones.segment_id IS 'The segment that holds the record.';
+COMMENT ON COLUMN zones.sequence IS 'Its number within the segment.';
+COMMENT ON COLUMN zones.session_id IS 'The session.';
+COMMENT ON COLUMN zones.attempt_id IS 'The attempt.';
+COMMENT ON COLUMN zones.compared_attempt_id IS 'The earlier attempt whose prompt it goes on from, or is the nearest to; NULL where a conversation begins.';
+COMMENT ON COLUMN zones.betas IS 'The `anthropic-beta` header; NULL without one.';
+COMMENT ON COLUMN zones.model IS 'The model and its speed.';
+COMMENT ON COLUMN zones.tools IS 'The tools; NULL without any.';
+COMMENT ON COLUMN zones.system IS 'The system prompt up to its first mark of the cache; all of it where none follows. NULL without one.';
+COMMENT ON COLUMN zones.parameters IS 'Tool choice and thinking; NULL without either.';
+COMMENT ON COLUMN zones.system_dynamic IS 'The system prompt after its first mark; NULL where nothing follows.';
+COMMENT ON COLUMN zones.messages IS 'All messages; NULL where the recorder did not know their beginning any more.';
+COMMENT ON COLUMN zones.repeated_messages IS 'How many messages the earlier prompt had; NULL without one. [messages]';
+COMMENT ON COLUMN zones.repeated IS 'So many first messages of this prompt: equal to `messages` of the earlier one where it goes on from it. NULL where it has fewer.';
+COMMENT ON COLUMN prefixes.changed IS 'What changed first, in the order of the prompt: `betas`, `model`, `tools`, `system`, `parameters` (tool choice, thinking), `system_dynamic` (what follows the first mark) or `messages`; NULL where nothing did. Marks of the cache make no difference.';

@@ -1,7 +1,8 @@
--- Which calls paid again for what the cache had held, and why?
+-- Which calls paid again for what the cache had held, why, and what changed since which earlier request?
 --
 -- $session_id: only this session, or NULL. $limit: at most so many, or NULL for all.
-SELECT session_id, lane, attempt_id, at_ns, model, gap_ns, missed_tokens, wasted_usd, reason, changed_message, said_by
+SELECT session_id, lane, attempt_id, at_ns, model, gap_ns, missed_tokens, wasted_usd, reason, changed_message, said_by,
+    zones_changed, turn, compared_turn, compared_attempt_id
 FROM cache_misses
 WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
 ORDER BY at_ns, attempt_id

@@ -615,10 +615,41 @@ COMMENT ON COLUMN cached_calls.previous_attempt_id IS 'The attempt that its prom
 COMMENT ON COLUMN cached_calls.gap_ns IS 'How long after that one it was sent; NULL without one. [ns]';
 COMMENT ON COLUMN cached_calls.previous_cached_tokens IS 'What the cache held after that one; NULL without one. [tokens]';
 COMMENT ON COLUMN cached_calls.lifetime_ns IS 'How long the cache keeps it: 1 hour where either was written for that, else 5 minutes. [ns]';
-COMMENT ON COLUMN cached_calls.changed IS 'What changed first before what was new: `model`, `tools`, `system`, `parameters` or `messages`; NULL where nothing did, or nothing is known.';
+COMMENT ON COLUMN cached_calls.changed IS 'What changed first before what was new, as in prefixes; NULL where nothing did, or nothing is known.';
 COMMENT ON COLUMN cached_calls.changed_message IS 'Which message changed, from 1; NULL unless `changed` is `messages`.';
 COMMENT ON COLUMN cached_calls.miss_reason IS 'Why the provider says that the cache missed, or NULL.';
 COMMENT ON COLUMN cached_calls.missed_tokens IS 'How much it says was missed, about; NULL where it does not. [tokens]';
+
+CREATE OR REPLACE VIEW zone_changes AS
+SELECT
+    now.session_id,
+    now.attempt_id,
+    now.compared_attempt_id,
+    attempts.turn,
+    compared.turn AS compared_turn,
+    nullif(concat_ws(', ',
+        CASE WHEN now.betas IS DISTINCT FROM before.betas THEN 'betas' END,
+        CASE WHEN now.model IS DISTINCT FROM before.model THEN 'model' END,
+        CASE WHEN now.tools IS DISTINCT FROM before.tools THEN 'tools' END,
+        CASE WHEN now.system IS DISTINCT FROM before.system THEN 'system' END,
+        CASE WHEN now.parameters IS DISTINCT FROM before.parameters THEN 'parameters' END,
+        CASE WHEN now.system_dynamic IS DISTINCT FROM before.system_dynamic THEN 'system_dynamic' END,
+        -- A prompt that ends before the earlier one did has not changed it.
+        CASE WHEN now.repeated <> before.messages THEN 'messages' END
+    ), '') AS zones_changed
+FROM zones AS now
+JOIN zones AS before
+    ON now.session_id = before.session_id AND now.compared_attempt_id = before.attempt_id
+JOIN attempts ON now.session_id = attempts.session_id AND now.attempt_id = attempts.attempt_id
+JOIN attempts AS compared
+    ON before.session_id = compared.session_id AND before.attempt_id = compared.attempt_id;
+COMMENT ON VIEW zone_changes IS 'What changed from one prompt to the next, by the digests of their zones.';
+COMMENT ON COLUMN zone_changes.session_id IS 'The session.';
+COMMENT ON COLUMN zone_changes.attempt_id IS 'The attempt.';
+COMMENT ON COLUMN zone_changes.compared_attempt_id IS 'The earlier attempt whose prompt it goes on from, or is the nearest to.';
+COMMENT ON COLUMN zone_changes.turn IS 'The turn of the attempt in its lane, or NULL.';
+COMMENT ON COLUMN zone_changes.compared_turn IS 'The turn of the earlier one, or NULL.';
+COMMENT ON COLUMN zone_changes.zones_changed IS 'The names of all zones that changed, in the order of the prompt, joined by a comma: `betas`, `model`, `tools`, `system`, `parameters`, `system_dynamic`, `messages`; NULL where none did.';
 
 CREATE OR REPLACE VIEW cache_misses AS
 WITH missed AS (
@@ -640,9 +671,9 @@ WITH missed AS (
     WHERE missed_tokens > 0
 )
 SELECT
-    session_id,
+    split.session_id,
     lane,
-    attempt_id,
+    split.attempt_id,
     at_ns,
     model,
     gap_ns,
@@ -663,8 +694,16 @@ SELECT
         WHEN is_told THEN 'provider'
         WHEN changed IS NOT NULL THEN 'request'
         WHEN gap_ns > lifetime_ns THEN 'gap'
-    END AS said_by
-FROM split;
+    END AS said_by,
+    zones_changed,
+    turn,
+    compared_turn,
+    previous_attempt_id AS compared_attempt_id
+FROM split
+LEFT JOIN zone_changes
+    ON split.session_id = zone_changes.session_id
+    AND split.attempt_id = zone_changes.attempt_id
+    AND split.previous_attempt_id = zone_changes.compared_attempt_id;
 COMMENT ON VIEW cache_misses IS 'Calls that paid again for what the cache had held after the call before, and why.';
 COMMENT ON COLUMN cache_misses.session_id IS 'The session.';
 COMMENT ON COLUMN cache_misses.lane IS 'The agent: `main`, or the lane of a sub-agent.';
@@ -674,8 +713,12 @@ COMMENT ON COLUMN cache_misses.model IS 'The model that is billed.';
 COMMENT ON COLUMN cache_misses.gap_ns IS 'How long after the call before it was sent. [ns]';
 COMMENT ON COLUMN cache_misses.missed_tokens IS 'What was paid again: as the provider says, else what the cache held less what was read; never more than the call wrote or sent as plain input. [tokens]';
 COMMENT ON COLUMN cache_misses.wasted_usd IS 'What that cost beyond reading it: an estimate; NULL without a price. [USD]';
-COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`; `expired`: it came later than the cache keeps; `unknown`: nothing that was sent changed; or another word of the provider''s.';
+COMMENT ON COLUMN cache_misses.reason IS '`model_changed`, `tools_changed`, `system_changed`, `parameters_changed`, `messages_changed`; `betas_changed`, `system_dynamic_changed`; `expired`: it came later than the cache keeps; `unknown`: nothing that was sent changed; or another word of the provider''s.';
 COMMENT ON COLUMN cache_misses.changed_message IS 'Which message changed, from 1, or NULL.';
+COMMENT ON COLUMN cache_misses.zones_changed IS 'The names of all zones of the request that changed, as in zone_changes; NULL where none did, or nothing is known.';
+COMMENT ON COLUMN cache_misses.turn IS 'The turn of the request in its lane; NULL where nothing is known.';
+COMMENT ON COLUMN cache_misses.compared_turn IS 'The turn of the earlier request that it is compared with; NULL where nothing is known.';
+COMMENT ON COLUMN cache_misses.compared_attempt_id IS 'The attempt of that earlier request.';
 COMMENT ON COLUMN cache_misses.said_by IS '`provider`: its diagnostics; `request`: the first part of the request that changed; `gap`: the time between the calls; NULL where the reason is unknown.';
 
 CREATE OR REPLACE VIEW cache_lifetimes AS
