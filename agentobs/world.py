@@ -64,6 +64,11 @@ def environ(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def environment() -> dict[str, str]:
+    """Return a copy of the whole environment, for a program that is to get most of it."""
+    return dict(os.environ)
+
+
 @contextlib.contextmanager
 def lent_environ(name: str, value: str) -> Iterator[None]:
     """Set an environment variable where it is unset, for as long as the context is open."""

@@ -48,8 +48,12 @@ class Reply:
     """Why not; the model is told."""
 
 
+WITHDRAW_S = 1.0
+"""How long whoever was too late to consent may take to withdraw, in seconds. Our choice."""
+
 Person = Callable[[Consent], Reply | bool | Awaitable[Reply | bool]]
-"""Asks a person. A plain function runs in a thread."""
+"""Asks a person. A plain function runs in a thread, which nobody can stop: where a classifier was faster its answer
+is ignored. An async one is cancelled then, and has to take its question back."""
 
 
 class Inbox:
@@ -94,6 +98,7 @@ class LiveAnswers:
         inbox: Inbox | None = None,
         roots: Sequence[Path] = (),
         spent_today: Callable[[], Decimal] | None = None,
+        classify: Callable[[WorldQuestion], Awaitable[Json]] | None = None,
         hooks: Callable[[WorldQuestion], Awaitable[Json]] | None = None,
         refresh: Callable[[], object] | None = None,
         load: Callable[[Json], Json] | None = None,
@@ -102,13 +107,14 @@ class LiveAnswers:
     ) -> None:
         """Answer for these tools; without a person nothing is consented to.
 
-        `hooks` runs a hook, `refresh` makes the credentials anew, `load` reads an earlier conversation,
-        `sections` write those of the system prompt. What they do where they fail is written at their cases in `ask`.
+        `classify` answers for consent beside the person. `hooks` runs a hook, `refresh` makes the credentials
+        anew, `load` reads an earlier conversation, `sections` write those of the system prompt. What they do where
+        they fail is written at their cases in `ask`.
         """
         self._tools = {tool.name: tool for tool in tools}
         self._running, self._person, self._inbox = running, person, inbox
         self._resolve = resolver(roots or (Path.cwd(),))
-        self._spent_today = spent_today
+        self._spent_today, self._classify = spent_today, classify
         self._hooks, self._refresh, self._load = hooks, refresh, load
         self._sections = dict(sections or {})
         self._memory = memory
@@ -222,6 +228,16 @@ class LiveAnswers:
         if self._person is None:
             answer: Json = await nobody(question)
             return answer
+        """Ask the person and the classifier together: the first who answers has decided, the other is withdrawn."""
+        classify = self._classify
+        if classify is None or "tool" not in question.asked["about"]:
+            return await self._by_person(question)
+        if question.asked.get("person_only"):
+            return await self._by_person(question)
+        asked = [self._by_person] if self._person is not None else []
+        return await _first([asyncio.ensure_future(ask(question)) for ask in (*asked, classify)])
+
+    async def _by_person(self, question: WorldQuestion) -> Json:
         consent = Consent(question.asked["about"], question.asked["reason"])
         try:
             reply = await self._replied(self._person, consent)
@@ -273,3 +289,31 @@ def refusal(error: AgentobsError) -> Json:
 
 def _not_asked(why: str) -> Json:
     return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {why}"}
+async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
+    """Return the first answer that somebody gives, and what all requests for it used; the others are cancelled.
+
+    Of two that come together the first one counts. Where nobody answers, all reasons are told.
+    """
+    left, nobodies, usage = set(asking), list[Json](), list[Json]()
+    try:
+        while left:
+            ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            answers = [dict(task.result()) for task in asking if task in ended]
+            usage += [each for answer in answers for each in answer.pop("usage", [])]
+            for answer in answers:
+                if answer["by"] != "nobody":
+                    return _with_usage(answer, usage)
+            nobodies += answers
+    finally:
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=WITHDRAW_S)
+    reason = " ".join(filter(None, (answer.get("reason") for answer in nobodies)))
+    return _with_usage({"behaviour": "deny", "by": "nobody", "reason": reason}, usage)
+
+
+def _with_usage(answer: Json, usage: list[Json]) -> Json:
+    return {**answer, "usage": usage} if usage else answer
+
+

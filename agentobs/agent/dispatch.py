@@ -29,7 +29,15 @@ from agentobs.agent.hooking import (
 )
 from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, usage_in
 from agentobs.agent.interrupt import Interrupted, Stopped, Watch
-from agentobs.agent.permissions import Behaviour, Call, Decision, Permissions, consented, decide
+from agentobs.agent.permissions import (
+    Behaviour,
+    Call,
+    Decision,
+    Permissions,
+    consented,
+    decide,
+    needs_person,
+)
 from agentobs.agent.results import fit, render
 from agentobs.agent.state import Conversation, own_copy
 from agentobs.agent.tools import Bound, Tool, bind, find, invalid, unknown
@@ -414,7 +422,9 @@ class Dispatcher:
             about["paths"] = [path.path for path in plan.call.paths]
         with telling.span("blocked_on_user", plan.inside, plan.call.tool) as blocked:
             started_ns = world.now()
-            question = {"about": about, "reason": asked.reason}
+            question: Json = {"about": about, "reason": asked.reason}
+            if self.crew.talk.denials.escalates or needs_person(asked):
+                question["person_only"] = True
             answer = await telling.ask(world, blocked, "consent", key, question)
             waited_ns = max(world.now() - started_ns, 0)
         if self.crew.hooks is not None:
@@ -459,6 +469,7 @@ class Dispatcher:
             done = ToolDone(question, answer, max(world.now() - started_ns, 0))
             telling.tool(inside, started_ns, done)
             self.tools_ns += done.duration_ns
+        self.crew.talk.denials = self.crew.talk.denials.after(answer)
         except BaseException as error:
             telling.close(inside, error)
             plan.inside = None

@@ -11,12 +11,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 from anthropic import AsyncAnthropic
 
 from agentobs.agent import output, recovery, telling
 from agentobs.agent.asking import Inbox, LiveAnswers, Person
+from agentobs.agent.classifier import Classifier, classified
 from agentobs.agent.context import compacting
 from agentobs.agent.context.fitting import ask_fitting
 from agentobs.agent.context.nudging import nudge
@@ -24,6 +26,8 @@ from agentobs.agent.dispatch import Crew, Dispatcher
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution import Keep, live_tools
 from agentobs.agent.holding import is_over_budget, within_budget
+from agentobs.agent.hooks import Hook
+from agentobs.agent.hooks.live import LiveHooks
 from agentobs.agent.interrupt import Stopped
 from agentobs.agent.limits import is_cut, is_unfinished
 from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
@@ -48,7 +52,7 @@ from agentobs.agent.thinking import check as check_thinking
 from agentobs.agent.tools import Tool, check_tools
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.canonical import Json
-from agentobs.records.exchanges import Place, WorldQuestion
+from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
 from agentobs.world import Abort, World, in_force
 
 
@@ -66,6 +70,9 @@ def live_world(
     load: Callable[[Json], Json] | None = None,
     sections: Mapping[str, Written] | None = None,
     memory: Callable[[], str | None] | None = None,
+    hooks: Sequence[Hook] = (),
+    hook_model: str | None = None,
+    classifier: Classifier | None = None,
 ) -> World:
     """Return the world in force: this client, these tools, the system's clock, ids and chance.
 
@@ -85,8 +92,12 @@ def live_world(
         load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
         sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
         memory: what is remembered of the session: it takes the place of a summary when the conversation gets too long.
+        hooks: the hooks that can be run: the table that the options hold.
+        hook_model: whom hooks ask that name no model.
+        classifier: answers for consent beside the person, or where there is none.
     """
     running = live_tools(tools, keep=keep, person=person is not None)
+    hooked = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
     answers = LiveAnswers(
         tools,
         running,
@@ -98,6 +109,8 @@ def live_world(
         load=load,
         sections=sections,
         memory=memory,
+        classify=None if classifier is None else partial(classified, classifier, client),
+        hooks=hooked.answer,
     )
     return in_force(
         World(
@@ -117,12 +130,13 @@ async def run(
     options: Options,
     tools: Tools = (),
     conversation: Conversation | None = None,
+    source: QuerySource = "main",
 ) -> AsyncGenerator[Event, None]:
     """Answer a prompt; yield what happens, a `Result` last, whatever happens.
 
     `tools` are what the model is told of; `world.run_tool` runs them. With a `conversation` the run goes
-    on from it. Close the generator (or cancel its task) to leave at once, without a result: every open
-    span is closed then. To stop a run in good order, use the world's `abort`.
+    on from it. `source` says for whom the model is asked. Close the generator (or cancel its task) to leave at
+    once, without a result: every open span is closed then. To stop a run in good order, use the world's `abort`.
 
     Raises:
         UsageError: two tools have one name, an output cannot be told to the model, or the provider refuses
@@ -134,7 +148,7 @@ async def run(
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     talk = Conversation() if conversation is None else conversation
     owed = output.declaration(options.output) if options.output is not None else None
-    this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now())
+    this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now(), source)
     try:
         with telling.interaction(world, options.agent) as told:
             try:

@@ -18,7 +18,7 @@ from agentobs.agent.cache import Lifetime, marked
 from agentobs.agent.context import Context, Progress
 from agentobs.agent.events import ToolDone, Transition
 from agentobs.agent.hooks import Hook
-from agentobs.agent.permissions import Permissions, Rule
+from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.prompt import Rendered, SystemPrompt, as_given, rendered
 from agentobs.agent.retrying import Breaker
 from agentobs.agent.thinking import Thinking, never_last, request_fields
@@ -106,6 +106,8 @@ class Conversation:
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
     breaker: Breaker = field(default=Breaker(), compare=False, repr=False)
+    denials: Denials = Denials()
+    """How often the classifier has denied calls."""
     """Keeps its requests from a provider that is down."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that another one fell back to: what it thought is signed by it."""

@@ -231,7 +231,7 @@ def permission(
             source=Label(decision.source) if decision.source else None,
             resolver=Label(decision.resolver),
             rule=Label(rule) if rule is not None else None,
-            asked=decision.resolver in ("person", "nobody"),
+            asked=decision.resolver in ("person", "classifier", "nobody"),
             waited_ns=waited_ns,
         )
     )

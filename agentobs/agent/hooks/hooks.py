@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from agentobs.agent.permissions import ResolvedPath, Rule, ToolClass
+from agentobs.agent.permissions import Permissions, ResolvedPath, Rule, ToolClass
 from agentobs.errors import UsageError
 from agentobs.records.canonical import Json
 from agentobs.records.labels import is_label
@@ -123,6 +123,8 @@ class AgentHook:
     """Names of the tools that it gets; default all of the live world that only read. No others are given."""
     max_turns: int = AGENT_TURNS_MAX
     """After so many turns without an answer it is cancelled; at most 50."""
+    permissions: Permissions = field(default_factory=lambda: Permissions(mode="dontAsk"))
+    """What it may do with its tools: those of the agent do not hold for it. It can ask nobody."""
 
 
 Function = Callable[[Json], Any]
@@ -318,6 +320,6 @@ def as_json(value: Any) -> str:
         ValueError: it is no JSON, or holds itself.
     """
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None

@@ -6,7 +6,7 @@ last word. `docs/permissions.md` tells the whole of it.
 
 from __future__ import annotations
 
-from agentobs.agent.permissions.consent import consented
+from agentobs.agent.permissions.consent import Denials, consented, needs_person
 from agentobs.agent.permissions.decide import Decision, ReasonType, Resolver, decide
 from agentobs.agent.permissions.modes import MODES, Mode
 from agentobs.agent.permissions.permissions import Permissions, Shadowed
@@ -27,6 +27,7 @@ __all__ = [
     "Behaviour",
     "Call",
     "Decision",
+    "Denials",
     "Mode",
     "Permissions",
     "ReasonType",
@@ -39,4 +40,5 @@ __all__ = [
     "consented",
     "decide",
     "from_settings",
+    "needs_person",
 ]

@@ -6,6 +6,7 @@ an answer is a denial that says so.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from agentobs.agent.permissions.decide import Decision, grant_of
@@ -13,19 +14,47 @@ from agentobs.agent.permissions.rules import Behaviour, Call, Rule
 
 _FIELDS = {
     "behaviour": ("allow", "deny"),
-    "by": ("person", "nobody"),
+    "by": ("person", "classifier", "nobody"),
     "scope": ("once", "session"),
 }
-_OPTIONAL = {"scope", "reason"}
+_OPTIONAL = {"scope", "reason", "usage"}
+
+DENIALS_IN_A_ROW_MAX, DENIALS_MAX = 3, 20
+"""So many denials by the classifier, in a row or in all, and from then on a person alone is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denials:
+    """How often the classifier has denied calls of a conversation. What anybody else said is not counted."""
+
+    in_a_row: int = 0
+    """Since it last allowed a call."""
+    in_all: int = 0
+
+    @property
+    def escalates(self) -> bool:
+        """Whether from now on a person alone is asked: either it is wrong, or the agent is."""
+        return self.in_a_row >= DENIALS_IN_A_ROW_MAX or self.in_all >= DENIALS_MAX
+
+    def after(self, answer: Any) -> Denials:
+        """Return the counts after an answer to a question for consent."""
+        match answer:
+            case {"by": "classifier", "behaviour": "deny"}:
+                return Denials(self.in_a_row + 1, self.in_all + 1)
+            case {"by": "classifier", "behaviour": "allow"}:
+                return Denials(0, self.in_all)
+            case _:
+                return self
 
 
 def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule | None]:
     """Return the final decision after an answer, and what it grants for the rest of the session.
 
-    The answer is `{"behaviour": "allow" or "deny", "by": "person" or "nobody", "scope": "once" or "session",
-    "reason": "..."}`; the last two may be left out. A decision that is not to ask stays as it is. A grant
-    holds for this very call (see `exact`), never for more than the person saw. Whatever comes, this
-    raises nothing.
+    The answer is `{"behaviour": "allow" or "deny", "by": "person", "classifier" or "nobody", "scope": "once" or
+    "session", "reason": "...", "usage": [...]}`; the last three may be left out. A decision that is not to ask
+    stays as it is. A grant holds for this very call (see `exact`), never for more than the person saw. A
+    classifier grants nothing for later, and allows nothing that a rule wants a person to be asked about.
+    Whatever comes, this raises nothing.
     """
     if asked.behaviour != "ask":
         return asked, None
@@ -37,6 +66,8 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     said = answer.get("reason", "").strip()
     if answer["by"] == "nobody":
         return _unanswered(asked, said or "Nobody is there to give consent."), None
+    if answer["by"] == "classifier":
+        return _classified(asked, answer["behaviour"], said), None
     words = f" In their words: {said}" if said else ""
     if answer["behaviour"] == "deny":
         return _answered(asked, "deny", "A person has denied this call." + words), None
@@ -51,6 +82,23 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
         return _answered(asked, "allow", reason), None
     reason = "A person has allowed this call for the rest of the session." + words
     return Decision("allow", "person", "session", grant, reason, "person"), grant
+
+
+def _classified(asked: Decision, behaviour: Behaviour, said: str) -> Decision:
+    """Return what a classifier's word means; where a person's is wanted, its yes is nobody's."""
+    if behaviour == "allow" and needs_person(asked):
+        return _unanswered(asked, "A classifier would allow it, and a person has to be asked.")
+    done = "allowed" if behaviour == "allow" else "denied"
+    words = f" It says: {said}" if said else ""
+    reason = f"The classifier has {done} this call.{words}"
+    if behaviour == "deny":
+        reason += " Do not try to get around it: find a safer way, or say what you could not do."
+    return Decision(behaviour, "classifier", asked.source, asked.rule, reason, "classifier")
+
+
+def needs_person(asked: Decision) -> bool:
+    """Return whether a person's word is wanted, and no classifier's: a rule asks, or a hook does."""
+    return _asks_each_time(asked) or asked.reason_type == "hook"
 
 
 def _asks_each_time(asked: Decision) -> bool:
@@ -74,6 +122,10 @@ def _fault(answer: Any) -> str | None:
             return f"its {name} is none of {', '.join(known)}"
     if not isinstance(answer.get("reason", ""), str):
         return "its reason is no text"
+    if not isinstance(answer.get("usage", []), list):
+        return "its usage is no list"
+    if answer["by"] != "person" and answer.get("scope", "once") != "once":
+        return "nobody but a person grants anything for a session"
     if answer["by"] == "nobody" and answer["behaviour"] == "allow":
         return "nobody cannot allow"
     return None

@@ -33,10 +33,10 @@ from agentobs.agent.permissions.rules import (
 )
 from agentobs.errors import UsageError
 
-ReasonType = Literal["rule", "mode", "safety_check", "hook", "person"]
+ReasonType = Literal["rule", "mode", "safety_check", "hook", "person", "classifier"]
 """What a decision rests on."""
 
-Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "nobody"]
+Resolver = Literal["rule", "mode", "safety_check", "hook", "person", "classifier", "nobody"]
 """Who answered; of a decision to ask, who wants to know. `nobody` stands where no valid answer came."""
 
 
