@@ -30,7 +30,7 @@ import functools
 import json
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -60,7 +60,7 @@ from agentobs.records.messages import (
     tool_uses,
 )
 from agentobs.redaction import find
-from replay.order import afters
+from replay.order import afters, by_calls
 from replay.pieces import Pieces, built, change, compact, kept_of, pieces_of, take_apart
 
 FORMAT = 2
@@ -429,7 +429,7 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
             f"session {recording.session_id} is incomplete: {recording.dropped} records were not written",
             todo="Record it again; an incomplete session cannot take the same path",
         )
-    models = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
+    models = by_calls([e for e in recording.exchanges if isinstance(e, ModelExchange)])
     if not models:
         raise RecordingError(
             f"session {recording.session_id} asked the model nothing: there is nothing to replay"
@@ -442,7 +442,7 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
         "outcome": recording.outcome,
         "reason": recording.reason,
         "signature": recording.signature,
-        **({"results": recording.results} if recording.results else {}),
+        **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
         "recorded_with": versions,
     }
     lines = [header, *_exchange_lines(recording, models)]
@@ -456,6 +456,11 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
     tools = [line for line in lines if "tool" in line]
     world = [line for line in lines if "world" in line]
     return data + _line({"end": _counts(models, tools, world), "digest": digest(data)})
+
+
+def _sorted_lanes(results: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence[str | None]]:
+    """Return results with the agent's own first: which of those beside it began first was chance."""
+    return {lane: results[lane] for lane in sorted(results, key=lambda lane: (lane != "main", lane))}
 
 
 _KINDS = get_args(AskKind)

@@ -1,4 +1,7 @@
-"""Which recorded requests must come after which: all in their order, but for those that were in flight together."""
+"""Which recorded requests must come after which: all in their order, but for those that were in flight together.
+
+And how they are written down: those of agents that ran beside each other, as if they had run one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentobs.records.canonical import canonical
-from agentobs.records.exchanges import ModelExchange
+from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
 from agentobs.records.messages import assemble, tool_results, tool_uses
 from replay.pieces import value_of
 
@@ -27,6 +30,42 @@ def afters(models: list[ModelExchange]) -> dict[int, list[int]]:
         if any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane)):
             found |= _continued(lane)
     return found
+
+
+def by_calls(models: list[ModelExchange]) -> list[ModelExchange]:
+    """Return requests with those of each sub-agent behind the request whose answer started it, in order of the calls.
+
+    Which of several that ran beside each other came first was chance, and is not to be seen in a fixture.
+    """
+    issuers: dict[str, int] = {}
+    for number, exchange in enumerate(models):
+        for call in tool_uses(assemble(exchange.answer.headers, exchange.answer.body)):
+            issuers[lane_under(exchange.place.lane, str(call.get("id")))] = number
+    started: dict[int, dict[str, list[int]]] = {}
+    apart: list[int] = []
+    for number, exchange in enumerate(models):
+        lane = _started_lane(exchange.place.lane, issuers)
+        if lane is None or issuers[lane] >= number:
+            apart.append(number)
+        else:
+            started.setdefault(issuers[lane], {}).setdefault(lane, []).append(number)
+    order, left = list[ModelExchange](), list(reversed(apart))
+    while left:
+        number = left.pop()
+        order.append(models[number])
+        lanes = started.get(number, {})
+        calls = sorted(lanes, key=list(issuers).index)
+        left += reversed([inner for lane in calls for inner in lanes[lane]])
+    return order
+
+
+def _started_lane(lane: str, issuers: dict[str, int]) -> str | None:
+    """Return the nearest lane at or above this one that a call started."""
+    while lane not in issuers:
+        if not is_beside(lane):
+            return None
+        lane = lane.rpartition("/")[0]
+    return lane
 
 
 def _overlap(earlier: ModelExchange, later: ModelExchange) -> bool:

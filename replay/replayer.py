@@ -38,7 +38,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
     is_inside_answer,
 )
-from agentobs.records.facts import InteractionEnd, Permission, SessionEnd, settled
+from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record, sink
 from agentobs.world import World
 from replay.diff import Difference, differences, safe
@@ -52,7 +52,7 @@ from replay.divergence import (
     explain,
     listed,
 )
-from replay.ends import Results, ended_otherwise, results_of
+from replay.ends import Results, ended_otherwise, last_of, results_of, went_beside
 from replay.entry import entry_of
 from replay.fixture import Ask, Fixture, RecordedAnswer, RecordedTool
 from replay.guard import no_network
@@ -68,6 +68,7 @@ from replay.world import (
     clean,
     lane_here,
     meant,
+    never,
     same_question,
     silence,
     unasked,
@@ -263,10 +264,11 @@ class Replay:
         if self._until is not None:
             return
         for lane in self._lanes.values():
-            if lane.left:
+            if lane.left and not went_beside(self.fixture, lane.name):
                 raise DivergenceError(self._latch(self._missing(lane)))
         for answer in self._answers.left:
-            raise DivergenceError(self._latch(self._not_asked(answer)))
+            if not went_beside(self.fixture, answer.lane):
+                raise DivergenceError(self._latch(self._not_asked(answer)))
         now = results_of(record for record, _ in self._records)
         # Outside every session the loop tells nobody what it answers itself, and how it ends.
         if now and (missed := self._calls.missed()):
@@ -314,6 +316,8 @@ class Replay:
             if self._is_past(lane) and not isinstance(taken, Ask):
                 self._captured = self._captured or (question.path, value_of(asked_body(question)))
                 raise ReplayStopped(f"replayed until turn {self._until}")
+            if isinstance(taken, Mismatch) and self._is_beyond(lane, taken.expected):
+                return Answer(None, {}, (), "cancelled")
             if not isinstance(taken, Ask):
                 assert taken is not None
                 raise DivergenceError(self._latch(self._mismatch(lane, question, taken)))
@@ -324,6 +328,10 @@ class Replay:
     def _stopped(self) -> Exception:
         """Return what a client gets that goes on reading where it had stopped when it was recorded."""
         return ReplayStopped("the client stopped reading here when this was recorded")
+
+    def _is_beyond(self, lane: Lane, expected: object = None) -> bool:
+        """Return whether an agent that was left when this was recorded has come further now."""
+        return expected is None and went_beside(self.fixture, lane.name)
 
     def _is_past(self, lane: Lane) -> bool:
         """Return whether the recorded path of `until` has ended."""
@@ -364,6 +372,8 @@ class Replay:
             elif self._is_past(lane):
                 # Beyond the recorded path nobody is there to ask, least of all a person.
                 answer = world.nobody(question)
+            elif recorded is None and self._is_beyond(lane):
+                answer = never()
             else:
                 raise DivergenceError(self._latch(self._world_mismatch(lane, question, recorded)))
         return await answer
@@ -384,6 +394,8 @@ class Replay:
                 self._calls.came(recorded)
                 answer = await live.run_tool(question)
                 return self._calls.ran(lane, question.tool_use_id, answer)
+            if recorded is None and self._is_beyond(self._lane(lane)):
+                await never()
             if (
                 recorded is None
                 or recorded.answer.outcome in MADE_BY_THE_LOOP
@@ -614,8 +626,7 @@ class Replay:
 
     def _session_end(self) -> SessionEnd | None:
         ends = [record for record, _ in self._records if isinstance(record, SessionEnd)]
-        last = [record for record, _ in self._records if isinstance(record, InteractionEnd)]
-        return settled(ends[-1], last[-1] if last else None) if ends else None
+        return settled(ends[-1], last_of(r for r, _ in self._records)) if ends else None
 
     def _now(self, error: BaseException | None) -> Step:
         if self._captured is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from agentobs.records.exchanges import ModelExchange, ToolExchange, WorldExchange
+from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import Permission, SessionEnd
 from agentobs.records.messages import assemble, blocks
 from agentobs.redaction import redact
@@ -35,7 +35,8 @@ def trajectory(records: Iterable[Record]) -> str:
             asked.append(record)
         elif isinstance(record, SessionEnd):
             ends.append(f"end {record.outcome} {record.reason or ''}".rstrip())
-    steps = [line for name, lines in lanes.items() for line in [f"lane {name}", *lines]]
+    # Lanes that ran beside each other have begun in any order.
+    steps = [line for name in sorted(lanes, key=_place) for line in [f"lane {name}", *lanes[name]]]
     told = [*_tools(tools), *_permissions(decided), *_outside(asked), *ends]
     text = "\n".join([*steps, *told]) + "\n"
     return redact(text.encode("utf-8", "replace")).decode()
@@ -66,7 +67,7 @@ def _tools(ran: list[ToolExchange]) -> Iterator[str]:
         ran, key=lambda r: (r.place.lane, r.place.turn or 0, r.question.tool_use_id)
     ):
         result = _short(str(tool.answer.content))
-        yield f"  turn {tool.place.turn}  {tool.question.name} {tool.answer.outcome}: {result}"
+        yield f"  {_where(tool.place)}  {tool.question.name} {tool.answer.outcome}: {result}"
 
 
 def _permissions(decided: list[Permission]) -> Iterator[str]:
@@ -76,7 +77,7 @@ def _permissions(decided: list[Permission]) -> Iterator[str]:
         yield "permissions"
     for each in sorted(shown, key=lambda p: (p.lane, p.turn or 0, p.tool_use_id)):
         why = " ".join(filter(None, dict.fromkeys((each.reason_type, each.source, each.resolver))))
-        yield f"  turn {each.turn}  {each.behaviour} {each.tool}  ({why})"
+        yield f"  {_where(each)}  {each.behaviour} {each.tool}  ({why})"
 
 
 def _outside(asked: list[WorldExchange]) -> Iterator[str]:
@@ -87,7 +88,16 @@ def _outside(asked: list[WorldExchange]) -> Iterator[str]:
         asked, key=lambda e: (e.place.lane, e.place.turn or 0, e.question.kind, e.question.key)
     ):
         answer = _short(json.dumps(each.answer, ensure_ascii=False, default=repr))
-        yield f"  turn {each.place.turn}  {each.question.kind} {safe(each.question.key)}: {answer}"
+        yield f"  {_where(each.place)}  {each.question.kind} {safe(each.question.key)}: {answer}"
+
+
+def _place(lane: str) -> tuple[bool, str]:
+    return lane != "main", lane
+
+
+def _where(place: Place | Permission) -> str:
+    turn = f"turn {place.turn}"
+    return turn if place.lane == "main" else f"{safe(place.lane)} {turn}"
 
 
 def _count(messages: object) -> str:

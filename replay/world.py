@@ -40,6 +40,7 @@ WHY: dict[AskKind, str] = {
     "conversation": "another session is resumed than when it was recorded",
     "section": "the sections of the system prompt, or which of them are volatile, are others than when it was recorded",
     "memory": "the conversation is made shorter elsewhere than when it was recorded",
+    "keep": "another result is too long than when it was recorded",
     "limit": "the budget, or what was spent when this was recorded, is another now",
     "background": "background agents end elsewhere than when it was recorded",
     "elapsed": "the agent looks at the clock elsewhere than when it was recorded",
@@ -153,6 +154,11 @@ class RecordedAbort(Abort):
     async def wait(self) -> None:
         """Wait for ever: answers of a replay come at once, so that nothing needs to be interrupted."""
         await asyncio.get_running_loop().create_future()
+
+
+async def never() -> Any:
+    """Wait until the caller is cancelled: nobody knows how it would go on."""
+    return await asyncio.get_running_loop().create_future()
 
 
 def silence(kind: AskKind) -> Any:

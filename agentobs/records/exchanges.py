@@ -140,11 +140,14 @@ def lane_under(parent: str, started_by: str) -> str:
     """Return the name of a lane under another one, from what started it, such as a tool_use id.
 
     It is a label, whatever the id: what does not fit stands as a digest. So does a name that gets too long,
-    as a whole.
+    as a whole; that it is inside of an answer can still be told.
     """
     fits = _SEGMENT.fullmatch(started_by) is not None
     name = f"{parent}/{started_by if fits else _short(started_by)}"
-    return name if is_label(name) else f"{parent.partition('/')[0]}/{_short(name)}"
+    if is_label(name):
+        return name
+    kind = next((f"{kind}:" for kind in sorted(_kinds(name) & ANSWERED_INSIDE)), "")
+    return f"{parent.partition('/')[0]}/{kind}{_short(name)}"
 
 
 def lane_inside(parent: str, kind: AskKind, name: str) -> str:
@@ -152,13 +155,22 @@ def lane_inside(parent: str, kind: AskKind, name: str) -> str:
 
     A replay answers the question itself from the recording, so that nothing in such a lane recurs.
     """
-    return lane_under(parent, f"{kind}:{name}")
+    fits = _SEGMENT.fullmatch(f"{kind}:{name}") is not None
+    return lane_under(parent, f"{kind}:{name if fits else _short(name)}")
 
 
 def is_inside_answer(lane: str) -> bool:
     """Return whether a lane, or one that it lies under, is that of an answer of the live world."""
-    kinds = {segment.partition(":")[0] for segment in lane.split("/") if ":" in segment}
-    return not kinds.isdisjoint(ANSWERED_INSIDE)
+    return not _kinds(lane).isdisjoint(ANSWERED_INSIDE)
+
+
+def is_beside(lane: str) -> bool:
+    """Return whether a lane lies under another one: its order to that one, and to others, was chance."""
+    return "/" in lane
+
+
+def _kinds(lane: str) -> set[str]:
+    return {segment.partition(":")[0] for segment in lane.split("/") if ":" in segment}
 
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
@@ -166,7 +178,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
 
 
 def _short(text: str) -> str:
-    return f"~{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
+    return f".{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +274,7 @@ AskKind = Literal[
     "conversation",
     "section",
     "memory",
+    "keep",
     "limit",
     "background",
     "elapsed",
@@ -280,6 +293,7 @@ AskKind = Literal[
 - `conversation`: what was said in that earlier session?
 - `section`: what does this section of the system prompt say?
 - `memory`: what is remembered of this session, so that no summary of it has to be made?
+- `keep`: where does the whole of this text lie, which is too long for the model?
 - `limit`, `background`, `elapsed`: which budget is used up, which background agents have ended, whether so
   much time has passed. The loop knows it itself and asks with what it sees as the question; the live world
   says the same again. It is asked because it depends on who came first or how late it is, which a replay
