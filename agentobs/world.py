@@ -202,6 +202,8 @@ async def nobody(question: WorldQuestion) -> Any:
             return {"outcome": "cancelled", "reason": "nobody runs hooks here"}
         case "limit" | "background" | "elapsed":
             return question.asked
+        case "keep":
+            return None
         case "check" | "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
     assert_never(question.kind)

@@ -147,6 +147,9 @@ class LiveAnswers:
                 return await self._section(question.asked["section"])
             case "memory":
                 return await self._remembered()
+            case "keep":
+                kept, key, text = self._running.kept, question.key, question.asked
+                return await in_thread(lambda: kept(key, text))
             case "limit" | "background" | "elapsed" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
@@ -225,9 +228,6 @@ class LiveAnswers:
             return refusal(RecordingError(found, todo="agentobs verify tells what is damaged"))
 
     async def _consent(self, question: WorldQuestion) -> Json:
-        if self._person is None:
-            answer: Json = await nobody(question)
-            return answer
         """Ask the person and the classifier together: the first who answers has decided, the other is withdrawn."""
         classify = self._classify
         if classify is None or "tool" not in question.asked["about"]:
@@ -238,6 +238,9 @@ class LiveAnswers:
         return await _first([asyncio.ensure_future(ask(question)) for ask in (*asked, classify)])
 
     async def _by_person(self, question: WorldQuestion) -> Json:
+        if self._person is None:
+            answer: Json = await nobody(question)
+            return answer
         consent = Consent(question.asked["about"], question.asked["reason"])
         try:
             reply = await self._replied(self._person, consent)
@@ -287,8 +290,6 @@ def refusal(error: AgentobsError) -> Json:
     return {"error": {"kind": type(error).__name__, **facts}}
 
 
-def _not_asked(why: str) -> Json:
-    return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {why}"}
 async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
     """Return the first answer that somebody gives, and what all requests for it used; the others are cancelled.
 
@@ -317,3 +318,5 @@ def _with_usage(answer: Json, usage: list[Json]) -> Json:
     return {**answer, "usage": usage} if usage else answer
 
 
+def _not_asked(why: str) -> Json:
+    return {"behaviour": "deny", "by": "nobody", "reason": f"asking failed: {why}"}

@@ -8,16 +8,23 @@ alone. Whatever happens each call gets one result, and the results are told in t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 
 from agentobs.agent import output, telling
-from agentobs.agent.events import Coercion, Denial, HookRan, Permission, ToolDispatch, ToolDone
+from agentobs.agent.events import (
+    Coercion,
+    Denial,
+    HookRan,
+    Permission,
+    SubAgent,
+    ToolDispatch,
+    ToolDone,
+)
 from agentobs.agent.gate import call_of, is_concurrent, raw_paths, resolved_paths
 from agentobs.agent.hooking import (
     Hooking,
@@ -39,11 +46,12 @@ from agentobs.agent.permissions import (
     needs_person,
 )
 from agentobs.agent.results import fit, render
+from agentobs.agent.rising import Rising
 from agentobs.agent.state import Conversation, own_copy
 from agentobs.agent.tools import Bound, Tool, bind, find, invalid, unknown
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, ToolAnswer, ToolOutcome, ToolQuestion
-from agentobs.world import World
+from agentobs.world import Abort, World
 
 TOGETHER = 10
 """The most calls that run at once. Our choice."""
@@ -62,7 +70,28 @@ REPEATED = ToolAnswer(
     outcome="duplicate",
 )
 
-Step = Coercion | HookRan | Permission | ToolDispatch | ToolDone
+Step = Coercion | HookRan | Permission | SubAgent | ToolDispatch | ToolDone
+
+Tell = Callable[[SubAgent], Awaitable[None]]
+"""Takes an event of an agent that was started."""
+
+
+class Starts(Protocol):
+    """Starts the agents that calls ask for."""
+
+    async def start(
+        self,
+        question: ToolQuestion,
+        used: Tool,
+        arguments: Mapping[str, Any],
+        inside: Place | None,
+        abort: Abort,
+        tell: Tell,
+    ) -> ToolAnswer:
+        """Start an agent and return what it found, or that it works in the background."""
+
+    def told(self, tool_use_id: str) -> None:
+        """Take over what an agent used, and what was granted to it: its result is told now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +109,10 @@ class Crew:
     """The output that is owed, if any."""
     hooks: Hooking | None = None
     """The hooks that are fired around calls."""
+    starter: Starts | None = None
+    """What starts agents; None where no tool does."""
+    refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
+    """What is answered to calls of tools that were taken away, by name."""
 
 
 @dataclass(slots=True)
@@ -106,12 +139,16 @@ class _Plan:
     """What consumers have not yet been told of its hooks."""
     done: ToolDone | None = None
     """How it was done, where hooks changed what the model sees of it."""
+    abort: Abort | None = None
+    """Stops the agent that it started."""
 
     @property
     def may_begin_early(self) -> bool:
-        """Whether it only reads, and nothing has to be asked for that takes long."""
-        reads = self.tool is not None and self.tool.tool_class == "read" and not self.tool.check
-        return reads and self.concurrent and self.answer is None
+        """Whether it only reads, spends nothing, and nothing has to be asked for that takes long."""
+        tool = self.tool
+        if tool is None or tool.check or tool.agents is not None:
+            return False
+        return tool.tool_class == "read" and self.concurrent and self.answer is None
 
     def take_hooks(self) -> list[HookRan]:
         """Return what consumers have not been told of its hooks, and forget it."""
@@ -151,6 +188,7 @@ class Dispatcher:
     _plans: dict[str, _Plan] = field(default_factory=dict)
     _batch: list[_Plan] = field(default_factory=list)
     """Calls that have begun, or have their answer, and were not told yet."""
+    _rising: Rising = field(default_factory=Rising)
     _may_begin: bool = True
     _batches: int = 0
     tools_ns: int = 0
@@ -226,7 +264,8 @@ class Dispatcher:
         """
         self._stop_others()
         begun = [plan for plan in self._plans.values() if plan.task]
-        await self._ended([plan.task for plan in begun if plan.task])
+        async for _ in self._ended([plan.task for plan in begun if plan.task]):
+            pass  # agents do not begin early
         await self.close()
         self._plans, self._may_begin = {}, True
         return tuple(plan.question.tool_use_id for plan in begun)
@@ -263,7 +302,8 @@ class Dispatcher:
             return
         plan.tool = find(tools, question.name)
         if plan.tool is None:
-            plan.answer = unknown(tools, question.name)
+            refused = self.crew.refused.get(question.name)
+            plan.answer = refused or unknown(tools, question.name)
             return
         try:
             plan.bound = bind(plan.tool, question.input)
@@ -278,7 +318,8 @@ class Dispatcher:
         if first is not None and _same(first.question, plan.question):
             plan.answer = REPEATED
         if plan.answer is None and plan.decision is None:
-            await self._room()
+            async for event in self._room():
+                yield event
             if plan.call is None:
                 await self._look(plan)
             if plan.answer is None:
@@ -427,6 +468,7 @@ class Dispatcher:
                 question["person_only"] = True
             answer = await telling.ask(world, blocked, "consent", key, question)
             waited_ns = max(world.now() - started_ns, 0)
+        self.crew.talk.denials = self.crew.talk.denials.after(answer)
         if self.crew.hooks is not None:
             self.crew.hooks.count(usage_in(answer))
         decision, grant = consented(asked, answer, plan.call)
@@ -457,6 +499,8 @@ class Dispatcher:
             self.denials.append(Denial(question.tool_use_id, question.name, decision.reason))
         else:
             yield ToolDispatch(plan.shown)
+            if tool.agents is not None:
+                plan.abort, self._rising.is_used = world.abort.under(), True
             plan.task = asyncio.create_task(self._run(plan))
 
     async def _run(self, plan: _Plan) -> ToolDone:
@@ -465,11 +509,10 @@ class Dispatcher:
             started_ns = world.now()
             with telling.at(inside):
                 # A tool may change what it gets; what is recorded is what was asked.
-                answer = await world.run_tool(plan.shown)
+                answer = await (self._agent(plan) or world.run_tool(plan.shown))
             done = ToolDone(question, answer, max(world.now() - started_ns, 0))
             telling.tool(inside, started_ns, done)
             self.tools_ns += done.duration_ns
-        self.crew.talk.denials = self.crew.talk.denials.after(answer)
         except BaseException as error:
             telling.close(inside, error)
             plan.inside = None
@@ -482,10 +525,28 @@ class Dispatcher:
             self._stop_others(plan)
         return done
 
+    def _agent(self, plan: _Plan) -> Awaitable[ToolAnswer] | None:
+        """Return the answer of the agent that a call starts; None where it starts none."""
+        starter = self.crew.starter
+        if starter is None or plan.abort is None or plan.tool is None or plan.bound is None:
+            return None
+        return starter.start(
+            plan.question,
+            plan.tool,
+            plan.bound.arguments,
+            plan.inside,
+            plan.abort,
+            self._rising.tell,
+        )
+
     def _stop_others(self, failed: _Plan | None = None) -> None:
         """Stop the calls of this batch, all or all but one; each still gives its answer."""
         for plan in list(self._plans.values()):
-            if plan is not failed and plan.task is not None and not plan.task.done():
+            if plan is failed or plan.task is None or plan.task.done():
+                continue
+            if plan.abort is not None:
+                plan.abort.stop()
+            with telling.at(plan.inside):
                 self.crew.world.stop_tool(plan.question.tool_use_id)
 
     async def _followed_up(self, plans: Sequence[_Plan]) -> None:
@@ -525,12 +586,13 @@ class Dispatcher:
         telling.close(plan.inside)
         plan.inside = None
 
-    async def _gather(self) -> AsyncGenerator[HookRan | ToolDone, None]:
+    async def _gather(self) -> AsyncGenerator[HookRan | SubAgent | ToolDone, None]:
         """Wait for the calls that run, tell all results, and look whether something was said meanwhile."""
         if not self._batch:
             return
         batch, tasks = self._batch, [plan.task for plan in self._batch if plan.task is not None]
-        await self._ended(tasks)
+        async for event in self._ended(tasks):
+            yield event
         await self._followed_up([plan for plan in batch if plan.task is not None])
         self._batch = []
         for plan in batch:
@@ -550,31 +612,49 @@ class Dispatcher:
     def _running(self) -> set[asyncio.Task[ToolDone]]:
         return {plan.task for plan in self._batch if plan.task and not plan.task.done()}
 
-    async def _room(self) -> None:
+    async def _room(self) -> AsyncGenerator[SubAgent, None]:
         """Wait until another call may run: a decision shall not be older than it has to be."""
-        async with Watch(self.crew.world.abort, None) as watch:
-            with contextlib.suppress(Interrupted):  # who goes on looks for the abort
-                while len(running := self._running()) >= TOGETHER:
-                    await watch.guard(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
+        while len(running := self._running()) >= TOGETHER:
+            if await self._interrupted(running, asyncio.FIRST_COMPLETED):
+                return  # who goes on looks for the abort
+            for event in self._rising.take():
+                yield event
 
-    async def _ended(self, tasks: Sequence[asyncio.Task[ToolDone]]) -> None:
-        """Wait for tasks; an abort stops their calls. What one of them raises is raised here."""
-        left = set(tasks)
+    async def _ended(
+        self, tasks: Sequence[asyncio.Task[ToolDone]]
+    ) -> AsyncGenerator[SubAgent, None]:
+        """Wait for tasks, and yield what their agents tell; an abort stops their calls.
+
+        What one of them raises is raised here.
+        """
+        left, is_stopped = set(tasks), False
+        while left:
+            if is_stopped:
+                await self._rising.wait(left, asyncio.FIRST_EXCEPTION)
+            elif await self._interrupted(left, asyncio.FIRST_EXCEPTION):
+                is_stopped = True
+                self._stop_others()
+            for event in self._rising.take():
+                yield event
+            for task in [each for each in left if each.done()]:
+                left.discard(task)
+                task.result()
+
+    async def _interrupted(self, tasks: set[asyncio.Task[ToolDone]], until: str) -> bool:
+        """Wait for tasks, or for what is told meanwhile; return whether an abort came first."""
         async with Watch(self.crew.world.abort, None) as watch:
-            while left:
-                try:
-                    waited = asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                    ended, left = await watch.guard(waited)
-                except Interrupted:
-                    self._stop_others()
-                    ended, left = await asyncio.wait(left)
-                for task in ended:
-                    task.result()
+            try:
+                await watch.guard(self._rising.wait(tasks, until))
+            except Interrupted:
+                return True
+        return False
 
     def _told(self, plan: _Plan, otherwise: ToolAnswer) -> ToolDone:
         """Note the result of a call, telling the sink where the loop gave it, and return it for consumers."""
         done = plan.task.result() if plan.task else self._made(plan, otherwise)
         done = plan.done or done
+        if self.crew.starter is not None:
+            self.crew.starter.told(plan.question.tool_use_id)
         self.results.append(done)
         answer = replace(done.answer, content=own_copy(done.answer.content))
         return replace(done, question=plan.shown, answer=answer)

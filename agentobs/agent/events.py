@@ -478,12 +478,21 @@ def billed(model: str, answers: Iterable[Json]) -> dict[str, Tokens]:
             continue
         for row in usage_rows(answer.get("model") or model, usage, "exact"):
             if row.billed:
-                totals[row.model] = _plus(totals.get(row.model, Tokens()), row)
+                totals[row.model] = _plus(totals.get(row.model, Tokens()), _counted(row))
     return totals
 
 
-def _plus(tokens: Tokens, row: Usage) -> Tokens:
-    counted = (
+def together(*counted: Mapping[str, Tokens]) -> dict[str, Tokens]:
+    """Return billed tokens by model, those of several added up."""
+    totals: dict[str, Tokens] = {}
+    for each in counted:
+        for model, tokens in each.items():
+            totals[model] = _plus(totals.get(model, Tokens()), tokens)
+    return totals
+
+
+def _counted(row: Usage) -> Tokens:
+    return Tokens(
         row.input_tokens,
         row.output_tokens,
         row.cache_read_tokens,
@@ -491,4 +500,7 @@ def _plus(tokens: Tokens, row: Usage) -> Tokens:
         row.cache_write_1h_tokens,
         row.web_search_requests,
     )
-    return Tokens(*(a + b for a, b in zip(astuple(tokens), counted, strict=True)))
+
+
+def _plus(one: Tokens, other: Tokens) -> Tokens:
+    return Tokens(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from agentobs import tracing
 from agentobs.agent.results import Items, fit, is_quick, render, told
 from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import (
@@ -64,8 +65,8 @@ class LiveTools:
         self._tools = tuple(tools)
         self._named = {name: each for each in tools for name in (*each.aliases, each.name)}
         self._keep, self._person = keep, person
-        self._running: dict[str, list[asyncio.Future[None]]] = {}
-        self._stopped: dict[str, None] = {}
+        self._running: dict[_Call, list[asyncio.Future[None]]] = {}
+        self._stopped: dict[_Call, None] = {}
         self._lock = threading.Lock()
 
     async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
@@ -85,7 +86,7 @@ class LiveTools:
                 f"{tool.name} needs a person to answer it, and nobody is there. Go on without it."
             )
             return ToolAnswer(text, is_error=True, outcome="failed", tries=0)
-        with self._under_way(question.tool_use_id) as stop:
+        with self._under_way(_call(question.tool_use_id)) as stop:
             if stop.done():
                 text = f"{tool.name} was stopped before it began."
                 return ToolAnswer(text, is_error=True, outcome="aborted", tries=0)
@@ -94,7 +95,7 @@ class LiveTools:
                     bound = bind(tool, question.input)
                 except ValueError as error:
                     return invalid(tool, error)
-                answer = await _Try(tool, question.tool_use_id, self._keep).answer(bound, stop)
+                answer = await _Try(tool, question.tool_use_id, self.kept).answer(bound, stop)
                 again = answer.outcome in ("failed", "timeout") and tries <= tool.retries
                 if not again or stop.done():
                     return replace(answer, tries=tries)
@@ -102,15 +103,26 @@ class LiveTools:
 
     def stop_tool(self, tool_use_id: str) -> None:
         """Stop a call, begun or not, from any thread; see `World.stop_tool`."""
+        call = _call(tool_use_id)
         with self._lock:
-            waiting = list(self._running.get(tool_use_id, ()))
+            waiting = list(self._running.get(call, ()))
             if not waiting:
-                self._stopped[tool_use_id] = None
+                self._stopped[call] = None
                 if len(self._stopped) > STOPPED_MAX:
                     del self._stopped[next(iter(self._stopped))]
         for stop in waiting:
             with contextlib.suppress(RuntimeError):  # its loop was closed
                 stop.get_loop().call_soon_threadsafe(_set, stop)
+
+    def kept(self, tool_use_id: str, text: str) -> str | None:
+        """Keep the whole of a result that is too long, and return where it lies; None where it cannot be kept."""
+        if self._keep is None:
+            return None
+        try:
+            return str(self._keep(tool_use_id, text))
+        except Exception as error:
+            say_once(f"the whole of a tool's result is not kept: {error}", about="keeping a result")
+            return None
 
     async def check(self, question: ToolQuestion) -> str | None:
         """Return what the tool's own check complains of, for the model; None where the call may run.
@@ -139,21 +151,30 @@ class LiveTools:
         return shown if isinstance(shown, str) else None
 
     @contextlib.contextmanager
-    def _under_way(self, tool_use_id: str) -> Iterator[asyncio.Future[None]]:
+    def _under_way(self, call: _Call) -> Iterator[asyncio.Future[None]]:
         """Yield what is done as soon as the call is to stop."""
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._running.setdefault(tool_use_id, []).append(stop)
-            if tool_use_id in self._stopped:
-                del self._stopped[tool_use_id]
+            self._running.setdefault(call, []).append(stop)
+            if call in self._stopped:
+                del self._stopped[call]
                 stop.set_result(None)
         try:
             yield stop
         finally:
             with self._lock:
-                self._running[tool_use_id].remove(stop)
-                if not self._running[tool_use_id]:
-                    del self._running[tool_use_id]
+                self._running[call].remove(stop)
+                if not self._running[call]:
+                    del self._running[call]
+
+
+_Call = tuple[str | None, str]
+"""A call by its lane and its id: agents beside each other may have calls of one id."""
+
+
+def _call(tool_use_id: str) -> _Call:
+    here = tracing.place()
+    return (here.lane if here is not None else None), tool_use_id
 
 
 @dataclass(slots=True)
@@ -162,7 +183,7 @@ class _Try:
 
     tool: Tool
     tool_use_id: str
-    keep: Keep | None
+    keep: Callable[[str, str], str | None]
     is_given_up: bool = False
     """Whether nobody waits for it any more; read by the thread that it left behind."""
 
@@ -194,13 +215,7 @@ class _Try:
         return ToolAnswer(f"{text}.{still}", is_error=True, outcome=outcome)
 
     def _kept(self, text: str) -> str | None:
-        if self.keep is None or self.is_given_up:
-            return None
-        try:
-            return str(self.keep(self.tool_use_id, text))
-        except Exception as error:
-            say_once(f"the whole of a tool's result is not kept: {error}", about="keeping a result")
-            return None
+        return None if self.is_given_up else self.keep(self.tool_use_id, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ step, with the reason why the model is asked again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -47,7 +48,9 @@ from agentobs.agent.state import (
     go_on,
     next_turn,
     told_apart,
+    with_context,
 )
+from agentobs.agent.sub_agents import Starter, check_agents, entered
 from agentobs.agent.thinking import check as check_thinking
 from agentobs.agent.tools import Tool, check_tools
 from agentobs.errors import ReplaySays, UsageError
@@ -149,8 +152,15 @@ async def run(
     talk = Conversation() if conversation is None else conversation
     owed = output.declaration(options.output) if options.output is not None else None
     this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now(), source)
+    async with aclosing(_played(this)) as events:
+        async for event in events:
+            yield event
+
+
+async def _played(this: Run) -> AsyncGenerator[Event, None]:
+    """Play a run, or that of an agent which another one started, to its result."""
     try:
-        with telling.interaction(world, options.agent) as told:
+        with _told(this) as told:
             try:
                 async with aclosing(_turns(this, told)) as turns:
                     async for event in turns:
@@ -169,6 +179,13 @@ async def run(
     except Exception as error:
         this.failed("internal_error", error)
     yield this.result(told.place)
+
+
+def _told(this: Run) -> contextlib.AbstractContextManager[telling.Interaction]:
+    agent = this.options.agent
+    if this.parent is not None and not this.is_background:
+        return telling.sub_agent(agent)
+    return telling.interaction(this.world, agent, is_background=this.is_background)
 
 
 async def complete(
@@ -194,7 +211,11 @@ async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, 
         yield ran
     if this.subtype != "success":
         return
-    this.following = this.state
+    key = f"{this.state.turn}:start"
+    texts, told_of = await entered(this, told.place, key, this.state.turn)
+    for each in told_of:
+        yield each
+    this.following = with_context(this.state, texts)
     while this.following is not None:
         state, this.following = this.following, None
         here, this.depth = telling.in_turn(this.world, told.place, state.turn), 0
@@ -203,13 +224,22 @@ async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, 
         tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None
         if this.world.abort.reached(f"{state.turn}:beginning", 0):
             this.talk.messages = state.messages
+            this.settle()
             _abort(this, f"{state.turn}:beginning", 0, here)
             return
         if tools is None:
             return
         this.state, options = state, this.options
         crew = Crew(
-            this.world, tools, options.permissions, this.talk, this.used, options.output, this.hooks
+            this.world,
+            tools,
+            options.permissions,
+            this.talk,
+            this.used,
+            options.output,
+            this.hooks,
+            Starter(this, tools, _played) if any(tool.agents for tool in tools) else None,
+            this.refused,
         )
         dispatcher = Dispatcher(crew, here, state.turn)
         try:
@@ -249,11 +279,18 @@ async def _turn(
     this.keep(state)
     this.used |= {question.tool_use_id for question in asked}
     if asked:
-        dispatcher.over_budget = await is_over_budget(this)
+        dispatcher.over_budget = await is_over_budget(this, here)
         async with aclosing(dispatcher.finish(asked, doubles)) as running:
             async for step in running:
                 yield step
         state = next_turn(state, dispatcher.results, dispatcher.steering, dispatcher.context)
+        if dispatcher.stopped_at is None:
+            key = f"{state.turn - 1}:tools"
+            texts, told_of = await entered(this, here, key, state.turn)
+            for each in told_of:
+                yield each
+            if texts:
+                state = replace(with_context(state, texts), transition="background_result")
         this.ran(dispatcher, state)
     if dispatcher.stopped_at is not None:
         _abort(this, *dispatcher.stopped_at, here)
@@ -309,6 +346,12 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
     if said:
         this.following = go_on(state, said, "steering")
         yield _steered(this, here, state.turn, tuple(said), ())
+        return
+    texts, told_of = await entered(this, here, f"{state.turn}:end", state.turn + 1)
+    if texts:
+        this.following = go_on(state, texts, "background_result")
+        for each in told_of:
+            yield each
         return
     said = await telling.ask(this.world, here, "follow_up", f"{state.turn}:end")
     if said:
@@ -367,6 +410,7 @@ async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] 
 
 def _check(tools: Sequence[Tool], options: Options) -> None:
     check_tools(tools)
+    check_agents(tools)
     if options.output is not None and any(tool.name == output.NAME for tool in tools):
         raise UsageError(
             f"a tool is named {output.NAME}, which is how the output is given",

@@ -40,10 +40,13 @@ class Rising:
             yield event
         self._news.clear()
 
-    async def wait(self, tasks: set[asyncio.Task[Any]]) -> None:
-        """Return when something waits, or the first of some tasks has ended."""
+    async def wait(self, tasks: set[asyncio.Task[Any]], until: str) -> None:
+        """Return when something waits, or some tasks have ended.
+
+        `until` is how many, as `asyncio.wait` names it; where somebody tells something, the first of them is enough.
+        """
         if not self.is_used:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=until)
             return
         news = asyncio.ensure_future(self._news.wait())
         try:

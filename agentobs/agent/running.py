@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -11,13 +11,22 @@ from pydantic import BaseModel
 
 from agentobs.agent import recovery, telling
 from agentobs.agent.dispatch import Dispatcher
-from agentobs.agent.events import Denial, Limit, Result, Subtype, TerminalReason, billed
+from agentobs.agent.events import (
+    Denial,
+    Limit,
+    Result,
+    Subtype,
+    TerminalReason,
+    Tokens,
+    billed,
+    together,
+)
 from agentobs.agent.hooking import Hooking
-from agentobs.agent.state import Conversation, Options, State, Tools, used_ids
+from agentobs.agent.state import Background, Conversation, Options, State, Tools, used_ids
 from agentobs.agent.thinking import has_thinking
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
-from agentobs.records.exchanges import Place, QuerySource
+from agentobs.records.exchanges import Place, QuerySource, ToolAnswer
 from agentobs.records.messages import text_of
 from agentobs.records.usage import Certainty, not_told
 from agentobs.world import World
@@ -38,10 +47,25 @@ class Run:
     started_ns: int
     source: QuerySource = "main"
     """Who asks: the agent itself, or an agent that it started."""
+    parent: Run | None = None
+    """The run whose tool call started this one."""
+    is_background: bool = False
+    """Whether it goes on when that one has ended."""
+    level: int = 0
+    """How deep it lies below the agent itself."""
+    refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
+    """Tools that it has not got, by name, with what it is told when it calls one."""
     hooks: Hooking = field(init=False)
     client: AsyncAnthropic = field(init=False)
     """The world's client without its own retries: the loop owns them."""
     meter: Meter = field(default_factory=Meter)
+    """What it used, the agents included whose results it has got."""
+    purse: Meter = field(default_factory=Meter)
+    """What counts against the budget of the interaction: it and all agents below it, those at work included."""
+    inherited: list[Mapping[str, Tokens]] = field(default_factory=list)
+    """What those agents used, by model."""
+    entering: list[Background] = field(default_factory=list)
+    """Agents whose results enter the conversation with what is kept next."""
     answers: list[Json] = field(default_factory=list)
     """Whole answers."""
     text: str = ""
@@ -76,9 +100,11 @@ class Run:
     error: Exception | None = None
 
     def __post_init__(self) -> None:
-        """Take the client's retries away."""
+        """Take the client's retries away, and spend from the same purse as who started it."""
         self.client = self.world.client.with_options(max_retries=0)
         self.used = used_ids(self.talk.messages)
+        if self.parent is not None:
+            self.purse, self.goes_beyond = self.parent.purse, set(self.parent.goes_beyond)
         self.hooks = Hooking(self.world, self.options.hooks, self.talk, self.counted_inside)
 
     def asking(
@@ -91,6 +117,27 @@ class Run:
         """
         self.depth += 1
         return telling.asking(here, source or self.source, depth=self.depth, lane=lane)
+
+    @property
+    def talks(self) -> tuple[Conversation, ...]:
+        """Its conversation, and those of the runs above it, the agent's own last."""
+        above = self.parent.talks if self.parent is not None else ()
+        return (self.talk, *above)
+
+    @property
+    def meters(self) -> tuple[Meter, ...]:
+        """Everything that counts what it uses, each once."""
+        if self.parent is None:
+            return (self.meter, self.talk.meter, self.purse)
+        if not self.is_background:
+            return (self.meter, self.talk.meter, *self.parent.meters)
+        above = (talk.meter for talk in self.parent.talks)  # whoever gets its result counts it then
+        return (self.meter, self.talk.meter, *above, self.purse)
+
+    @property
+    def shares(self) -> bool:
+        """Whether others spend beside it, so that it depends on the clock when a limit is reached."""
+        return self.parent is not None or bool(self.talk.background)
 
     @property
     def is_stopped(self) -> bool:
@@ -109,19 +156,34 @@ class Run:
     def keep(self, state: State) -> None:
         """Keep the conversation as it stands, so that another run can go on from here."""
         self.talk.messages, self.talk.turns = state.messages, state.turn
+        self.settle()
+
+    def settle(self) -> None:
+        """Count the agents in the background whose results are in the conversation that is kept."""
+        for each in self.entering:
+            del self.talk.background[each.agent_id]
+            self.talk.children[each.agent_id] = each.talk
+            self.talk.grants |= each.talk.grants
+            if not each.task.cancelled():
+                self.inherited.append(each.task.result().usage)
+                self.meter.include(each.task.result().meter)
+        self.entering = []
 
     def ran(self, dispatcher: Dispatcher, state: State) -> None:
         """Count what tools did, and keep the conversation with their results."""
         self.denials += dispatcher.denials
-        self.talk.messages, self.talk.tool_turns = state.messages, self.talk.tool_turns + 1
+        self.talk.messages = state.messages
+        for talk in self.talks:
+            talk.tool_turns += 1
+        self.settle()
 
     def counted(self, message: Json, certainty: Certainty) -> None:
         """Count what an answer used, as far as it came."""
         usage = message.get("usage")
         if isinstance(usage, dict) and "output_tokens" in usage:
-            model = message.get("model") or self.options.model
-            for meter in (self.meter, self.talk.meter):
-                meter.add(model, usage, self.world.now(), certainty)
+            model, at_ns = message.get("model") or self.options.model, self.world.now()
+            for meter in self.meters:
+                meter.add(model, usage, at_ns, certainty)
 
     def counted_inside(self, used: Sequence[Json]) -> None:
         """Count what requests used that hooks made: each a `model` and the `usage` that the provider told."""
@@ -157,8 +219,9 @@ class Run:
         if "usage" in message:
             self.counted(message, "lower_bound")
         elif recovery.may_have_cost(error):
-            for meter in (self.meter, self.talk.meter):
-                meter.add_rows([(not_told(self.options.model), self.world.now())])
+            at_ns = self.world.now()
+            for meter in self.meters:
+                meter.add_rows([(not_told(self.options.model), at_ns)])
 
     def result(self, place: Place | None) -> Result:
         """Return the result."""
@@ -172,7 +235,10 @@ class Run:
             num_turns=len(self.answers),
             error=recovery.name_of(error) if error else None,
             error_text=recovery.text_of(error) if error else None,
-            usage=billed(self.options.model, [*self.answers, *self.broken, *self.upkept]),
+            usage=together(
+                billed(self.options.model, [*self.answers, *self.broken, *self.upkept]),
+                *self.inherited,
+            ),
             duration_ns=max(self.world.now() - self.started_ns, 0),
             provider_ns=self.provider_ns,
             provider_ok_ns=self.provider_ok_ns,

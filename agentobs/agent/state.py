@@ -6,6 +6,8 @@ result in the message after it. Every function here keeps that true.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,7 +18,7 @@ from agentobs.agent import output
 from agentobs.agent.budget import Budget
 from agentobs.agent.cache import Lifetime, marked
 from agentobs.agent.context import Context, Progress
-from agentobs.agent.events import ToolDone, Transition
+from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook
 from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.prompt import Rendered, SystemPrompt, as_given, rendered
@@ -27,6 +29,7 @@ from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.records.messages import tool_uses
+from agentobs.world import Abort
 
 Prompt = str | list[Json]
 """A text, or content blocks."""
@@ -103,34 +106,52 @@ class Conversation:
     """Those of them that used tools."""
     grants: frozenset[Rule] = frozenset()
     """What a person permitted for the rest of the conversation."""
+    denials: Denials = Denials()
+    """How often the classifier has denied calls."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
     breaker: Breaker = field(default=Breaker(), compare=False, repr=False)
-    denials: Denials = Denials()
-    """How often the classifier has denied calls."""
     """Keeps its requests from a provider that is down."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that another one fell back to: what it thought is signed by it."""
-    children: dict[str, Conversation] = field(default_factory=dict, repr=False)
-    """The conversations of the agents that it has started, by the id of the tool call that did."""
     is_begun: bool = False
     """Whether the hooks of its beginning have been fired."""
     hooks_done: frozenset[str] = frozenset()
     """The names of the `once` hooks that have run."""
-    sections: dict[str, str | None] = field(default_factory=dict, repr=False)
+    sections: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
     """What the sections of the system prompt say that stay for the conversation, by name."""
-    latched: dict[str, Any] = field(default_factory=dict)
+    latched: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """The settings of its first request that have to stay, or the provider's cache misses."""
-    tool_names: tuple[str, ...] = ()
+    tool_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The tools that the model was told of, in their order."""
-    thought_ns: int | None = None
+    thought_ns: int | None = field(default=None, compare=False, repr=False)
     """When the model last answered, once it has thought; nanoseconds since 1970."""
     context: Progress = field(default_factory=Progress, compare=False, repr=False)
     """How long it is, and how often it was made shorter."""
+    children: dict[str, Conversation] = field(default_factory=dict, repr=False)
+    """The conversations of the agents that it has started, by the id of the tool call that did."""
+    background: dict[str, Background] = field(default_factory=dict, compare=False, repr=False)
+    """The agents that it started in the background and whose result has not entered it yet, by the same id."""
 
     def unlatch(self) -> None:
         """Let the next request go as its options say, and ask for all sections anew: for a change that is wanted."""
         self.sections, self.latched, self.tool_names = {}, {}, ()
+
+
+@dataclass(slots=True, eq=False)
+class Background:
+    """An agent that works in the background."""
+
+    agent_id: str
+    """The id of the call that started it."""
+    agent: str
+    """Its name."""
+    talk: Conversation
+    abort: Abort
+    """Stops it alone."""
+    task: asyncio.Task[Result]
+    events: deque[SubAgent]
+    """What has happened in it, to be told when its result enters the conversation."""
 
 
 @dataclass(frozen=True, slots=True)

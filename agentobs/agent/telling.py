@@ -45,21 +45,27 @@ class Interaction:
 
 
 @contextlib.contextmanager
-def interaction(world: World, agent: str) -> Iterator[Interaction]:
+def interaction(
+    world: World, agent: str, *, is_background: bool = False
+) -> Iterator[Interaction]:
     """Tell of an interaction of the current session from start to end, however it ends.
 
-    Whoever stops it on purpose makes no error of it; a cancellation that leaves the session does.
+    Whoever stops it on purpose makes no error of it; a cancellation that leaves the session does. That of an
+    agent in the background is a trace of its own, linked to the span that started it.
     """
     outer = tracing.place()
     if outer is None:
         yield Interaction(None)
         return
     interaction_id, lane = world.new_id(), Label(outer.lane)
+    linked_span_id = outer.span_id if is_background else None
     sink.emit(InteractionStart(outer.session_id, interaction_id, lane, world.now()))
     told, result = Interaction(None), "error_during_execution"
     try:
         here = replace(outer, interaction_id=interaction_id, turn=None)
-        with span("interaction", here, agent) as told.place:
+        if is_background:
+            here = replace(here, span_id=None)
+        with span("interaction", here, agent, linked_span_id) as told.place:
             yield told
         result = "cancelled" if told.is_stopped else told.subtype
     except Exception:
@@ -75,12 +81,21 @@ def interaction(world: World, agent: str) -> Iterator[Interaction]:
 
 
 @contextlib.contextmanager
-def span(name: str, here: Place | None, label: str) -> Iterator[Place | None]:
+def sub_agent(agent: str) -> Iterator[Interaction]:
+    """Tell of an agent that the tool call here started: a part of the same interaction."""
+    with span("sub_agent", tracing.place(), agent) as inside:
+        yield Interaction(inside)
+
+
+@contextlib.contextmanager
+def span(
+    name: str, here: Place | None, label: str, linked_span_id: str | None = None
+) -> Iterator[Place | None]:
     """Open a span at `here` and close it: ok, error, or cancelled when the run was stopped."""
     if here is None:
         yield None
         return
-    inside = open_span(name, here, label)
+    inside = tracing.open_span(name, here, label=maybe_label(label), linked_span_id=linked_span_id)
     try:
         yield inside
     except BaseException as error:
@@ -191,7 +206,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
             return {"outcome": "cancelled", "reason": why}
         case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
-        case "limit" | "background" | "elapsed":
+        case "limit" | "background" | "elapsed" | "keep":
             return None
     assert_never(kind)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 from pydantic import AnyUrl, BaseModel, ValidationError
 from pydantic_core import ErrorDetails, to_json
 
+from agentobs.agent.agents import Agents
 from agentobs.agent.permissions import ToolClass
 from agentobs.agent.schema import (
     argument_names,
@@ -92,6 +93,8 @@ class Tool:
     or async. That of a declared tool takes the whole input, as its function does."""
     input: type[BaseModel] | None = None
     """What the input must look like; None hands the whole input to the function as one dict."""
+    agents: Agents | None = None
+    """The agents that its calls start: the loop runs them itself, and the function never."""
 
     @property
     def name(self) -> str:
