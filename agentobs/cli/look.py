@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from agentobs.cli import home_option
 from agentobs.cli.answers import (
     Form,
     Rows,
+    as_dicts,
     fetched,
     form_options,
     heading,
@@ -19,7 +21,7 @@ from agentobs.cli.answers import (
     rows_of,
     session_of,
 )
-from agentobs.cli.tables import show_table, text
+from agentobs.cli.tables import money, show_table, text
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def show(context: click.Context, session: str, content: bool) -> None:
         session_id = session_of(context, connection, session)
         one = select(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
         _print_facts(fetched(one))
+        _print_conversation(rows_of(connection, "conversation_sessions", session_id=session_id))
         print_rows(rows_of(connection, "session_turns", session_id=session_id), _TURNS, "table")
         print_rows(_timeline(connection, session_id), _TIMELINE, "table")
     if content:
@@ -93,6 +96,17 @@ _TURNS = (
     "tool_errors", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
     "cache_write_tokens", "cost_usd",
 )  # fmt: skip
+_CONVERSATION = (
+    "session_id",
+    "name",
+    "status",
+    "started_ns",
+    "turns",
+    "calls",
+    "cost_usd",
+    "cost_status",
+)
+"""What is shown of the sessions of a conversation."""
 _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type")
 """The columns that each command shows, of those that its query gives."""
 
@@ -146,6 +160,18 @@ def _print_facts(rows: Rows) -> None:
         if value is not None and not column.endswith("_at"):
             click.echo(f"{heading(column):<20} {text(pretty(column, value))}")
     click.echo()
+
+
+def _print_conversation(rows: Rows) -> None:
+    """Print the sessions of a conversation that was resumed, and what they cost together."""
+    parts = as_dicts(rows)
+    if len(parts) < 2:
+        return
+    print_rows(rows, _CONVERSATION, "table")
+    known = [part["cost_usd"] for part in parts if part["cost_usd"] is not None]
+    least = any(part["calls"] and part["cost_status"] != "exact" for part in parts)
+    cost = money(sum(known, Decimal(0))) if known else "unknown"
+    click.echo(f"{len(parts)} sessions cost {'at least ' if known and least else ''}{cost}\n")
 
 
 def _show_content(context: click.Context, session_id: str) -> None:

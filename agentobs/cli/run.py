@@ -17,6 +17,7 @@ import click
 
 from agentobs import world
 from agentobs.cli import home_option
+from agentobs.cli.answers import open_store, session_of
 from agentobs.cli.tables import printable
 from agentobs.errors import UsageError
 
@@ -69,6 +70,15 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     "local or user (default).",
 )
 @click.option("--name", default="run", show_default=True, help="The session's name.")
+@click.option(
+    "--resume", metavar="SESSION", help="Go on with the conversation of an earlier session."
+)
+@click.option("--fork", metavar="SESSION", help="Go another way from an earlier session.")
+@click.option(
+    "--at-turn",
+    type=click.IntRange(min=1),
+    help="The last turn of the forked session that stays. Default: its last.",
+)
 @click.pass_context
 def run(
     context: click.Context,
@@ -87,6 +97,9 @@ def run(
     deny: tuple[str, ...],
     settings: tuple[str, ...],
     name: str,
+    resume: str | None,
+    fork: str | None,
+    at_turn: int | None,
 ) -> None:
     """Answer PROMPT; the session is recorded. Ctrl-C stops in good order, a second one at once.
 
@@ -113,8 +126,9 @@ def run(
         model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, most=most
     )
     _tell_useless(options.permissions, load_tools(tools) if tools else [])
+    earlier = _earlier(context, resume, fork, at_turn)
     start_recorder(str(open_home(home_option(context)).path))
-    decorated = session(name)(answer)
+    decorated = session(name, resume=earlier.get("resume"), fork=earlier.get("fork"))(answer)
     failed = asyncio.run(
         decorated(
             prompt=prompt,
@@ -125,9 +139,38 @@ def run(
             max_tokens=max_tokens,
             most=most,
             permitted=permitted,
+            **earlier,
         )
     )
     sys.exit(1 if failed else 0)
+
+
+def _earlier(
+    context: click.Context, resume: str | None, fork: str | None, at_turn: int | None
+) -> dict[str, Any]:
+    """Return which earlier session is gone on with, by its full id, as arguments of `answer`.
+
+    Raises:
+        UsageError: there is no such session, or the options do not fit together.
+    """
+    if resume and fork:
+        raise UsageError(
+            "a session cannot both be resumed and forked",
+            where="--resume, --fork",
+            todo="Resume to go on with the same conversation, or fork to begin another one like it",
+        )
+    if at_turn is not None and not fork:
+        raise UsageError(
+            "only a fork begins at a turn", where="--at-turn", todo="Say --fork SESSION, too"
+        )
+    named = resume or fork
+    if not named:
+        return {}
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, named)
+    if resume:
+        return {"resume": session_id}
+    return {"fork": session_id, **({"at_turn": at_turn} if at_turn else {})}
 
 
 def _settings(named: str) -> Any:
@@ -163,13 +206,25 @@ async def answer(
     max_tokens: int,
     most: dict[str, str | None] | None = None,
     permitted: dict[str, Any] | None = None,
+    resume: str | None = None,
+    fork: str | None = None,
+    at_turn: int | None = None,
 ) -> bool:
     """Answer one prompt on the terminal; returns whether it failed. A replay calls this again."""
     import signal
 
     from anthropic import AsyncAnthropic
 
-    from agentobs.agent import Abort, Result, TextDelta, ToolDispatch, live_world
+    from agentobs.agent import (
+        Abort,
+        Conversation,
+        Result,
+        TextDelta,
+        ToolDispatch,
+        forked,
+        live_world,
+        resumed,
+    )
     from agentobs.agent import run as run_loop
     from agentobs.recording.kept import keep_result
     from agentobs.recording.session import record
@@ -182,12 +237,24 @@ async def answer(
     )
     person = ask_on_terminal if sys.stdin.isatty() else None
     here = live_world(
-        client, found, person=person, abort=abort, keep=keep_result, spent_today=spent_today
+        client,
+        found,
+        person=person,
+        abort=abort,
+        keep=keep_result,
+        spent_today=spent_today,
+        load=_load,
     )
+    talk = Conversation()
+    if resume:
+        talk = await resumed(here, resume)
+    elif fork:
+        talk = await forked(here, fork, turn=at_turn)
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGINT, _stop, abort, loop)
-    async with aclosing(run_loop(prompt, world=here, options=options, tools=found)) as events:
+    running = run_loop(prompt, world=here, options=options, tools=found, conversation=talk)
+    async with aclosing(running) as events:
         async for event in events:
             match event:
                 case TextDelta():
@@ -199,6 +266,15 @@ async def answer(
                     _tell_end(event)
                     return event.subtype != "success"
     return True
+
+
+def _load(asked: Any) -> Any:
+    """Read an earlier session from where this one is recorded."""
+    from agentobs.recording.session import start_recorder
+    from agentobs.store.conversations import load_conversation
+
+    recorder = start_recorder()
+    return load_conversation(asked, recorder.home if recorder is not None else None)
 
 
 def options_of(

@@ -1,0 +1,99 @@
+"""`agentobs run --resume` and `--fork`: an earlier session goes on from the command line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from tests.agent.provider import Provider, message, streamed, text
+from tests.cli.test_commands import Shell
+
+PRICED = "claude-sonnet-4-6"
+USED = {"input_tokens": 1000, "output_tokens": 1000, "cache_read_input_tokens": 0}
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Shell]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up")
+    agentobs.stop_recorder()
+    yield Shell(tmp_path / "home", capsys)
+    agentobs.stop_recorder()
+
+
+def ids(shell: Shell) -> list[str]:
+    assert agentobs.stop_recorder()
+    rows = agentobs.query("SELECT session_id FROM sessions ORDER BY started_ns", home=shell.home)
+    return [row[0] for row in rows]
+
+
+def test_a_session_goes_on_and_another_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that was said; `show` tells the whole conversation's cost; a frozen one replays without the first."""
+    words = ("One.", "Two.", "Three.", "Other.")
+    answers = [message(text(word), model=PRICED, usage=USED) for word in words]
+    with Provider([streamed(each) for each in answers]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        assert shell("run", "First", "--model", PRICED).code == 0
+        [first] = ids(shell)
+        assert shell("run", "Second", "--resume", "run", "--model", PRICED).out == "Two.\n"
+        second = ids(shell)[-1]
+        assert shell("run", "Third", "--resume", second[-8:], "--model", PRICED).out == "Three.\n"
+        third = ids(shell)[-1]
+        forking = ("--fork", second, "--at-turn", "2", "--name", "other", "--model", PRICED)
+        assert shell("run", "Else", *forking).out == "Other.\n"
+        said = [[m["content"] for m in each["messages"]] for each in provider.requests]
+    one, two = ([{"type": "text", "text": word}] for word in ("One.", "Two."))
+    assert _plain(said[2]) == ["First", one, "Second", two, "Third"]
+    assert _plain(said[3]) == ["First", one, "Second", two, "Else"]
+    shown = shell("show", first).out
+    assert "3 sessions cost $0.0540" in shown
+    assert second in shown
+    assert f"conversation id      {first}" in shell("show", third).out
+    assert f"continues session id {second}" in shell("show", "other").out
+    for name, folder in ((third, "resumed"), ("other", "forked")):
+        assert shell("freeze", name, "-o", folder).code == 0
+    shutil.rmtree(shell.home)
+    for folder in ("resumed", "forked"):
+        assert "1 of 1 requests" in shell("replay", folder).out
+
+
+def _plain(contents: list[Any]) -> list[Any]:
+    """Without the marks of the cache, which turn a text into a block of it."""
+    found: list[Any] = []
+    for content in contents:
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        bare = [{key: block[key] for key in ("type", "text")} for block in blocks]
+        found.append(bare if bare[0]["text"].endswith(".") else bare[0]["text"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--resume", "nobody"), "no session of that id or name"),
+        (("--fork", "first", "--at-turn", "9"), "the session has no turn 9"),
+        (("--resume", "first", "--fork", "first"), "both be resumed and forked"),
+        (("--resume", "first", "--at-turn", "1"), "only a fork begins at a turn"),
+    ],
+)
+def test_what_cannot_be_gone_on_with(
+    options: tuple[str, ...], told: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, a non-zero exit, and no request."""
+    with Provider([streamed(message(text("One."), model=PRICED))]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        assert shell("run", "Hello", "--name", "first").code == 0
+        assert agentobs.stop_recorder()
+        ended = shell("run", "Go on", *options)
+        assert len(provider.requests) == 1
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("error: ")
+    assert told in ended.err
+    assert len(ended.err.splitlines()) == 1
