@@ -1,0 +1,299 @@
+"""The provider's cache: where its marks go, and what stays so that the prefix stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.agent import (
+    Adaptive,
+    Budgeted,
+    Conversation,
+    Options,
+    Section,
+    SettingHeld,
+    SystemPrompt,
+    declared,
+    live_world,
+    run,
+    tool,
+)
+from agentobs.agent.state import begin, request
+from agentobs.records.facts import Event
+from agentobs.records.messages import fault
+
+from .provider import MODEL, Provider, call, message, streamed, text
+from .scene import ANYTHING, events_of, in_loop, of_kind, recorded, result_of
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+LOOK = {
+    "name": "look",
+    "description": "Look somewhere.",
+    "input_schema": look.declaration["input_schema"],
+}
+DONE = streamed(message(text("Done.")))
+
+
+def block(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def result(tool_use_id: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": tool_use_id, "content": content, **more}
+
+
+def test_three_marks_of_which_the_last_one_moves() -> None:
+    """Last tool, last system block, last message: whole bodies; what was marked before is as it was."""
+    asked = call("a", "look", where="box")
+    with Provider([streamed(message(asked)), DONE]) as provider:
+        result_of(events_of(provider, tools=[look], system="Be kind.", cache="5m"))
+    same = {
+        "model": MODEL,
+        "max_tokens": 100,
+        "system": [block("Be kind.", **MARK)],
+        "tools": [{**LOOK, **MARK}],
+        "stream": True,
+    }
+    first, second = provider.requests
+    assert first == {**same, "messages": [{"role": "user", "content": [block("Hello", **MARK)]}]}
+    assert second == {
+        **same,
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": [asked]},
+            {"role": "user", "content": [result("a", "nothing in box", **MARK)]},
+        ],
+    }
+
+
+def test_marks_are_the_default_and_can_last_an_hour() -> None:
+    """Nobody has to ask for them; None sends none, and changes no body."""
+    state = begin(Conversation(), "Hello")
+    hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    for options, mark in [(Options("m"), MARK), (Options("m", cache="1h"), hour)]:
+        told = request(state, options, [])["messages"]
+        assert told == [{"role": "user", "content": [block("Hello", **mark)]}]
+    bare = request(state, Options("m", system="S", cache=None), [])
+    assert (bare["messages"], bare["system"]) == (list(state.messages), "S")
+
+
+def test_the_static_part_has_a_mark_of_its_own() -> None:
+    """Where sections change, what stays ends with one more mark, and the whole system prompt with another."""
+    prompt = SystemPrompt(
+        default=(Section("a", "Stay."), Section("b", "Go.", volatile=True, reason="it goes"))
+    )
+    made = request(begin(Conversation(), "Hello"), Options("m", system=prompt), [look])
+    assert made["system"] == [block("Stay.", **MARK), block("Go.", **MARK)]
+    assert json.dumps(made).count("cache_control") == 4
+
+
+@pytest.mark.parametrize(
+    ("messages", "place"),
+    [
+        ([("user", [block("a"), block(" ")])], (0, 0)),
+        ([("user", "a"), ("assistant", [block("b")]), ("user", [block("")])], (1, 0)),
+        (
+            [
+                ("user", "a"),
+                ("assistant", [block("b"), {"type": "thinking", "thinking": "t", "signature": "s"}]),
+            ],
+            (1, 0),
+        ),
+        ([("user", [{"type": "image", "source": {}}])], (0, 0)),
+        ([("user", "")], None),
+    ],
+)  # fmt: skip
+def test_only_what_can_be_marked_is(messages: list[Any], place: tuple[int, int] | None) -> None:
+    """Thinking and empty text never are: then it is the block before."""
+    said = tuple({"role": role, "content": content} for role, content in messages)
+    made = request(_state(said), Options("m"), [])["messages"]
+    marked = [
+        (at, number)
+        for at, each in enumerate(made)
+        for number, inner in enumerate(each["content"])
+        if isinstance(inner, dict) and "cache_control" in inner
+    ]
+    assert marked == ([place] if place else [])
+
+
+def test_many_results_do_not_lose_the_cache() -> None:
+    """The provider looks back 20 blocks: where more came at once, the end of the request before is marked, too."""
+    ids = [f"t{n}" for n in range(15)]
+    said = (
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": [call(each, "look", where="x") for each in ids]},
+        {"role": "user", "content": [result(each, "y") for each in ids]},
+    )
+    made = request(_state(said), Options("m", system="S"), [look])
+    assert made["messages"][0]["content"] == [block("Hello", **MARK)]
+    assert made["messages"][2]["content"][-1] == result("t14", "y", **MARK)
+    assert json.dumps(made).count("cache_control") == 4
+    few = (said[0], *({**each, "content": each["content"][:5]} for each in said[1:]))
+    assert json.dumps(request(_state(few), Options("m"), [])).count("cache_control") == 1
+
+
+def test_marks_of_the_callers_own_count() -> None:
+    """A zone that has marks gets none of ours, and there are never more than four; automatic ones count as one."""
+    own = [block(str(n), **MARK) for n in range(3)]
+    made = request(begin(Conversation(), "Hello"), Options("m", system=own), [look])
+    assert made["system"] == own
+    assert made["messages"][0]["content"] == [block("Hello", **MARK)]
+    assert "cache_control" not in made["tools"][0]
+    whole = Options("m", system=own, extra={"cache_control": MARK["cache_control"]})
+    made = request(begin(Conversation(), "Hello"), whole, [look])
+    assert made["messages"] == [{"role": "user", "content": "Hello"}]
+    assert json.dumps(made).count("cache_control") == 4
+    marked = declared({"name": "a", "input_schema": {"type": "object"}, **MARK}, print)
+    made = request(begin(Conversation(), "Hello"), Options("m"), [marked, look])
+    assert [("cache_control" in each) for each in made["tools"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "setting"),
+    [
+        ({"betas": ("a-1",)}, {"betas": ("a-1", "b-2")}, "betas"),
+        ({"cache": "1h"}, {"cache": "5m"}, "cache"),
+        ({"cache": "5m"}, {"cache": None}, "cache"),
+        ({"thinking": Adaptive()}, {"thinking": None}, "thinking"),
+        (
+            {"thinking": Budgeted(1024), "max_tokens": 4000},
+            {"thinking": Budgeted(2048), "max_tokens": 4000},
+            "thinking",
+        ),
+        ({}, {"thinking": Adaptive("low")}, "thinking"),
+        ({}, {"extra": {"speed": "fast", "temperature": 1}}, "extra.speed"),
+        ({"extra": {"speed": "fast"}}, {}, "extra.speed"),
+    ],
+)  # fmt: skip
+def test_what_would_flip_the_prefix_is_latched(
+    first: dict[str, Any], second: dict[str, Any], setting: str
+) -> None:
+    """A change in the middle of a conversation is told once and not taken, until the conversation is unlatched."""
+    talk, told = Conversation(), []
+    steps = [first, second, second]
+    with Provider([DONE] * 3) as provider, recorded() as records:
+        for step in steps:
+            events = events_of(provider, conversation=talk, **step)
+            told.append([(e.turn, e.setting) for e in of_kind(events, SettingHeld)])
+            if told[-1]:
+                talk.unlatch()
+    assert told == [[], [(2, setting)], []]
+    held = [r for r in records if isinstance(r, Event) and r.kind == "setting_held"]
+    assert [r.label for r in held] == [setting]
+    one, two, three = (
+        prefix(r, h) for r, h in zip(provider.requests, provider.headers, strict=True)
+    )
+    assert one == two
+    assert three != one
+
+
+def prefix(asked: dict[str, Any], headers: dict[str, str]) -> list[Any]:
+    """Return what the provider's key of a prompt has besides its words."""
+    names = ("model", "system", "tools", "thinking", "speed")
+    mark = [
+        m["content"][0].get("cache_control")
+        for m in asked["messages"][-1:]
+        if isinstance(m["content"], list)
+    ]
+    return [headers.get("anthropic-beta"), mark, *(asked.get(name) for name in names)]  # fmt: skip
+
+
+def test_what_is_no_part_of_the_prefix_may_change() -> None:
+    """Effort, length and temperature are as the options say, also while something else is held."""
+    talk = Conversation()
+    steps: list[dict[str, Any]] = [
+        {"thinking": Adaptive("low")},
+        {"thinking": Adaptive("max", display="omitted"), "max_tokens": 50, "extra": {"top_p": 1}},
+    ]
+    with Provider([DONE] * 2) as provider:
+        for step in steps:
+            events_of(provider, conversation=talk, **step)
+    first, second = provider.requests
+    assert (first["thinking"], first["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
+    assert (second["thinking"], second["output_config"]) == (
+        {"type": "adaptive"},
+        {"effort": "max"},
+    )
+    assert (second["max_tokens"], second["top_p"]) == (50, 1)
+
+
+def test_tools_keep_their_order() -> None:
+    """What the model was told of stays where it was; new tools come behind, those that may be missing last."""
+    is_there = [True]
+    maybe = tool(available=lambda: is_there[0], optional=True, name="maybe")(lambda: "x")
+    other = tool(name="other")(lambda: "x")
+    new = tool(name="new")(lambda: "x")
+    listed = iter(
+        [[maybe, look], [other, look, maybe], [other, look, maybe], [maybe, new, other, look]]
+    )
+    talk = Conversation()
+    with Provider([DONE] * 4) as provider:
+        for there in (True, False, True, True):
+            is_there[0] = there
+            tools = next(listed)
+            events_of(provider, tools=tools, conversation=talk, cache="5m")
+    assert [[each["name"] for each in r["tools"]] for r in provider.requests] == [
+        ["look", "maybe"],
+        ["look", "other"],
+        ["look", "maybe", "other"],
+        ["look", "maybe", "other", "new"],
+    ]
+
+
+def test_a_recording_with_marks_stays_small_and_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark moves with each request; a fixture holds the history once all the same."""
+    from agentobs.recording.home import open_home
+    from agentobs.recording.journal import segment_ids
+    from agentobs.recording.vault import read_session
+    from replay import Replay, load
+    from replay.fixture import write
+
+    sizes = {}
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    for count in (10, 20, 40):
+        turns = [streamed(message(call(f"t{n}", "look", where="x" * 400))) for n in range(count)]
+
+        async def again(provider: Provider) -> str:
+            async with provider.client() as client:
+                agentobs.record(client)
+                world = live_world(client, [look])
+                with agentobs.session("long") as session:
+                    options = Options(MODEL, permissions=ANYTHING, system="S")
+                    async for _ in run("Hello", world=world, options=options, tools=[look]):
+                        pass
+                return session.session_id
+
+        with Provider([*turns, DONE]) as provider:
+            session_id = in_loop(again(provider))
+        agentobs.stop_recorder()
+        home = open_home(str(tmp_path / "home"))
+        written = write(read_session(home, session_id, segment_ids(home)), {})
+        sizes[count] = len(written)
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        (folder / "recording.jsonl").write_bytes(written)
+        with Replay(load(folder)) as replayed:
+            replayed.run(again, provider)
+        assert len(provider.requests) == count + 1
+        assert all(fault(r["messages"]) is None for r in provider.requests)
+    assert sizes[40] - sizes[20] < 2.2 * (sizes[20] - sizes[10])
+
+
+def _state(messages: tuple[Any, ...]) -> Any:
+    from agentobs.agent.state import State
+
+    return State("awaiting_model", messages, 1, 0, 0, "start")
