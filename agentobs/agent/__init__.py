@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentobs.agent.agents import Agent
 from agentobs.agent.asking import Consent, Inbox, Reply
 from agentobs.agent.budget import Budget
 from agentobs.agent.events import (
@@ -41,11 +42,13 @@ from agentobs.agent.prompt import Section, SystemPrompt
 from agentobs.agent.resuming import forked, resumed
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.thinking import Adaptive, Budgeted
+from agentobs.agent.sub_agents import finish, sub_agents
 from agentobs.agent.tools import Tool, declared, tool
 from agentobs.world import Abort
 
 __all__ = [
     "Abort",
+    "Agent",
     "Adaptive",
     "BackgroundResult",
     "Broadcast",
@@ -92,10 +95,12 @@ __all__ = [
     "ToolDone",
     "complete",
     "declared",
+    "finish",
     "forked",
     "from_settings",
     "live_world",
     "resumed",
     "run",
+    "sub_agents",
     "tool",
 ]

@@ -1,0 +1,211 @@
+"""A crowd: a provider that makes agents start others, and an agent of our loop among scheduling noise.
+
+What is answered depends on what was asked and on who came first, as it does with the real one: agents that ask the
+same at once get different answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx2
+from anthropic import AsyncAnthropic
+
+import agentobs
+from agentobs.agent import (
+    Agent,
+    Conversation,
+    Event,
+    Options,
+    Permissions,
+    SubAgent,
+    Tool,
+    live_world,
+    run,
+    sub_agents,
+    tool,
+)
+from agentobs.agent.hooks import Hook, table
+from agentobs.agent.sub_agents import finish
+from agentobs.records.exchanges import ToolAnswer, ToolQuestion, WorldQuestion
+from agentobs.records.messages import text_of
+from agentobs.world import World
+from tests.agent.provider import MODEL, call, event_bytes, message, stream_events, text
+from tests.agent.scenarios import line
+from tests.replay.agents import KEY
+
+ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
+
+
+class Inventor:
+    """Invents answers, each another one; safe to share between threads."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        self.width = width
+        self._chance, self._lock = random.Random(seed), threading.Lock()
+
+    def answer(self, asked: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """A message for a request, and how long it takes."""
+        with self._lock:
+            return self._message(asked), self._chance.random() * 0.01
+
+    def _message(self, asked: dict[str, Any]) -> dict[str, Any]:
+        task = text_of(asked["messages"][0]["content"])
+        turn = sum(each["role"] == "assistant" for each in asked["messages"]) + 1
+        depth, draw = int(task.split()[1]), self._chance.random()
+        if turn == 1 and depth == 0:
+            beside = self._starts(turn, depth, self.width)
+            return message(*beside, self._start("b", 2, run_in_background=True))
+        if turn == 1 and depth < 3 and draw < 0.4:
+            return message(*self._starts(turn, depth, self._chance.randint(1, 2)))
+        if turn < 3 and (draw < 0.6 or depth == 0):
+            looks = [call(f"t{turn}_{n}", "look", where=f"{draw:.4f}") for n in range(2)]
+            return message(text(f"Looking {draw:.6f}"), *looks)
+        return message(text(f"Found {draw:.12f} at depth {depth}."))
+
+    def _starts(self, turn: int, depth: int, count: int) -> list[dict[str, Any]]:
+        return [self._start(f"t{turn}_{number}", depth + 1) for number in range(count)]
+
+    def _start(self, name: str, depth: int, **more: Any) -> dict[str, Any]:
+        return call(name, "agent", agent="digger", prompt=f"Dig {depth} deep", **more)
+
+
+@contextmanager
+def inventing(inventor: Inventor) -> Iterator[str]:
+    """Serve what is invented over HTTP on the loopback interface; yields the URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            answer, takes_s = inventor.answer(asked)
+            time.sleep(takes_s)
+            body = b"".join(event_bytes(event) for event in stream_events(answer))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream; charset=utf-8")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@tool(read_only=True)
+async def look(where: str) -> str:
+    """Look somewhere."""
+    await asyncio.sleep(0.002)
+    return f"nothing in {where}"
+
+
+DIGGERS = sub_agents([Agent("digger", "Digs.", system="You dig.")], depth_max=3)
+TOOLS = (look, DIGGERS)
+HOOKS = table(
+    [
+        Hook("post_tool_use", lambda payload: {"context": "Look closer."}, when="look", once=True),
+        Hook("sub_agent_stop", lambda payload: None),
+    ]
+)
+
+
+async def dig(url: str | None, noise: random.Random | None = None) -> list[Event]:
+    """Let the agent dig, with all it starts; in noise, each of its questions takes some turns of the event loop."""
+    events: list[Event] = []
+    async with AsyncAnthropic(api_key=KEY, base_url=url) as client:
+        agentobs.record(client)
+        if noise is not None:
+            inner = client._client
+            inner._transport = _Noisy(inner._transport, noise)
+        world = live_world(client, TOOLS, hooks=HOOKS)
+        world = world if noise is None else noisy(world, noise)
+        options = Options(model=MODEL, max_tokens=99, permissions=ANYTHING, hooks=HOOKS)
+        talk = Conversation()
+        with agentobs.session("crowd"):
+            for prompt in ("Dig 0 deep", "And now?"):
+                running = run(
+                    prompt, world=world, options=options, tools=TOOLS, conversation=talk
+                )
+                events += [event async for event in running]
+                await finish(talk)
+    return events
+
+
+def by_lane(events: list[Event]) -> dict[str, list[str]]:
+    """The events of each lane, in their order."""
+    lanes: dict[str, list[str]] = {}
+    for event in events:
+        lane, inner = (event.lane, event.event) if isinstance(event, SubAgent) else ("main", event)
+        lanes.setdefault(lane, []).append(line(inner))
+    return lanes
+
+
+def noisy(world: World, noise: random.Random) -> World:
+    """The same world, with some turns of the event loop before and after each answer."""
+
+    async def ask(question: WorldQuestion) -> Any:
+        await _turns(noise)
+        answer = await world.ask(question)
+        await _turns(noise)
+        return answer
+
+    async def run_tool(question: ToolQuestion) -> ToolAnswer:
+        await _turns(noise)
+        answer = await world.run_tool(question)
+        await _turns(noise)
+        return answer
+
+    return replace(world, ask=ask, run_tool=run_tool)
+
+
+async def _turns(noise: random.Random) -> None:
+    for _ in range(noise.choice((0, 0, 1, 2, 5, 15))):
+        await asyncio.sleep(0)
+
+
+class _Noisy(httpx2.AsyncBaseTransport):
+    """Answers late by some turns of the event loop, and so do the pieces of an answer."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, noise: random.Random) -> None:
+        self._inner, self._noise = inner, noise
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await _turns(self._noise)
+        response = await self._inner.handle_async_request(request)
+        response.stream = _Late(response.stream, self._noise)
+        return response
+
+
+class _Late(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, noise: random.Random) -> None:
+        self._inner, self._noise = inner, noise
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._inner:
+            await _turns(self._noise)
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+__all__ = ["Inventor", "Tool", "by_lane", "dig", "inventing"]
