@@ -21,6 +21,7 @@ from agentobs.agent.state import (
     told_apart,
     used_ids,
 )
+from agentobs.agent.thinking import has_thinking
 from agentobs.errors import RecordingError, UsageError
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import (
@@ -167,6 +168,7 @@ class _Heard:
             "turns": base["turns"] if base else 0,
             "tool_turns": base["tool_turns"] if base else 0,
             "model": base["model"] if base else None,
+            "thought_ns": base.get("thought_ns") if base else None,
             "usage": list(base["usage"]) if base else [],
             "lost": base["lost"] if base else 0,
             "children": {},
@@ -247,6 +249,8 @@ class _Heard:
         node["turns"] = turn if last in kept else max(turn - 1, node["turns"])
         node["tool_turns"] += len(used)
         node["model"] = body.get("model")
+        if kept and any(has_thinking(message) for message in state.messages):
+            node["thought_ns"] = kept[-1].started_ns + kept[-1].ended_ns
 
     def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
         """Return the state after the last answer, with a result for each of its calls."""

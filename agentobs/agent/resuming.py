@@ -4,8 +4,8 @@ The loop asks the world for the earlier conversation, as for anything from outsi
 resumed replays without the recording of the earlier one. What the world answers is one JSON object, which
 `agentobs.agent.recalling` makes of a recording:
 
-    {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "usage": [...], "lost": 0,
-     "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
+    {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "thought_ns": null,
+     "usage": [...], "lost": 0, "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
 
 Each call of the provider stands once, with the agent that made it: what a conversation has spent is the sum over
 itself and its children. What a person permitted is not in it: permission was given to what went on then, so the
@@ -108,6 +108,9 @@ def conversation_from(answer: Json) -> Conversation:
         turns=answer["turns"],
         tool_turns=answer["tool_turns"],
         children=children,
+        # What the recorded model thought is signed by it: another one goes on without.
+        fell_back_to=answer.get("model"),
+        thought_ns=answer.get("thought_ns"),
     )
     for node in nodes(answer):
         talk.meter.add_rows([(_usage(row), row["at_ns"]) for row in node["usage"]])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agentobs.agent import Abort, Event, Inbox, Tool
+from agentobs.agent import Abort, Conversation, Event, Inbox, Tool
+from agentobs.world import World
 from tests.agent.provider import Reply as Sent
 
 
@@ -41,3 +42,5 @@ class Scenario:
     options: dict[str, Any] = field(default_factory=dict)
     outside: Callable[[Path], Outside] = lambda folder: Outside()
     """What comes from outside when it is recorded, in a folder of its own."""
+    begin: Callable[[World], Awaitable[Conversation]] | None = None
+    """Gives the conversation that it goes on with; None begins a new one."""

@@ -67,7 +67,7 @@ async def play(
     name: str, client: Any, outside: Outside, tools: Sequence[Tool]
 ) -> AsyncGenerator[Event, None]:
     """Run the agent of a scenario; yield its events."""
-    scenario, talk = SCENARIOS[name], Conversation()
+    scenario = SCENARIOS[name]
     world = live_world(
         client,
         tools,
@@ -79,6 +79,7 @@ async def play(
         spent_today=outside.spent_today,
         **outside.live,
     )
+    talk = await scenario.begin(world) if scenario.begin else Conversation()
     for prompt in scenario.prompts:
         events = run(
             prompt,

@@ -40,7 +40,7 @@ from agentobs.records.messages import fault
 from agentobs.store.database import connect, named
 from tests.store.making import T0, usage_row
 
-from .provider import Provider, call, message, streamed, text
+from .provider import MODEL, Provider, call, message, streamed, text
 from .scene import events_of, in_loop, of_kind, result_of, ticking_world
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def asked(
     **fields: Any,
 ) -> ModelExchange:
     """A request at an instant, with its answer; None is a refusal."""
-    body = json.dumps({"model": "m", "messages": messages, **fields}).encode()
+    body = json.dumps({"model": MODEL, "messages": messages, **fields}).encode()
     refused = {"type": "error", "error": {"type": "overloaded_error", "message": "Sorry"}}
     came = json.dumps(answer or refused).encode()
     return ModelExchange(
@@ -469,3 +469,18 @@ def test_a_resumed_conversation_goes_on() -> None:
         "user",
         "user",
     ]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_thinking_stays_with_its_model(same: bool) -> None:
+    """What a model thought goes back to it as it came; another one goes on without, as after a fallback."""
+    thought = {"type": "thinking", "thinking": "Hm", "signature": "s"}
+    first = conversation_of(
+        recording(
+            asked(1, [USER], message(thought, text("So.")), at=1, model=MODEL if same else "m")
+        )
+    )
+    with Provider([streamed(message(text("Done.")))]) as provider:
+        events_of(provider, "Go on", conversation=resumed_in(lambda asked: first))
+        said = provider.requests[0]["messages"][1]["content"]
+    assert said == ([thought, text("So.")] if same else [text("So.")])
