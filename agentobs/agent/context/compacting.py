@@ -17,9 +17,10 @@ from agentobs.agent.context.groups import Group, first_call
 from agentobs.agent.context.settings import Counted
 from agentobs.agent.context.windows import window_of
 from agentobs.agent.events import Compaction, Degraded, Event
+from agentobs.agent.occasions import after_compaction, before_compaction
 from agentobs.agent.prompt import Rendered, SystemPrompt, rendered
 from agentobs.agent.running import Run
-from agentobs.agent.state import Options
+from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools import Tool
 from agentobs.agent.upkeep import upkeep
 from agentobs.records.canonical import Json
@@ -28,7 +29,7 @@ from agentobs.records.messages import text_of
 
 Trigger = Literal["auto", "reactive", "manual"]
 
-TARGET_SHARE = 0.75
+TARGET_SHARE = 0.8
 """Trimming and dropping are enough when they bring a conversation below this share of the threshold, so that it is
 not made shorter, and the provider's cache lost, with each turn. Our choice."""
 
@@ -36,7 +37,8 @@ REACTIVE_SHARE = 0.5
 """A prompt that was refused must come below this share of itself, for its count was wrong. Our choice."""
 
 FILES_SHARE = 0.25
-"""Files that are attached again take at most this share of the threshold. Our choice, for small windows."""
+"""Files that are attached again take at most this share of what goes, and of the threshold. Our choice: else a
+small conversation would be as long as before."""
 
 FAILURES_MAX = 3
 """After so many failures in a row a conversation is not made shorter by itself any more."""
@@ -68,6 +70,15 @@ def window(this: Run) -> int:
     return min(own, told) if told else own
 
 
+def threshold(this: Run) -> int:
+    """Return from how many tokens on the conversation is made shorter.
+
+    Where the provider tells of a window that what is kept free would fill, that is half of it.
+    """
+    room = window(this)
+    return max(this.options.context.threshold(room), room // 2, 1)
+
+
 def length(this: Run, tools: Sequence[Tool]) -> int:
     """Return how many tokens the next request of a run has."""
     around = _around(this, tools)
@@ -84,18 +95,17 @@ def counted(this: Run, messages: Sequence[Json], usage: object) -> None:
 def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | None:
     """Tell how long the conversation is; return the need to make it shorter where it has reached the threshold."""
     progress, context = this.talk.context, this.options.context
-    tokens, room = length(this, tools), window(this)
-    threshold = max(context.threshold(room), 1)
+    tokens, limit = length(this, tools), threshold(this)
     numbers = {
         "tokens": tokens,
-        "window": room,
-        "threshold": threshold,
+        "window": window(this),
+        "threshold": limit,
         "messages": len(this.state.messages),
     }
     telling.event(this.world, here, "context", None, numbers)
-    if tokens < threshold or not context.is_automatic or progress.failures >= FAILURES_MAX:
+    if tokens < limit or not context.is_automatic or progress.failures >= FAILURES_MAX:
         return None
-    return Need("auto", tools, tokens, threshold, int(TARGET_SHARE * threshold))
+    return Need("auto", tools, tokens, limit, int(TARGET_SHARE * limit))
 
 
 def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
@@ -107,13 +117,14 @@ def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
     tokens = length(this, tools)
     if told := summarising.told_sizes(recovery.text_of(error)):
         tokens, progress.window_told = max(tokens, told[0]), told[1]
-    threshold = max(this.options.context.threshold(window(this)), 1)
-    target = int(min(TARGET_SHARE * threshold, REACTIVE_SHARE * tokens))
-    return Need("reactive", tools, tokens, threshold, target)
+    limit = threshold(this)
+    target = int(min(TARGET_SHARE * limit, REACTIVE_SHARE * tokens))
+    return Need("reactive", tools, tokens, limit, target)
 
 
 async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    """Make the conversation of a run shorter; `need.done` says what was done, None that it failed.
+    """Make the conversation of a run shorter; `need.done` says what was done, None that it failed, or a hook did
+    not want it.
 
     This is where every compaction begins and ends, whatever its trigger.
 
@@ -123,6 +134,13 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
     progress, before = this.talk.context, this.state.messages
     progress.begun += 1
     with telling.span("compaction", here, need.trigger) as inside:
+        verdict, told = await before_compaction(this, need.trigger, need.tokens, inside)
+        for ran in told:
+            yield ran
+        if verdict.blocked:
+            return
+        wanted = [need.instructions, *verdict.context]
+        need.instructions = "\n".join(text for text in wanted if text) or None
         messages = await _shortened(this, need, inside)
     if messages is None:
         async for event in _failed(this, need, here):
@@ -135,6 +153,11 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
     progress.failures, progress.last_turn = 0, this.state.turn
     _tell(this, here, need.done)
     yield need.done
+    verdict, told = await after_compaction(this, need.done, here)
+    for ran in told:
+        yield ran
+    this.state = with_context(this.state, verdict.context)
+    this.talk.messages = this.state.messages
 
 
 async def _failed(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
@@ -157,7 +180,7 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> Group | None:
             need.methods.append("trim")
         if left < need.target:
             return trimmed
-        dropped = trimming.drop(trimmed, left - need.target + 1)
+        dropped = trimming.drop(trimmed, _estimated(this, need, left - need.target) + 1)
         if dropped is not None and _left(this, need, dropped) < need.target:
             need.methods.append("drop")
             return dropped
@@ -173,8 +196,8 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> Group | None:
 
 async def _summarised(this: Run, need: Need, messages: Group, here: Place | None) -> Group | None:
     """Return a conversation that goes on from what is remembered, or from a summary; None where there is neither."""
-    share = summarising.KEPT_SHARE * min(need.tokens, need.threshold)
-    gone, kept = summarising.split(messages, int(share))
+    size = min(counting.estimate(messages), _estimated(this, need, need.threshold))
+    gone, kept = summarising.split(messages, int(summarising.KEPT_SHARE * size))
     if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
         return None
     files = _files(this, need, kept)
@@ -247,7 +270,8 @@ def _files(this: Run, need: Need, kept: Sequence[Json]) -> list[Json]:
     before = this.state.messages
     gone = before[: len(before) - len(kept)]
     files = recent_files(gone, kept, need.tools)
-    return attached(files, min(FILES_TOKENS_MAX, int(FILES_SHARE * need.threshold)))
+    room = FILES_SHARE * min(counting.estimate(gone), _estimated(this, need, need.threshold))
+    return attached(files, min(FILES_TOKENS_MAX, int(room)))
 
 
 def _is_heavy(gone: Sequence[Json]) -> bool:
@@ -266,6 +290,12 @@ def _left(this: Run, need: Need, messages: Sequence[Json]) -> int:
     around = _around(this, need.tools)
     before = around + counting.estimate(this.state.messages)
     return counting.after(need.tokens, before, around + counting.estimate(messages))
+
+
+def _estimated(this: Run, need: Need, tokens: int) -> int:
+    """Return how many tokens our estimate gives for what has so many."""
+    before = _around(this, need.tools) + counting.estimate(this.state.messages)
+    return round(tokens * before / max(need.tokens, 1))
 
 
 def _around(this: Run, tools: Sequence[Tool]) -> int:

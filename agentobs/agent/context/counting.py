@@ -88,11 +88,9 @@ def tokens_of(messages: Sequence[Json], counted: Counted | None, around: int) ->
 def after(tokens: int, before: int, now: int) -> int:
     """Return how many tokens stay of a conversation that had `tokens`, from estimates before and now.
 
-    What goes is never taken for more than its share, so that nothing seems shorter than it is.
+    The estimates give the share that stays: where they are wrong, they are wrong of both in much the same way.
     """
-    if before <= 0:
-        return max(tokens, now)
-    return round(tokens - min(1.0, tokens / before) * (before - now))
+    return round(tokens * now / before) if before > 0 else max(tokens, now)
 
 
 def covered(messages: Sequence[Json]) -> int:

@@ -15,7 +15,7 @@ from agentobs.agent.context.compacting import (
     compaction,
     length,
     reactive,
-    window,
+    threshold,
 )
 from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import Compaction, Event
@@ -105,9 +105,9 @@ async def compact(
     state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
     this = Run(world, options, tools, None, conversation, state, world.now())
     here = telling.in_turn(world, tracing.place(), turn)
-    threshold = max(options.context.threshold(window(this)), 1)
-    tokens = length(this, tools)
-    need = Need("manual", tools, tokens, threshold, int(TARGET_SHARE * threshold), instructions)
+    limit = threshold(this)
+    target = int(TARGET_SHARE * limit)
+    need = Need("manual", tools, length(this, tools), limit, target, instructions)
     async with aclosing(compaction(this, need, here)) as events:
         async for _ in events:
             pass

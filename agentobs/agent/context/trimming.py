@@ -19,10 +19,13 @@ TRIMMED = "[An old result stood here"
 DROPPED = "[Older messages that stood here were taken out to save room.]"
 """Stands for dropped groups, in the message before them."""
 
+_NOTE_TOKENS = text_tokens(DROPPED) + 20
+"""What the note costs, with the message around it."""
+
 TRIM_TOKENS_MIN = 100
 """Results of fewer tokens are not trimmed: the note would take half of what it frees. Our choice."""
 
-DROP_SHARE = 0.25
+DROP_SHARE = 1 / 3
 """At most this share of the groups' tokens is dropped; where more has to go it is summarised. Our choice."""
 
 
@@ -58,16 +61,16 @@ def drop(messages: Sequence[Json], tokens: int) -> Group | None:
 
     None where that takes more than `DROP_SHARE` of the groups, or the last one. The first prompt stays.
     """
+    if tokens <= 0:
+        return tuple(messages)
     whole = parts(messages)
     sizes = [estimate(group) for group in whole.groups]
-    room, freed, count = DROP_SHARE * sum(sizes), -text_tokens(DROPPED), 0
+    room, freed, count = DROP_SHARE * sum(sizes), -_NOTE_TOKENS, 0
     while freed < tokens:
         if count >= len(sizes) - 1 or sum(sizes[: count + 1]) > room:
             return None
         freed += sizes[count]
         count += 1
-    if not count:
-        return tuple(messages)
     return without_oldest(messages, count)
 
 

@@ -1,0 +1,150 @@
+"""What holds of every conversation that is made shorter, whatever was said in it."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.agent.context import counting, summarising, trimming
+from agentobs.agent.context.files import attached, recent_files
+from agentobs.agent.context.groups import flat, joined, parts
+from agentobs.agent.context.settings import Counted
+from agentobs.agent.state import Options, State
+from agentobs.agent.tools import tool
+from agentobs.records.messages import blocks, fault, tool_results
+from tests.agent.context.conversations import Message, conversations, holds
+
+Messages = tuple[Message, ...]
+QUICK = settings(max_examples=40, deadline=None)
+
+
+@tool(read_only=True, paths=("where",))
+def look(where: str) -> str:
+    """Look into a file."""
+    return where
+
+
+@QUICK
+@given(conversations())
+def test_groups_are_the_conversation(messages: Messages) -> None:
+    """Head and groups together are the conversation, and each group but prompts begins with an answer."""
+    whole = parts(messages)
+    assert (*whole.head, *flat(whole.groups)) == messages
+    for group in whole.groups:
+        assert fault([whole.head[0], *group]) is None
+
+
+@QUICK
+@given(conversations(), st.integers(0, 4), st.booleans())
+def test_trimming_keeps_everything_but_old_results(
+    messages: Messages, kept: int, spares_new: bool
+) -> None:
+    """A trimmed conversation has the same messages and calls; it is never longer; new results stay."""
+    trimmed = trimming.trim(messages, kept, spares_new=spares_new)
+    holds(messages, trimmed)
+    assert len(trimmed) == len(messages)
+    assert counting.estimate(trimmed) <= counting.estimate(messages)
+    assert trimming.trim(trimmed, kept, spares_new=spares_new) == trimmed
+    if spares_new:
+        assert trimmed[-1] is messages[-1]
+    before = [block["content"] for message in messages for block in tool_results(message)]
+    after = [block["content"] for message in trimmed for block in tool_results(message)]
+    if kept:
+        assert before[-kept:] == after[-kept:]
+
+
+@QUICK
+@given(conversations(), st.integers(0, 4000))
+def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> None:
+    """What is dropped is enough, at most a third, the oldest, and never the first prompt or the last group."""
+    dropped = trimming.drop(messages, tokens)
+    if dropped is None:
+        return
+    holds(messages, joined(dropped))
+    last = blocks(messages[-1])
+    assert blocks(dropped[-1])[-len(last) :] == last
+    freed = counting.estimate(messages) - counting.estimate(dropped)
+    assert freed >= tokens
+    whole = parts(messages)
+    assert freed <= trimming.DROP_SHARE * sum(map(counting.estimate, whole.groups)) + 1
+    said = json.dumps(dropped)
+    assert json.dumps(messages[0]["content"])[1:40] in said
+
+
+@QUICK
+@given(conversations(), st.integers(1, 3))
+def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
+    """However often groups are dropped, one note stands in their place."""
+    once = trimming.without_oldest(messages, count)
+    twice = trimming.without_oldest(once, count)
+    for each in (once, twice):
+        holds(messages, each)
+        assert json.dumps(each).count(trimming.DROPPED) == 1
+
+
+@QUICK
+@given(conversations(), st.integers(0, 3000))
+def test_a_summary_takes_the_place_of_all_but_the_latest(messages: Messages, tokens: int) -> None:
+    """What goes on from a summary is valid, ends as it ended, and the part to be summarised is the rest."""
+    gone, kept = summarising.split(messages, tokens)
+    assert (*gone, *kept) == messages
+    assert kept
+    made = summarising.goes_on("All is well.", [], kept)
+    holds(messages, made)
+    assert tool_results(made[-1]) == tool_results(messages[-1])
+
+
+@QUICK
+@given(conversations(), st.integers(0, 3000))
+def test_a_request_for_a_summary_is_valid(messages: Messages, tokens: int) -> None:
+    """It holds no image, document or thinking, nothing that needs a beta, and declares tools if it calls any."""
+    gone, _ = summarising.split(messages, tokens)
+    state = State("awaiting_model", messages, 1, 0, 0, "start")
+    for _ in range(summarising.DROPS_MAX + 1):
+        asked = summarising.request(gone, state, Options("claude-test-1"), (), None)
+        assert fault(asked["messages"]) is None
+        kinds = {
+            block["type"] for message in asked["messages"] for block in inner(message["content"])
+        }
+        assert kinds <= {"text", "tool_use", "tool_result", "tool_reference"}
+        assert ("tools" in asked) == ("tool_use" in kinds)
+        fewer = summarising.shorter(gone, None)
+        if fewer is None:
+            break
+        assert len(parts(fewer).groups) < len(parts(gone).groups)
+        gone = fewer
+
+
+def inner(content: object) -> list[Message]:
+    """All blocks of a content, those within results included."""
+    found: list[Message] = []
+    for block in content if isinstance(content, list) else []:
+        found += [block, *inner(block.get("content"))]
+    return found
+
+
+@QUICK
+@given(conversations(), st.integers(0, 40_000))
+def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
+    """At most five files are attached, each once, none of more than 5,000 tokens, all within the room there is."""
+    gone, kept = summarising.split(messages, 0)
+    files = recent_files(gone, kept, [look])
+    assert len({file.path for file in files}) == len(files) <= 5
+    made = attached(files, tokens)
+    sizes = [counting.text_tokens(block["text"]) for block in made]
+    assert sum(sizes) <= tokens
+    assert all(size <= 5_100 for size in sizes)
+
+
+@QUICK
+@given(conversations(), st.integers(1, 10**6))
+def test_counting(messages: Messages, told: int) -> None:
+    """What was counted is exact; what came after it adds up; what is left never seems less than its share."""
+    covered = counting.tokens_of(messages, Counted(told, len(messages)), 10)
+    assert covered == told
+    estimated = counting.estimate(messages)
+    assert counting.tokens_of(messages, None, 10) == 10 + estimated
+    assert counting.after(told, estimated, estimated) == told
+    assert counting.after(told, estimated, 0) >= 0
