@@ -37,6 +37,7 @@ from agentobs.agent.events import (
 )
 from agentobs.agent.listening import Broadcast, Missed
 from agentobs.agent.loop import complete, live_world, run
+from agentobs.agent.occasions import end
 from agentobs.agent.permissions import Decision, Permissions, Rule, from_settings
 from agentobs.agent.prompt import Section, SystemPrompt
 from agentobs.agent.resuming import forked, resumed
@@ -95,6 +96,7 @@ __all__ = [
     "ToolDone",
     "complete",
     "declared",
+    "end",
     "finish",
     "forked",
     "from_settings",

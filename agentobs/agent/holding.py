@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import get_args
 
 from agentobs.agent import budget, telling
-from agentobs.agent.events import BudgetReached, Limit
+from agentobs.agent.events import BudgetReached, HookRan, Limit
+from agentobs.agent.hooking import occasion
 from agentobs.agent.running import Run
 from agentobs.ledger import RISING_TURNS, runaway
 from agentobs.records.exchanges import Place
@@ -19,7 +20,7 @@ LOOKED_AT = RISING_TURNS + 1
 
 async def within_budget(
     this: Run, here: Place | None, key: str
-) -> AsyncGenerator[BudgetReached, None]:
+) -> AsyncGenerator[BudgetReached | HookRan, None]:
     """Look whether a limit was reached, and what follows; where it is to stop, the run ends.
 
     `key` tells this look from the others of the lane.
@@ -33,6 +34,10 @@ async def within_budget(
         return
     goes_on = allowed.at_limit == "warn"
     if allowed.at_limit == "ask":
+        facts = {"kind": "budget", "reason": f"The budget {limit} is used up."}
+        rung = occasion("notification", this.state.turn, key, facts)
+        for ran in (await this.hooks.fire(rung, here))[1]:
+            yield ran
         goes_on = await _may_go_beyond(this, here, key, limit)
         if this.world.abort.reached(f"{key.partition(':')[0]}:beginning", 0):
             return  # nobody has answered

@@ -1,18 +1,21 @@
-"""Occasions: the hooks of a run as a whole, from its first prompt to the moment before it would end."""
+"""Occasions: the hooks of a conversation as a whole: its beginning, prompts, compactions, and ends."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from agentobs import tracing
 from agentobs.agent import recovery, telling
-from agentobs.agent.events import HookRan
+from agentobs.agent.events import Compaction, HookRan
 from agentobs.agent.hooking import Fired, occasion
 from agentobs.agent.hooks import HookEvent
 from agentobs.agent.running import Run
-from agentobs.agent.state import State, kept_from_ending, with_context
+from agentobs.agent.state import Conversation, Options, State, kept_from_ending, with_context
+from agentobs.agent.sub_agents import finish
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place
 from agentobs.records.messages import text_of
+from agentobs.world import World
 
 STOP_BLOCKS_MAX = 25
 """How often hooks may keep an interaction from ending; a hook that always does would never let it go. Our choice."""
@@ -76,5 +79,50 @@ async def after_failure(this: Run, here: Place | None) -> AsyncGenerator[HookRan
         yield ran
 
 
-async def _fire(this: Run, event: HookEvent, here: Place | None, facts: Json) -> Fired:
-    return await this.hooks.fire(occasion(event, this.state.turn, None, facts), here)
+async def before_compaction(this: Run, trigger: str, tokens: int, here: Place | None) -> Fired:
+    """Fire the hooks before a compaction: one that objects prevents it, and what they add is minded in a summary."""
+    facts = {"trigger": trigger, "tokens": tokens}
+    return await _fire(this, "pre_compact", here, facts, str(this.talk.context.begun))
+
+
+async def after_compaction(this: Run, done: Compaction, here: Place | None) -> Fired:
+    """Fire the hooks after a compaction; what they add follows the conversation as it is then."""
+    facts = {
+        "trigger": done.trigger,
+        "methods": list(done.methods),
+        "tokens_before": done.tokens_before,
+        "tokens_after": done.tokens_after,
+    }
+    return await _fire(this, "post_compact", here, facts, str(this.talk.context.begun))
+
+
+async def end(
+    conversation: Conversation, *, world: World, options: Options, cancel: bool = True
+) -> tuple[HookRan, ...]:
+    """Say that a conversation is over: agents in its background end, then the hooks of its end are fired.
+
+    Args:
+        conversation: it must not be in a run. A later run begins it again, with the hooks of the beginning.
+        world: the world in force.
+        options: those of its runs.
+        cancel: stop agents in the background; else they are waited for.
+
+    Raises:
+        ReplaySays: a replay differs from its recording.
+    """
+    await finish(conversation, cancel=cancel)
+    if not conversation.is_begun:
+        return ()
+    conversation.is_begun = False
+    turn = conversation.turns
+    state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
+    this = Run(world, options, (), None, conversation, state, world.now())
+    _, told = await _fire(this, "session_end", tracing.place(), {"turns": turn})
+    return told
+
+
+async def _fire(
+    this: Run, event: HookEvent, here: Place | None, facts: Json, name: str | None = None
+) -> Fired:
+    """Fire the hooks of an event in the turn that is under way; `name` tells it from others of its kind there."""
+    return await this.hooks.fire(occasion(event, this.state.turn, name, facts), here)

@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from agentobs.agent.asking import Reply
 from agentobs.agent.budget import Budget
+from agentobs.agent.context import Context
 from agentobs.agent.events import (
+    Compaction,
     Event,
     HookRan,
     Message,
@@ -21,7 +23,8 @@ from agentobs.agent.events import (
     ToolDone,
 )
 from agentobs.agent.hooks import Hook, HookEvent, table
-from agentobs.agent.occasions import STOP_BLOCKS_MAX
+from agentobs.agent.loop import complete
+from agentobs.agent.occasions import STOP_BLOCKS_MAX, end
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import tool
@@ -32,7 +35,16 @@ from agentobs.records.facts import SpanStart
 from agentobs.world import Abort
 
 from .provider import Provider, call, error, message, streamed, text
-from .scene import events_of, of_kind, recorded, result_of, spans
+from .scene import (
+    events_of,
+    in_loop,
+    of_kind,
+    options,
+    recorded,
+    result_of,
+    spans,
+    ticking_world,
+)
 
 DONE = message(text("Done."))
 Answers = Mapping[str, Any]
@@ -441,3 +453,60 @@ def test_hook_spans_lie_in_the_span_of_their_call() -> None:
         ("hook", "after", "tool", "ok"),
     ]
     assert len([r for r in records if isinstance(r, SpanStart) and r.name == "tool"]) == 1
+
+
+def test_the_end_of_a_conversation_is_told_once() -> None:
+    """Hooks of the end are fired when somebody says that it is over; a later run begins it again."""
+    hooks = table([hook("session_start", "begin"), hook("session_end", "end")])
+    asked, talk = Asked({"begin": {}, "end": {}}), Conversation()
+
+    async def play() -> None:
+        async with provider.client() as client:
+            world = ticking_world(client, hooks=asked)
+            for prompt in ("Hello", "And now?"):
+                told = options(hooks=hooks)
+                await complete(prompt, world=world, options=told, conversation=talk)
+                for _ in range(2):
+                    await end(talk, world=world, options=told)
+
+    with Provider([streamed(DONE), streamed(DONE)]) as provider:
+        in_loop(play())
+    assert asked.events == ["session_start", "session_end"] * 2
+
+
+def test_hooks_of_a_compaction() -> None:
+    """A hook that objects prevents it; what one adds is minded in the summary, or follows the conversation."""
+    small = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500)
+    long = message(text("y" * 9000), usage={"input_tokens": 2400, "output_tokens": 10})
+    hooks = [hook("pre_compact", "before"), hook("post_compact", "after")]
+    veto = {"before": {"outcome": "blocking"}, "after": {}}
+    adding = {"before": {"context": "Keep the names."}, "after": {"context": "Files changed."}}
+    for answers, compactions, asked in (
+        (veto, 0, ["pre_compact"]),
+        (adding, 1, ["pre_compact", "post_compact"]),
+    ):
+        talk = Conversation()
+        with Provider([streamed(long), *[streamed(DONE)] * (1 + compactions)]) as provider:
+            for _ in range(2):
+                events, heard = hooked(provider, hooks, answers, context=small, conversation=talk)
+        assert len(of_kind(events, Compaction)) == compactions
+        assert heard.events == asked
+    assert "Keep the names." in str(provider.requests[1])
+    assert texts_in(provider.requests[2])[-1] == "Files changed."
+
+
+def test_a_person_who_is_asked_for_more_money_is_told_of() -> None:
+    """A hook of notification hears of the question about a budget, too."""
+    hooks, budget = [hook("notification", "ring")], Budget(session_turns=1, at_limit="ask")
+    asks = [message(call(name, "write", what="x")) for name in ("a", "b")]
+    with Provider([*map(streamed, asks), streamed(DONE)]) as provider:
+        events, heard = hooked(
+            provider,
+            hooks,
+            {"ring": {}},
+            tools=[write],
+            budget=budget,
+            world={"person": lambda consent: Reply(True)},
+        )
+    assert [each["kind"] for each in heard.seen] == ["budget"]
+    assert result_of(events).terminal_reason == "completed"
