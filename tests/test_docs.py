@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,31 @@ def test_any_client_opens_the_file(
         exec(compile(snippet, "README.md", "exec"), {})
     assert agentobs.stop_recorder()
     assert "opened" in capsys.readouterr().out
+
+
+def test_a_session_goes_on_as_in_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The README's way to resume a session works as it stands."""
+    found = blocks("README.md", "python")
+    [reader] = [block for block in found if "async def main" in block]
+    [snippet] = [block for block in found if "async def go_on" in block]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
+    answers = script(streamed(text("hello")), streamed(text("again")))
+    with ServedProvider(answers, ServeOptions("order")) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        variables: dict[str, Any] = {"__name__": "reader"}
+        exec(compile(reader, "README.md", "exec"), variables)
+        assert asyncio.run(variables["main"]("Say hello.")) == "hello"
+        exec(compile(snippet, "README.md", "exec"), variables)
+        assert agentobs.stop_recorder()
+        first = last_session(tmp_path / "home").session_id
+        assert asyncio.run(variables["go_on"](first, "Again.")) == "again"
+    assert agentobs.stop_recorder()
+    [(parts,)] = agentobs.query("SELECT count(DISTINCT conversation_id) FROM sessions")
+    assert parts == 1
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from agentobs.agent.resuming import conversation_from, forked, resumed
 from agentobs.agent.state import INTERRUPTED
 from agentobs.errors import AgentobsError, RecordingError, UsageError
 from agentobs.ledger import Meter
+from agentobs.recording.journal import content_path, segment_ids
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import (
     Answer,
@@ -38,7 +40,7 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import UsageRow
 from agentobs.records.messages import fault
 from agentobs.store.database import connect, named
-from tests.store.making import T0, usage_row
+from tests.store.making import T0, a_home, attempt, end, record, session_id, start, usage_row
 
 from .provider import MODEL, Provider, call, message, streamed, text
 from .scene import events_of, in_loop, of_kind, result_of, ticking_world
@@ -484,3 +486,22 @@ def test_thinking_stays_with_its_model(same: bool) -> None:
         events_of(provider, "Go on", conversation=resumed_in(lambda asked: first))
         said = provider.requests[0]["messages"][1]["content"]
     assert said == ([thought, text("So.")] if same else [text("So.")])
+
+
+def test_a_fork_of_a_session_whose_content_was_pruned(tmp_path: Path) -> None:
+    """Its facts are still there, what was said is not: one error that says so, and nothing is asked."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), end(1)])
+    for each in segment_ids(home):
+        content_path(home, each).unlink()
+    load = functools.partial(agentobs.load_conversation, home=home.path)
+
+    async def main(provider: Provider) -> Conversation:
+        world = ticking_world(provider.client(), load=load)
+        return await forked(world, session_id(1), turn=1)
+
+    with Provider([]) as provider:
+        with pytest.raises(RecordingError, match=r"content .* was pruned") as raised:
+            in_loop(main(provider))
+        assert provider.requests == []
+    assert "agentobs verify" in raised.value.todo
