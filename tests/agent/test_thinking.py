@@ -28,7 +28,7 @@ DONE = streamed(message(text("Done.")))
 HOUR_NS = 3600 * 10**9
 
 
-def said(role: str, *blocks: dict[str, object]) -> dict[str, object]:
+def said(role: str, *blocks: dict[str, Any]) -> dict[str, Any]:
     return {"role": role, "content": list(blocks)}
 
 
