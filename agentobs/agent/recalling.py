@@ -364,12 +364,18 @@ def interrupted(agent_id: str) -> ToolAnswer:
 
 
 def unmarked(value: Any) -> Any:
-    """Return a message or a block without the marks of the cache, which a request sets for itself."""
+    """Return a message or a block without the marks of the cache, which a request sets for itself.
+
+    A message of one marked text was a plain text: the mark made a list of it.
+    """
     if not isinstance(value, dict):
         return value
     kept = {name: inner for name, inner in value.items() if name != "cache_control"}
-    if isinstance(kept.get("content"), list):
-        kept["content"] = [unmarked(block) for block in kept["content"]]
+    match kept.get("content"):
+        case [{"type": "text", "text": str(text), "cache_control": _, **more}] if not more:
+            kept["content"] = text
+        case list(blocks):
+            kept["content"] = [unmarked(block) for block in blocks]
     return kept
 
 
