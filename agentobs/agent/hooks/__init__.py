@@ -17,6 +17,7 @@ from agentobs.agent.hooks.hooks import (
     table,
 )
 from agentobs.agent.hooks.matching import matching
+from agentobs.agent.hooks.settings import hooks_from_settings
 from agentobs.agent.hooks.verdict import HookAnswer, Verdict, parse, usage_in, verdict
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "PromptHook",
     "Verdict",
     "fire",
+    "hooks_from_settings",
     "matching",
     "parse",
     "table",

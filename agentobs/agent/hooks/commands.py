@@ -45,13 +45,8 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
         cwd: the folder it starts in.
         facts: further environment variables.
     """
-    words = ("/bin/sh", "-c", command.run) if isinstance(command.run, str) else command.run
-    loop = asyncio.get_running_loop()
     try:
-        starting = loop.subprocess_exec(
-            _Talk, *words, cwd=cwd, env=environment(command, facts), start_new_session=True
-        )
-        transport, talk = await starting
+        transport, talk = await _started(command, cwd, facts)
     except (OSError, ValueError) as error:
         return failed(f"it cannot be started: {quoted(str(error))}")
     try:
@@ -74,6 +69,24 @@ def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
         if name in command.keep or not _CREDENTIAL.search(name)
     }
     return {**found, **facts}
+
+
+async def _started(
+    command: Command, cwd: Path, facts: Mapping[str, str]
+) -> tuple[asyncio.SubprocessTransport, _Talk]:
+    """Start a program. A start cannot be stopped half-way: whom it has started already, nobody would know."""
+    words = ("/bin/sh", "-c", command.run) if isinstance(command.run, str) else command.run
+    starting = asyncio.ensure_future(
+        asyncio.get_running_loop().subprocess_exec(
+            _Talk, *words, cwd=cwd, env=environment(command, facts), start_new_session=True
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError, ValueError):
+            await _end(*await starting)
+        raise
 
 
 class _Talk(asyncio.SubprocessProtocol):

@@ -293,7 +293,7 @@ def _check_url(url: Any, where: str) -> None:
         known = False
     if not known:
         raise UsageError(
-            f"{url!r} is no address of a server", where=where, todo="Write https://host/path"
+            "its address is none of a server", where=where, todo="Write https://host/path"
         )
 
 

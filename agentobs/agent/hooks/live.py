@@ -85,9 +85,7 @@ class LiveHooks:
         self._tools = {
             tool.name: tool
             for tool in tools
-            if tool.tool_class == "read"
-            and not tool.needs_person
-            and getattr(tool, "agents", None) is None
+            if tool.tool_class == "read" and not tool.needs_person and tool.agents is None
         }
         self._background: set[asyncio.Task[Json]] = set()
         for hook in self._hooks.values():

@@ -36,7 +36,7 @@ def from_settings(
     """
     if isinstance(settings, Path):
         where = where or str(settings)
-        settings = _read(settings, where)
+        settings = read_json(settings, where, _FORM)
     where = where or f"settings of the source {source}"
     if not isinstance(settings, Mapping):
         raise UsageError("this is no object", where=where, todo=_FORM)
@@ -63,7 +63,12 @@ def _rules(listed: Any, behaviour: Any, source: Source, where: str) -> list[Rule
     return rules
 
 
-def _read(path: Path, where: str) -> Any:
+def read_json(path: Path, where: str, form: str) -> Any:
+    """Return the value that a file of settings holds; `form` tells whoever gets an error how to write it.
+
+    Raises:
+        UsageError: it cannot be read, is too long or no JSON, or a name stands twice in it.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(BYTES_MAX + 1)
@@ -72,13 +77,13 @@ def _read(path: Path, where: str) -> Any:
         raise UsageError(found, where=where, todo="Mend it, or leave the source out") from None
     if len(text) > BYTES_MAX:
         found = f"the file is longer than {BYTES_MAX:,} bytes"
-        raise UsageError(found, where=where, todo=_FORM)
+        raise UsageError(found, where=where, todo=form)
     try:
         return json.loads(text.decode("utf-8-sig"), object_pairs_hook=_once)
     except RecursionError:
-        raise UsageError("the file is nested too deep", where=where, todo=_FORM) from None
+        raise UsageError("the file is nested too deep", where=where, todo=form) from None
     except ValueError as error:
-        raise UsageError(f"the file is no JSON ({error})", where=where, todo=_FORM) from None
+        raise UsageError(f"the file is no JSON ({error})", where=where, todo=form) from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,168 @@
+"""Where an http hook may connect to, address by address."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentobs.agent.hooks.addresses import refused, resolved
+
+PRIVATE_4 = [
+    "0.0.0.0",
+    "0.1.2.3",
+    "10.0.0.1",
+    "10.255.255.255",
+    "100.64.0.1",
+    "100.100.100.200",
+    "100.127.255.254",
+    "169.254.0.1",
+    "169.254.169.254",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.0.0.1",
+    "192.0.0.192",
+    "192.0.2.1",
+    "192.88.99.1",
+    "192.168.0.1",
+    "192.168.255.255",
+    "198.18.0.1",
+    "198.19.255.255",
+    "198.51.100.7",
+    "203.0.113.7",
+    "224.0.0.1",
+    "239.255.255.255",
+    "240.0.0.1",
+    "255.255.255.255",
+    "168.63.129.16",
+]
+"""This host, private, shared, link-local, metadata, protocol, documentation, benchmark, multicast, reserved."""
+
+PUBLIC_4 = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "9.255.255.255",
+    "11.0.0.0",
+    "100.63.255.255",
+    "100.128.0.0",
+    "126.0.0.1",
+    "128.0.0.1",
+    "169.253.255.255",
+    "169.255.0.0",
+    "172.15.255.255",
+    "172.32.0.0",
+    "192.167.255.255",
+    "192.169.0.0",
+    "198.17.255.255",
+    "198.20.0.0",
+    "223.255.255.255",
+    "168.63.129.17",
+]
+"""Beside each edge of those."""
+
+PRIVATE_6 = [
+    "::",
+    "fe80::1",
+    "fe80::1%1",
+    "febf::1",
+    "fec0::1",
+    "fc00::1",
+    "fd00:ec2::254",
+    "fdff::1",
+    "ff02::1",
+    "ff0e::1",
+    "100::1",
+    "2001::1",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "2001:2::1",
+    "2001:10::1",
+    "2001:20::1",
+    "2001:db8::1",
+    "3fff::1",
+    "5f00::1",
+    "4000::1",
+    "64:ff9b:1::1",
+    "64:ff9b:1:fffe::8.8.8.8",
+    "::ffff:0:8.8.8.8",
+    "2606:4700::1%2",
+]
+"""Unspecified, link-local, site-local, unique local, multicast, discard, Teredo, benchmark, ORCHID, documentation,
+unassigned, local NAT64, IPv4-translated, and what has a scope."""
+
+PUBLIC_6 = [
+    "2606:4700::1111",
+    "2001:4860:4860::8888",
+    "2a00:1450::1",
+    "2002:808:808::1",
+    "64:ff9b::8.8.8.8",
+]
+
+LOOPBACK = ["127.0.0.1", "127.1.2.3", "127.255.255.255", "::1", "::ffff:127.0.0.1"]
+
+
+def wrapped(address: str) -> list[str]:
+    """The forms of IPv6 that an IPv4 address may hide in."""
+    a, b, c, d = map(int, address.split("."))
+    return [
+        f"::ffff:{address}",
+        f"::{address}",
+        f"64:ff9b::{address}",
+        f"2002:{a:02x}{b:02x}:{c:02x}{d:02x}::1",
+        f"2606:4700::5efe:{address}",
+        f"2606:4700::200:5efe:{address}",
+    ]
+
+
+@pytest.mark.parametrize("address", [*PRIVATE_4, *PRIVATE_6])
+def test_what_is_not_public_is_refused(address: str) -> None:
+    """Every range that is not given out as public, at its edges."""
+    assert refused([address]) == f"{address} is no public address"
+
+
+@pytest.mark.parametrize("address", [*PUBLIC_4, *PUBLIC_6])
+def test_what_is_public_is_allowed(address: str) -> None:
+    """The addresses beside each range."""
+    assert refused([address]) is None
+
+
+@pytest.mark.parametrize("address", [each for inner in PRIVATE_4 for each in wrapped(inner)])
+def test_what_unwraps_to_a_private_address_is_refused(address: str) -> None:
+    """IPv4-mapped, IPv4-compatible, NAT64, 6to4 and ISATAP."""
+    assert refused([address]) is not None
+
+
+@pytest.mark.parametrize("address", wrapped("127.0.0.1")[1:])
+def test_loopback_is_not_reached_through_a_gateway(address: str) -> None:
+    """An address that a gateway unwraps would be the gateway's own loopback."""
+    assert refused([address]) is not None
+
+
+@pytest.mark.parametrize("address", LOOPBACK)
+def test_this_machine_is_allowed(address: str) -> None:
+    """Unless a redirect from elsewhere leads there."""
+    assert refused([address]) is None
+    assert refused([address], loopback=False) == f"{address} is this machine itself"
+
+
+def test_one_private_address_among_public_ones_is_enough() -> None:
+    """Which one is connected to is chance."""
+    assert refused(["8.8.8.8", "10.0.0.1"]) == "10.0.0.1 is no public address"
+    assert refused(["2606:4700::1111", "8.8.8.8"]) is None
+    assert refused([]) == "it has no address"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["10.1", "0xa.1", "012.0.0.1", "167772161", "0xa000001", "0251.0376.0251.0376", "2852039166"],
+)
+def test_every_spelling_of_an_address_is_its_address(host: str) -> None:
+    """Decimal, octal, hexadecimal and shortened: what is checked is what the system makes of it."""
+    addresses = asyncio.run(resolved(host, 80))
+    assert refused(addresses) is not None
+
+
+def test_localhost_is_this_machine() -> None:
+    """A name is resolved by the system."""
+    addresses = asyncio.run(resolved("localhost", 80))
+    assert addresses
+    assert refused(addresses) is None

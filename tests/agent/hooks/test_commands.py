@@ -1,0 +1,243 @@
+"""Hooks that are programs: whatever one does, it ends in time, and nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.agent.hooks import Command, Hook, table
+from agentobs.agent.hooks.commands import environment
+from agentobs.agent.hooks.live import LiveHooks
+
+from .asked import NOBODY, answer, question, raw
+
+
+def python(code: str) -> Command:
+    return Command((sys.executable, "-c", code))
+
+
+def has_ended(process_id: int) -> bool:
+    """Whether a process ends: it was killed, which may take a moment where the machine is busy."""
+    for _ in range(1000):
+        try:
+            state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":  # nobody has looked after it yet
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_program_reads_what_happens_and_prints_its_answer() -> None:
+    """The payload comes on standard input, the answer goes to standard output, as JSON."""
+    code = "import json, sys; told = json.load(sys.stdin); print(json.dumps({'input': told}))"
+    read = answer(python(code), tool_name="look", tool_input={"where": "ä"})
+    assert read.outcome == "success"
+    assert read.input == {
+        "event": "pre_tool_use",
+        "hook": "one",
+        "turn": 1,
+        "tool_name": "look",
+        "tool_input": {"where": "ä"},
+        "session_id": None,
+        "lane": None,
+        "cwd": str(Path.cwd()),
+    }
+
+
+def test_nothing_printed_is_nothing_against_it() -> None:
+    """A program that ends well and says nothing lets things happen."""
+    assert raw(Command(("true",))) == {"outcome": "success"}
+
+
+def test_exit_code_2_blocks_and_says_why() -> None:
+    """The words on standard error are the reason, whatever stands on standard output."""
+    read = answer(Command('echo \'{"decision": "allow"}\'; echo Not today. >&2; exit 2'))
+    assert (read.outcome, read.reason, read.decision) == ("blocking", "Not today.", None)
+    assert answer(Command("exit 2")).outcome == "blocking"
+
+
+def test_exit_code_2_blocks_also_after_100_mb() -> None:
+    """Much output is read and dropped: the veto counts, and memory stays flat."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    read = answer(Command("head -c 100000000 /dev/zero; head -c 100000000 /dev/zero >&2; exit 2"))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert (read.outcome, len(read.reason)) == ("blocking", 10_000)
+    assert after - before < 30_000  # KiB
+
+
+def test_100_mb_are_no_answer() -> None:
+    """What is longer than an answer may be is an error."""
+    assert answer(Command("head -c 100000000 /dev/zero")).reason == (
+        "it printed more than 1,000,000 bytes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("exit 1", "it ended with status 1"),
+        ("echo ouch >&2; exit 3", "it ended with status 3: ouch"),
+        ("kill -9 $$", "it was ended by SIGKILL"),
+        ("kill -SEGV $$", "it was ended by SIGSEGV"),
+        ("echo '{'", "no JSON"),
+        ("echo yes", "no JSON"),
+    ],
+)
+def test_a_program_that_fails_hurts_nobody(line: str, found: str) -> None:
+    """Another status, a signal, broken JSON: an error that blocks nothing, and says what it was."""
+    read = answer(Command(line))
+    assert read.outcome == "non_blocking_error"
+    assert found in read.reason
+
+
+@pytest.mark.parametrize("words", [("/no/such/program",), ("/tmp",), ("x" * 5000,)])
+def test_a_program_that_cannot_be_started(words: tuple[str, ...]) -> None:
+    """It is an error of the hook, and of nobody else."""
+    read = answer(Command(words))
+    assert read.outcome == "non_blocking_error"
+    assert "cannot be started" in read.reason
+
+
+def test_a_program_that_does_not_read_its_input() -> None:
+    """More than a pipe holds is written to it in vain."""
+    assert answer(Command(("true",)), tool_input="x" * 1_000_000).outcome == "success"
+
+
+@pytest.mark.parametrize(
+    "line", ["sleep 60", "trap '' TERM; while :; do sleep 1; done", "cat; sleep 60"]
+)
+def test_a_program_that_hangs_is_ended(tmp_path: Path, line: str) -> None:
+    """After its time it is asked to end, then killed, with all of its group."""
+    left = tmp_path / "left"
+    hook = Hook(
+        "stop", Command(f"echo $$ > {left}; sleep 61 & echo $! >> {left}; {line}"), timeout_s=1.0
+    )
+    assert raw(hook) == {"outcome": "cancelled", "reason": "it has not answered within 1 seconds"}
+    assert [has_ended(int(each)) for each in left.read_text().split()] == [True, True]
+
+
+def test_a_program_may_clean_up(tmp_path: Path) -> None:
+    """It is asked to end before it is killed."""
+    left = tmp_path / "left"
+    line = f"trap 'echo bye > {left}; exit 0' TERM; while :; do sleep 0.05; done"
+    assert answer(Hook("stop", Command(line), timeout_s=1.0)).outcome == "cancelled"
+    assert left.read_text() == "bye\n"
+
+
+def test_children_that_are_left_behind_are_killed(tmp_path: Path) -> None:
+    """They hold the output open, and nobody waits for them."""
+    left = tmp_path / "left"
+    assert answer(Command(f"sleep 61 & echo $! > {left}")).outcome == "success"
+    assert has_ended(int(left.read_text()))
+
+
+def test_a_child_that_got_away_is_not_waited_for(tmp_path: Path) -> None:
+    """A session of its own cannot be ended with the program; its hold on the output is let go."""
+    left = tmp_path / "left"
+    code = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    open({str(left)!r}, "w").write(str(os.getpid()))
+    time.sleep(60)
+while not os.path.exists({str(left)!r}) or not open({str(left)!r}).read():
+    time.sleep(0.01)
+print("{{}}", flush=True)
+os._exit(0)
+"""
+    read = answer(Hook("stop", python(code), timeout_s=30.0))
+    os.kill(int(left.read_text()), signal.SIGKILL)
+    assert read.outcome == "success"
+
+
+def test_each_program_starts_in_the_same_folder(tmp_path: Path) -> None:
+    """A program that goes elsewhere takes nobody along."""
+    line = "pwd >> out; cd /; rm -rf /nothing-there"
+    hooks = table([Hook("stop", Command(line), name=name) for name in "ab"])
+    live = LiveHooks(hooks, NOBODY, roots=[tmp_path])
+
+    async def ask() -> None:
+        for hook in hooks:
+            await live.answer(question(hook))
+
+    asyncio.run(ask())
+    assert (tmp_path / "out").read_text().split() == [str(tmp_path)] * 2
+    assert Path.cwd() != Path("/")
+
+
+def test_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program gets our environment without providers' credentials, but for those that it is given by name."""
+    kept = (
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_AUTH_TOKEN",
+        "OPENAI_API_KEY",
+        "CLAUDE_CODE_OAUTH_TOKEN",
+    )
+    for name in (*kept, "ANTHROPIC_CUSTOM_HEADERS", "HOOK_COLOUR"):
+        monkeypatch.setenv(name, "x")
+    command = Command("env", keep=("OPENAI_API_KEY",))
+    found = {name for name in environment(command, {"MORE": "1"}) if name in (*kept, "HOOK_COLOUR")}
+    assert found == {"OPENAI_API_KEY", "HOOK_COLOUR"}
+    code = "import json, os; print(json.dumps({'context': ','.join(os.environ)}))"
+    names = answer(python(code)).context.split(",")
+    assert not {*kept, "ANTHROPIC_CUSTOM_HEADERS"} & set(names)
+    assert "HOOK_COLOUR" in names
+
+
+def test_facts_stand_in_the_environment() -> None:
+    """Ids and names only; content stays out of it."""
+    code = (
+        "import json, os; print(json.dumps({'input': "
+        "{n: v for n, v in os.environ.items() if n.startswith('AGENTOBS_HOOK')}}))"
+    )
+    facts: dict[str, Any] = {"tool_name": "look", "tool_use_id": "toolu_1", "tool_input": "secret"}
+    assert answer(python(code), **facts).input == {
+        "AGENTOBS_HOOK_EVENT": "pre_tool_use",
+        "AGENTOBS_HOOK_NAME": "one",
+        "AGENTOBS_HOOK_TURN": "1",
+        "AGENTOBS_HOOK_TOOL": "look",
+        "AGENTOBS_HOOK_TOOL_USE_ID": "toolu_1",
+    }
+
+
+def test_what_is_no_number_reaches_a_program_as_a_text() -> None:
+    """A guard that cannot read its input would let everything pass."""
+    code = "import json, sys; print(json.dumps({'input': json.load(sys.stdin, parse_constant=int)['tool_input']}))"
+    read = answer(python(code), tool_input={"a": float("nan"), "b": float("-inf"), "c": "\ud800"})
+    assert read.input == {"a": "NaN", "b": "-Infinity", "c": "?"}
+
+
+def test_what_is_nested_too_deep_is_not_let_through() -> None:
+    """Who cannot be told what happens cannot say that it may."""
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    assert answer(Command(("true",)), tool_input=deep).outcome == "blocking"
+
+
+def test_an_abort_ends_the_program(tmp_path: Path) -> None:
+    """Whoever is no longer waited for is ended."""
+    left = tmp_path / "left"
+    (hook,) = table([Hook("stop", Command(f"echo $$ > {left}; sleep 60"))])
+    live = LiveHooks([hook], NOBODY)
+
+    async def ask() -> None:
+        task = asyncio.create_task(live.answer(question(hook)))
+        while not left.exists() or not left.read_text():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+    asyncio.run(ask())
+    assert has_ended(int(left.read_text()))

@@ -1,0 +1,230 @@
+"""The table of hooks, and which of them something fires."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.agent.hooks import (
+    EVENTS,
+    AgentHook,
+    Command,
+    Hook,
+    HookEvent,
+    Http,
+    Occasion,
+    PromptHook,
+    hooks_from_settings,
+    matching,
+    table,
+)
+from agentobs.agent.hooks.hooks import CONDITIONAL
+from agentobs.agent.permissions import ResolvedPath
+from agentobs.errors import UsageError
+
+
+def nothing(payload: Any) -> None:
+    pass
+
+
+def call(tool: str | None = "shell", subject: str | None = "git push", **more: Any) -> Occasion:
+    return Occasion("pre_tool_use", 1, "1:pre_tool_use:t1", tool=tool, subject=subject, **more)
+
+
+def is_fired(when: str, occasion: Occasion) -> bool:
+    return bool(matching(table([Hook("pre_tool_use", nothing, when)]), occasion))
+
+
+def test_one_table_in_the_order_of_its_sources() -> None:
+    """Code, settings and the session add to one table; a hook without a name gets one from its source."""
+    code = [Hook("stop", nothing), Hook("stop", nothing, name="mine"), Hook("stop", nothing)]
+    settings = hooks_from_settings({"stop": [{"command": "true"}]})
+    session = [Hook("stop", nothing, source="session")]
+    names = [hook.name for hook in table(code, settings, session)]
+    assert names == ["code:1", "mine", "code:2", "settings:1", "session:1"]
+
+
+def test_a_table_that_was_made_stays_as_it_is() -> None:
+    """The live world and the options may each make the table of the same hooks."""
+    made = table([Hook("stop", nothing), Hook("stop", nothing)])
+    assert table(made) == made
+
+
+def test_two_hooks_of_one_name_are_refused() -> None:
+    """A name stands for one hook."""
+    with pytest.raises(UsageError, match="two hooks are named a"):
+        table([Hook("stop", nothing, name="a")], [Hook("stop", nothing, name="a")])
+
+
+def test_what_is_no_hook_is_refused() -> None:
+    """A function alone does not say when it runs."""
+    with pytest.raises(UsageError, match="is no hook"):
+        table([nothing])  # type: ignore[list-item]
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("no event of hooks", {"event": "before_tool_use"}),
+    ("no rule", {"when": "shell git"}),
+    ("no closing bracket", {"when": "shell(git"}),
+    ("a form of other programs", {"when": "shell(git:*)"}),
+    ("is about no tool", {"event": "stop", "when": "shell(git *)"}),
+    ("no label", {"name": "my hook"}),
+    ("no label", {"source": ""}),
+    ("time limit", {"timeout_s": 0}),
+    ("time limit", {"timeout_s": float("nan")}),
+    ("time limit", {"timeout_s": True}),
+    ("cannot run", {"run": 3}),
+    ("is no command", {"run": Command(())}),
+    ("is no command", {"run": Command("  ")}),
+    ("zero byte", {"run": Command(("a\0b",))}),
+    ("none of a server", {"run": Http("ftp://example.com")}),
+    ("none of a server", {"run": Http("example.com")}),
+    ("none of a server", {"run": Http("http://[::1/")}),
+    ("none of a server", {"run": Http("http://example.com:99999/")}),
+    ("cannot be sent", {"run": Http("http://example.com", {"a": "b\r\nc: d"})}),
+    ("no prompt", {"run": PromptHook(" ")}),
+    ("51 turns", {"run": AgentHook("Look.", max_turns=51)}),
+    ("0 turns", {"run": AgentHook("Look.", max_turns=0)}),
+]
+
+
+@pytest.mark.parametrize(("found", "changes"), WRONG)
+def test_what_could_never_run_is_refused(found: str, changes: dict[str, Any]) -> None:
+    """A slip in a hook is an error when it is made, and not when it should have guarded something."""
+    with pytest.raises(UsageError, match=found):
+        Hook(**{"event": "pre_tool_use", "run": nothing, **changes})
+
+
+def test_no_error_shows_a_header() -> None:
+    """A header may be a credential."""
+    with pytest.raises(UsageError) as raised:
+        Hook("stop", Http("http://example.com", {"authorization": "secret\n"}))
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_conditions_are_for_what_is_about_a_tool(event: HookEvent) -> None:
+    """Everything else would never be met, and is refused."""
+    if event in CONDITIONAL:
+        assert Hook(event, nothing, "shell").when == "shell"
+    else:
+        with pytest.raises(UsageError):
+            Hook(event, nothing, "shell")
+
+
+CONDITIONS: list[tuple[str, Occasion, bool]] = [
+    ("shell", call(), True),
+    ("SHELL", call(), True),
+    ("edit", call(), False),
+    ("mcp__*", call("mcp__github__push"), True),
+    ("old", call("new", aliases=("old",)), True),
+    ("shell(git push *)", call(tool_class="shell"), True),
+    ("shell(git push *)", call(subject="cd x && git push -f", tool_class="shell"), True),
+    ("shell(git push *)", call(subject="git pull", tool_class="shell"), False),
+    ("shell(git push *)", call(subject="$(cat what)", tool_class="shell"), True),
+    ("edit(src/**)", call("edit", "x", paths=(ResolvedPath("src/a.py", True),)), True),
+    ("edit(src/**)", call("edit", "src/a", paths=(ResolvedPath("lib/a.py", True),)), False),
+    ("fetch(host:*.example.com)", call("fetch", None, hosts=("a.example.com",)), True),
+    ("look(src*)", call("look", None), True),
+    ("look(src*)", call("look", "lib"), False),
+    ("shell(git *)", call(None, None), True),
+]
+
+
+@pytest.mark.parametrize(("when", "occasion", "met"), CONDITIONS)
+def test_a_condition(when: str, occasion: Occasion, met: bool) -> None:
+    """A condition means what a rule that forbids means; what is in doubt is met."""
+    assert is_fired(when, occasion) is met
+
+
+def test_an_event_fires_its_own_hooks_and_no_others() -> None:
+    """In the order of the table; `once` hooks that were asked are left out."""
+    hooks = table(
+        [
+            Hook("stop", nothing, name="other"),
+            Hook("pre_tool_use", nothing, name="first", once=True),
+            Hook("pre_tool_use", nothing, name="second"),
+        ]
+    )
+    assert [hook.name for hook in matching(hooks, call())] == ["first", "second"]
+    assert [hook.name for hook in matching(hooks, call(), {"first", "second"})] == ["second"]
+
+
+def test_settings_name_every_kind(tmp_path: Path) -> None:
+    """Commands, servers, prompts and agents can stand in a file, with all that a hook may have."""
+    file = tmp_path / "hooks.json"
+    file.write_text(
+        """{
+        "pre_tool_use": [
+            {"when": "shell(git *)", "command": ["./check", "-q"], "timeout_s": 5, "name": "check"},
+            {"command": "exit 2", "keep": ["ANTHROPIC_API_KEY"], "once": true},
+            {"http": "https://example.com/hook", "headers": {"x-key": "1"}, "background": true},
+            {"prompt": "Is it safe?", "model": "small"}],
+        "stop": [{"agent": "Do the tests pass?", "tools": ["look"], "max_turns": 7}]}"""
+    )
+    hooks = hooks_from_settings(file)
+    assert hooks == (
+        Hook(
+            "pre_tool_use",
+            Command(("./check", "-q")),
+            "shell(git *)",
+            name="check",
+            timeout_s=5,
+            source="settings",
+        ),
+        Hook(
+            "pre_tool_use",
+            Command("exit 2", keep=("ANTHROPIC_API_KEY",)),
+            once=True,
+            source="settings",
+        ),
+        Hook(
+            "pre_tool_use",
+            Http("https://example.com/hook", {"x-key": "1"}),
+            background=True,
+            source="settings",
+        ),
+        Hook("pre_tool_use", PromptHook("Is it safe?", "small"), source="settings"),
+        Hook(
+            "stop",
+            AgentHook("Do the tests pass?", tools=("look",), max_turns=7),
+            source="settings",
+        ),
+    )
+
+
+WRONG_SETTINGS: list[tuple[str, Any]] = [
+    ("no object", []),
+    ("'pre_tool' is no event", {"pre_tool": []}),
+    ("Did you mean 'stop'", {"stpo": []}),
+    ("is no list", {"stop": {"command": "true"}}),
+    (r"stop\[0\]: this is no object", {"stop": ["true"]}),
+    (r"stop\[1\]: it has nothing", {"stop": [{"command": "true"}, {"once": True}]}),
+    ("command and prompt", {"stop": [{"command": "true", "prompt": "x"}]}),
+    ("'backgroud' is unknown", {"stop": [{"command": "true", "backgroud": True}]}),
+    ("'headers' is unknown", {"stop": [{"command": "true", "headers": {}}]}),
+    ("'once' is of the type str", {"stop": [{"command": "true", "once": "yes"}]}),
+    ("'timeout_s' is of the type bool", {"stop": [{"command": "true", "timeout_s": True}]}),
+    ("no list of texts", {"stop": [{"command": ["a", 1]}]}),
+    ("is about no tool", {"stop": [{"command": "true", "when": "shell"}]}),
+]
+
+
+@pytest.mark.parametrize(("found", "settings"), WRONG_SETTINGS)
+def test_a_slip_in_settings_is_one_error(found: str, settings: Any) -> None:
+    """The error names the hook and what is wrong with it."""
+    with pytest.raises(UsageError, match=found):
+        hooks_from_settings(settings)
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"stop": [], "stop": []}', b"\xff", b"[" * 100_000])
+def test_a_file_that_is_no_settings(tmp_path: Path, text: bytes) -> None:
+    """The error names the file."""
+    file = tmp_path / "hooks.json"
+    file.write_bytes(text)
+    with pytest.raises(UsageError, match=r"hooks\.json"):
+        hooks_from_settings(file)
+    with pytest.raises(UsageError, match="cannot be read"):
+        hooks_from_settings(tmp_path / "none.json")
