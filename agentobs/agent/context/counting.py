@@ -28,9 +28,9 @@ PAGE_TOKENS = 3_000
 PAGE_CHARS = 50_000
 """Base64 characters that count as one page. Our choice; a recorded page has 25,000."""
 
-TOOLS_TOKENS = 350
-"""What declaring any tool costs beside the declarations: 346 for most models
-(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing)."""
+TOOLS_TOKENS = 700
+"""What declaring any tool costs beside the declarations: 346 with most models
+(https://docs.claude.com/en/docs/agents-and-tools/tool-use/overview, pricing), some 700 in recordings of 4.7."""
 
 _OPAQUE = ("signature", "encrypted_content", "encrypted_index")
 """Fields that the provider reads, and the model does not."""

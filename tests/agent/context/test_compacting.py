@@ -118,7 +118,7 @@ def results(request: dict[str, Any]) -> list[Any]:
 def test_then_the_oldest_groups_are_dropped() -> None:
     """Where nothing can be trimmed, a few old groups go; the first prompt stays, and each call has its result."""
     long = [text("z" * 80)]
-    replies = [said(100 + 60 * n, *long, call(f"t{n}", "peek", where="here")) for n in range(30)]
+    replies = [said(100 + 30 * n, *long, call(f"t{n}", "peek", where="here")) for n in range(60)]
     events, requests = played([*replies, said(2000, *long, call("last", "peek", where="x")), DONE])
     done = of_kind(events, Compaction)[0]
     assert done.methods == ("drop",)

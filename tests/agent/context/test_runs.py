@@ -1,0 +1,109 @@
+"""Whole runs, whatever the provider answers: every request is valid, and there is an end to them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentobs.agent.context import Context
+from agentobs.agent.events import Compaction, RequestStart
+from agentobs.agent.state import Conversation, begin
+from agentobs.agent.tools import tool
+from agentobs.records.messages import fault
+from tests.agent.context.conversations import Message, conversations
+from tests.agent.provider import (
+    Provider,
+    Reply,
+    call,
+    cut_after,
+    error,
+    error_in_stream,
+    message,
+    streamed,
+    text,
+)
+from tests.agent.scene import events_of, of_kind, result_of
+
+SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
+TURNS = 4
+THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
+
+
+@tool(read_only=True, paths=("where",))
+def look(where: str) -> str:
+    """Look into a file."""
+    return "y" * (len(where) * 300)
+
+
+_NUMBERS = itertools.count()
+
+
+def said(tokens: int, *content: Message, **more: Any) -> Reply:
+    usage = {"input_tokens": tokens, "output_tokens": 10}
+    return streamed(message(*content, usage=usage, **more))
+
+
+def calling(tokens: int, size: int) -> Reply:
+    calls = [call(f"toolu_{next(_NUMBERS)}", "look", where="x" * size) for _ in range(2)]
+    return said(tokens, THOUGHT, text("So."), *calls)
+
+
+REPLIES = st.one_of(
+    st.builds(calling, st.integers(50, 2500), st.integers(1, 12)),
+    st.builds(said, st.integers(50, 2500), st.just(text("Well."))),
+    st.builds(lambda n: said(n, text("We"), stop_reason="max_tokens"), st.integers(50, 2500)),
+    st.sampled_from(
+        [
+            error(
+                400, "invalid_request_error", text="prompt is too long: 9000 tokens > 3000 maximum"
+            ),
+            error(400, "invalid_request_error", text="prompt is too long"),
+            error(413, "request_too_large"),
+            error(529, "overloaded_error"),
+            error_in_stream("overloaded_error"),
+            cut_after(message(call("toolu_cut", "look", where="x"), text("So")), 7),
+            said(2900, text("And"), stop_reason="model_context_window_exceeded"),
+            said(100),
+        ]
+    ),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(conversations(4), st.lists(REPLIES, min_size=1, max_size=10), st.booleans())
+def test_every_request_is_valid_and_they_have_an_end(
+    before: tuple[Message, ...], replies: list[Reply], remembers: bool
+) -> None:
+    """However long the conversation is and whatever is answered, again and again what was answered last.
+
+    What the real provider would refuse the one of the tests refuses, and fails; at most one compaction is reactive;
+    the conversation can be gone on with.
+    """
+    answer = {"role": "assistant", "content": [text("So far.")]}
+    talk = Conversation(messages=(*before, answer), turns=1)
+    script: Any = itertools.chain(replies, itertools.repeat(replies[-1]))
+    world = {"memory": lambda: "They looked."} if remembers else {}
+    with Provider(script) as provider:
+        for prompt in ("Look.", "And again."):
+            events = events_of(
+                provider,
+                prompt,
+                tools=[look],
+                conversation=talk,
+                world=world,
+                context=SMALL,
+                max_turns=TURNS,
+                max_retries=1,
+                token_budget=300,
+            )
+            result_of(events)
+            assert fault(begin(talk, "More.").messages) is None
+            assert fault(talk.messages) is None
+            starts = of_kind(events, RequestStart)
+            assert len(starts) <= 60
+    reactive = [e for e in of_kind(events, Compaction) if e.trigger == "reactive"]
+    assert len(reactive) <= 1
+    assert len(provider.requests) <= 200
