@@ -81,7 +81,7 @@ async def _asked(
     talk = conversation_from(answer)
     kind = "resumed" if relation == "resume" else "forked"
     numbers = {"turns": talk.turns, "messages": len(talk.messages), "children": len(talk.children)}
-    telling.event(world, here, kind, str(answer.get("session_id")), numbers)
+    telling.event(world, here, kind, answer.get("session_id"), numbers)
     return talk
 
 

@@ -107,6 +107,11 @@ def stop_recorder() -> bool:
     return recorder.close() if recorder is not None else True
 
 
+def flush(seconds: float = 5.0) -> bool:
+    """Wait until what this process has recorded is in the journal, at most so long; returns whether it is."""
+    return _recorder is None or _recorder.flush(seconds)
+
+
 def session(
     name: str,
     *,
@@ -379,4 +384,4 @@ def _version(distribution: str) -> Label | None:
         return None
 
 
-__all__ = ["Session", "fail", "record", "session", "start_recorder", "stop_recorder"]
+__all__ = ["Session", "fail", "flush", "record", "session", "start_recorder", "stop_recorder"]

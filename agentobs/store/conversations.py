@@ -12,6 +12,7 @@ from agentobs.agent.recalling import Asked, conversation_of, end_of_turn, needed
 from agentobs.errors import RecordingError, UsageError, say_once
 from agentobs.recording.home import Home, existing_home
 from agentobs.recording.journal import facts_path, read, segment_ids
+from agentobs.recording.session import flush
 from agentobs.recording.vault import read_session
 from agentobs.records.canonical import Json
 from agentobs.store.asking import find_session, named
@@ -35,6 +36,13 @@ def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = 
     """
     place = home if isinstance(home, Home) else existing_home(home)
     turn = asked.get("turn")
+    # The earlier session may have ended in this process a moment ago.
+    if not flush():
+        raise RecordingError(
+            "what this process recorded last is not written yet",
+            where=str(place.path),
+            todo="Try again",
+        )
     with connect(place) as connection:
         session_id = _found(connection, place, str(asked["session_id"]))
         known = _known(connection, session_id)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.agent import Budget, BudgetReached, Conversation, Result
+from agentobs.agent import Budget, BudgetReached, Conversation, Result, complete, live_world
 from agentobs.agent.recalling import conversation_of, interrupted, unheard
 from agentobs.agent.resuming import conversation_from, forked, resumed
 from agentobs.agent.state import INTERRUPTED
@@ -43,7 +43,7 @@ from agentobs.store.database import connect, named
 from tests.store.making import T0, a_home, attempt, end, record, session_id, start, usage_row
 
 from .provider import MODEL, Provider, call, message, streamed, text
-from .scene import events_of, in_loop, of_kind, result_of, ticking_world
+from .scene import events_of, in_loop, of_kind, options, result_of, ticking_world
 
 ROOT = Path(__file__).parents[2]
 USED = {"input_tokens": 1000, "output_tokens": 1000, "cache_read_input_tokens": 0}
@@ -109,6 +109,36 @@ def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
         (third, second, EACH),
     ]
     assert [row[2] for row in rows] == ["crashed", "crashed", "completed"]
+
+
+def test_a_session_that_ended_a_moment_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same process and event loop: nothing of it is missed, and the sessions are one conversation."""
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    replies = [streamed(message(text(word), **PRICED)) for word in ("One.", "Two.")]
+
+    async def main(provider: Provider) -> tuple[str, Conversation]:
+        async with provider.client() as client:
+            world = live_world(agentobs.record(client), load=agentobs.load_conversation)
+            given: Any = {"world": world, "options": options(model=PRICED["model"])}
+            async with agentobs.session("first") as first:
+                await complete("Hello", **given)
+            async with agentobs.session("second", resume=first.session_id):
+                talk = await resumed(world, first.session_id)
+                await complete("Go on", **given, conversation=talk)
+        return first.session_id, talk
+
+    try:
+        with Provider(replies) as provider:
+            first, talk = in_loop(main(provider))
+    finally:
+        assert agentobs.stop_recorder()
+    assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 2
+    assert talk.meter.total().usd == 2 * EACH
+    rows = agentobs.query(
+        "SELECT conversation_id, relation FROM sessions ORDER BY started_ns", home=tmp_path / "home"
+    )
+    assert rows == [(first, None), (first, "resume")]
 
 
 # From a recording to a conversation.

@@ -212,3 +212,26 @@ def test_a_replay_leaves_nothing_behind(
     client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url), home=str(home))
     list(client.messages.create(**ASK, stream=True))
     assert calls_by_session(home) == {"process": 1}
+
+
+def test_a_session_that_would_both_resume_and_fork(home: Path) -> None:
+    """It cannot be; nothing is recorded."""
+    with pytest.raises(UsageError, match="both resume and fork"):
+        agentobs.session("both", resume="1" * 32, fork="2" * 32)
+    assert not home.exists()
+
+
+def test_each_call_of_a_decorated_function_goes_on(home: Path) -> None:
+    """The link stands with every session; an id that is none stands as a digest."""
+
+    @agentobs.session("again", fork="no id, but what somebody typed")
+    def run() -> None:
+        pass
+
+    run()
+    run()
+    links = {
+        (fact["continues_session_id"][:3], fact["relation"])
+        for fact in facts(home, "session_starts")
+    }
+    assert links == {("b2:", "fork")}
