@@ -53,6 +53,8 @@ class Run:
     """Whether it goes on when that one has ended."""
     level: int = 0
     """How deep it lies below the agent itself."""
+    lane: str = "main"
+    """The name of its lane, also where nothing is recorded."""
     refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
     """Tools that it has not got, by name, with what it is told when it calls one."""
     hooks: Hooking = field(init=False)

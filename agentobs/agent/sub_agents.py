@@ -143,7 +143,8 @@ class Starter:
         in_background = bool(arguments.get("run_in_background"))
         run = _child(self.this, agent, talk, arguments["prompt"], abort, in_background)
         run.tools, run.refused = _tools_for(agent, self.tools, run.level)
-        own = _Own(question.tool_use_id, agent.name, _place(inside, question.tool_use_id), run)
+        run.lane = lane_under(inside.lane if inside else self.this.lane, question.tool_use_id)
+        own = _Own(question.tool_use_id, agent.name, _place(inside, run.lane), run)
         if in_background:
             return await self._start_in_background(own)
         self.this.talk.children[own.agent_id] = talk
@@ -244,10 +245,6 @@ class _Own:
     place: Place | None
     run: Run
 
-    @property
-    def lane(self) -> str:
-        return self.place.lane if self.place is not None else self.agent_id
-
 
 async def _played(own: _Own, play: Play, tell: Tell) -> Result:
     """Play a run in its own task, at its own place, and tell what happens in it."""
@@ -262,7 +259,7 @@ async def _played(own: _Own, play: Play, tell: Tell) -> Result:
 
 
 def _named(own: _Own, event: Event) -> SubAgent:
-    return SubAgent(own.agent_id, own.agent, own.lane, own.run.level, event)
+    return SubAgent(own.agent_id, own.agent, own.run.lane, own.run.level, event)
 
 
 def _child(
@@ -388,10 +385,9 @@ def _not_here(**arguments: Any) -> str:
     )
 
 
-def _place(inside: Place | None, tool_use_id: str) -> Place | None:
+def _place(inside: Place | None, lane: str) -> Place | None:
     if inside is None:
         return None
-    lane = lane_under(inside.lane, tool_use_id)
     return replace(inside, lane=lane, turn=None, chain_id=None, query_source="sub_agent")
 
 

@@ -436,8 +436,10 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
     ).encode("utf-8", "surrogatepass")
     findings = find(text)
     written = apply(text, findings)
+    # Agents beside each other may have calls of one id and with one result.
+    call = f"{exchange.place.lane} {exchange.place.turn} {exchange.question.tool_use_id}"
     return {
-        "content_id": digest(exchange.question.tool_use_id.encode() + written),
+        "content_id": digest(call.encode("utf-8", "surrogatepass") + written),
         "session_id": exchange.place.session_id,
         "tool_use_id": exchange.question.tool_use_id,
         "name": exchange.question.name,

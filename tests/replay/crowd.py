@@ -64,7 +64,7 @@ class Inventor:
         depth, draw = int(task.split()[1]), self._chance.random()
         if turn == 1 and depth == 0:
             beside = self._starts(turn, depth, self.width)
-            return message(*beside, self._start("b", 2, run_in_background=True))
+            return message(*beside, self._start("b", 1 + self.width % 2, run_in_background=True))
         if turn == 1 and depth < 3 and draw < 0.4:
             return message(*self._starts(turn, depth, self._chance.randint(1, 2)))
         if turn < 3 and (draw < 0.6 or depth == 0):
@@ -142,9 +142,7 @@ async def dig(url: str | None, noise: random.Random | None = None) -> list[Event
         talk = Conversation()
         with agentobs.session("crowd"):
             for prompt in ("Dig 0 deep", "And now?"):
-                running = run(
-                    prompt, world=world, options=options, tools=TOOLS, conversation=talk
-                )
+                running = run(prompt, world=world, options=options, tools=TOOLS, conversation=talk)
                 events += [event async for event in running]
                 await finish(talk)
     return events

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.records.exchanges import ModelExchange, Recording
-from replay import Fixture, Replay
-from tests.replay.agents import frozen, last_session
-from tests.replay.crowd import Inventor, by_lane, dig, inventing
+from agentobs.agent import (
+    Abort,
+    Agent,
+    Budget,
+    Conversation,
+    Event,
+    Options,
+    SubAgent,
+    ToolDispatch,
+    ToolDone,
+    finish,
+    live_world,
+    run,
+    sub_agents,
+    tool,
+)
+from agentobs.records.exchanges import Answer, ModelExchange, Recording
+from replay import DivergenceError, Fixture, Replay
+from replay.freeze import freeze
+from tests.provider_script import MODEL, call, streamed, text
+from tests.replay.agents import KEY, frozen, last_session
+from tests.replay.agents import recorded as answered
+from tests.replay.crowd import ANYTHING, Inventor, by_lane, dig, inventing
 
 
 def recorded(home: Path, width: int) -> tuple[Recording, dict[str, list[str]]]:
@@ -51,3 +75,216 @@ def test_agents_beside_each_other_replay_in_any_schedule(tmp_path: Path, width: 
     fixture = frozen(tmp_path, recording, "crowd")
     for seed in range(13):
         assert replayed(fixture, seed) == live
+
+
+START = sub_agents([Agent("scout", "Looks around.")])
+On = Callable[[Event], None]
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool(read_only=True)
+async def work() -> str:
+    """Work for ever."""
+    await asyncio.Event().wait()
+    return ""
+
+
+class Chief:
+    """An agent that starts others, with switches for what a later version of it might do otherwise."""
+
+    def __init__(self, url: str | None = None, **changes: Any) -> None:
+        self.url, self.changes = url, changes
+        self.events: list[Event] = []
+        self.abort = Abort()
+
+    async def answer(self, cancel: bool | None = None, leave: type | None = None) -> None:
+        """Answer one prompt; finish then, or cancel what is left, or leave it; or leave at an event of a kind."""
+        client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
+        tools = (self.changes.get("look", look), work, START)
+        world = live_world(client, tools, abort=self.abort)
+        more = self.changes.get("options", {})
+        options = Options(model=MODEL, max_tokens=99, permissions=ANYTHING, **more)
+        on: On = self.changes.get("on", lambda event: None)
+        talk = Conversation()
+        with agentobs.session("chief"):
+            running = run("Go", world=world, options=options, tools=tools, conversation=talk)
+            async with aclosing(running) as events:
+                async for event in events:
+                    self.events.append(event)
+                    on(event)
+                    if leave and isinstance(event, SubAgent) and isinstance(event.event, leave):
+                        break
+            if cancel is not None:
+                await finish(talk, cancel=cancel)
+
+
+def start(number: int, **more: Any) -> dict[str, Any]:
+    return call(number, "agent", agent="scout", prompt="Look in the box.", **more)
+
+
+def made(
+    tmp_path: Path, given: Sequence[Answer], *arguments: Any, **changes: Any
+) -> tuple[Fixture, Chief]:
+    """Record and freeze one run; return the fixture, and the agent as it ran."""
+    chiefs: list[Chief] = []
+
+    def live(url: str) -> None:
+        chiefs.append(Chief(url, **changes))
+        asyncio.run(chiefs[0].answer(*arguments))
+
+    return frozen(tmp_path, answered(tmp_path, live, given), "chief"), chiefs[0]
+
+
+def again(fixture: Fixture, *arguments: Any, **changes: Any) -> Chief:
+    chief = Chief(**changes)
+    with Replay(fixture) as replay:
+        replay.run(chief.answer, *arguments)
+    return chief
+
+
+def test_agents_that_were_stopped_replay(tmp_path: Path) -> None:
+    """Each stops where it was stopped, though nobody stops anything."""
+    chief: list[Chief] = []
+    given = [
+        streamed(start(1), start(2), number=1),
+        streamed(call(3, "work"), number=2),
+        streamed(call(3, "work"), number=3),
+    ]
+    seen: list[Event] = []
+
+    def on(event: Event) -> None:
+        if isinstance(event, SubAgent) and isinstance(event.event, ToolDispatch):
+            seen.append(event)
+            if len(seen) == 2:
+                chief[0].abort.stop()
+
+    def live(url: str) -> None:
+        chief.append(Chief(url, on=on))
+        asyncio.run(chief[0].answer())
+
+    fixture = frozen(tmp_path, answered(tmp_path, live, given), "chief")
+    aborts = [each.lane for each in fixture.world if each.question.kind == "abort"]
+    assert sorted(aborts) == ["main", "main/toolu_1", "main/toolu_2"]
+    assert by_lane(again(fixture).events) == by_lane(chief[0].events)
+
+
+@pytest.mark.parametrize("asks", [1, 2])
+def test_background_work_that_was_left_replays(tmp_path: Path, asks: int) -> None:
+    """How far it came was chance: in a replay it may come less far, or want to go further."""
+    given = [
+        streamed(start(1, run_in_background=True), number=1),
+        streamed(text("Done."), number=2),
+        streamed(call(3, "work"), number=3),
+    ]
+    fixture, live = made(tmp_path, given[: asks + 1])
+    assert fixture.results is not None
+    assert fixture.results["main/toolu_1"][0] != "success"
+    assert by_lane(again(fixture).events) == by_lane(live.events)
+
+
+def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
+    """`finish` stops it at a point that is recorded; a replay stops there."""
+    given = [
+        streamed(start(1, run_in_background=True), number=1),
+        streamed(call(3, "work"), number=2),
+        streamed(call(3, "work"), number=3),
+    ]
+    # Whichever of the two is asked first works for ever; both are stopped, or never begin.
+    fixture, live = made(tmp_path, [*given[:1], streamed(text("A"), number=2), given[1]], True)
+    assert by_lane(again(fixture, True).events) == by_lane(live.events)
+
+
+def test_a_run_that_was_left_among_agents_replays(tmp_path: Path) -> None:
+    """Its listener goes away at the same event; what the agents beside did is not held against the replay."""
+    given = [
+        streamed(start(1), start(2), number=1),
+        streamed(call(3, "look", where="box"), number=2),
+        streamed(call(3, "look", where="bag"), number=3),
+        streamed(text("A"), number=4),
+        streamed(text("B"), number=5),
+    ]
+    fixture, _ = made(tmp_path, given, None, ToolDispatch)
+    again(fixture, None, ToolDispatch)
+
+
+def test_a_limit_is_reached_where_it_was(tmp_path: Path) -> None:
+    """Two agents spend the same money; which of them meets the limit was chance, and is recorded."""
+    looks = call(3, "look", where="box")
+    given = [streamed(start(1), start(2), number=1)]
+    given += [streamed(looks, number=number) for number in range(2, 8)]
+    budget = Budget(interaction_usd=Decimal("0.0003"))
+    fixture, live = made(tmp_path, given, options={"budget": budget})
+    assert any(each.question.kind == "limit" for each in fixture.world)
+    for _ in range(3):
+        now = again(fixture, options={"budget": budget})
+        assert by_lane(now.events) == by_lane(live.events)
+
+
+def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
+    """What an agent of an agent does otherwise is said of it, and not of who started it."""
+
+    @tool(read_only=True, name="look")
+    def stare(where: str) -> str:
+        """Look somewhere."""
+        return f"much in {where}"
+
+    given = [
+        streamed(start(1), number=1),
+        streamed(call(2, "look", where="box"), number=2),
+        streamed(text("A"), number=3),
+        streamed(text("Done."), number=4),
+    ]
+    fixture, _ = made(tmp_path, given)
+    with pytest.raises(DivergenceError) as raised, Replay(fixture, tools="live") as replay:
+        replay.run(Chief(look=stare).answer)
+    assert raised.value.divergence.lane == "main/toolu_1"
+    assert "look" in raised.value.divergence.text()
+
+
+def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
+    """Nobody waits for it, and yet the replay does not pass."""
+
+    @tool(read_only=True, name="look")
+    def stare(where: str) -> str:
+        """Look somewhere."""
+        return f"much in {where}"
+
+    given = [
+        streamed(start(1, run_in_background=True), number=1),
+        streamed(call(2, "look", where="box"), number=2),
+        streamed(call(2, "look", where="box"), number=3),
+        streamed(text("A"), number=4),
+        streamed(text("B"), number=5),
+    ]
+    fixture, _ = made(tmp_path, given, False)
+    with pytest.raises(DivergenceError), Replay(fixture, tools="live") as replay:
+        replay.run(Chief(look=stare).answer, False)
+
+
+def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
+    """A fixture tells nothing of which agent came first, and neither does what an agent did."""
+    recording, _ = recorded(tmp_path / "home", 3)
+    first = frozen(tmp_path, recording, "crowd")
+    data = first.path.read_bytes()
+    freeze(recording, tmp_path / "crowd", {"anthropic": "test"})
+    assert first.path.read_bytes() == data
+    started = list(dict.fromkeys(ask.lane for ask in first.asks if ask.lane.count("/") <= 1))
+    assert started == ["main", "main/t1_0", "main/t1_1", "main/t1_2", "main/b"]
+    paths = set()
+    for seed in range(3):
+        with Replay(first) as replay:
+            replay.run(dig, None, random.Random(seed))
+        paths.add(replay.trajectory)
+    assert len(paths) == 1
+
+
+def test_done_in_order_of_the_calls(tmp_path: Path) -> None:
+    """Results are told in the order of the calls, whoever has ended first."""
+    _, live = recorded(tmp_path / "home", 4)
+    done = [each.split('"')[1] for each in live["main"] if each.startswith(ToolDone.__name__)]
+    assert done[:5] == ["t1_0", "t1_1", "t1_2", "t1_3", "b"]
