@@ -6,7 +6,6 @@ answer of the name server can lead elsewhere. Redirects are followed here, each 
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import ssl
 from collections.abc import Mapping
@@ -103,7 +102,11 @@ async def _sent(
         url = url.copy_with(host=address)
     # A client for each request: a connection that stays open would be used again under another name.
     client = httpx2.AsyncClient(
-        verify=_trusted(), trust_env=False, follow_redirects=False, timeout=None, proxy=proxy
+        verify=_trusted(hop, proxy),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=None,
+        proxy=proxy,
     )
     async with client:
         request = client.build_request(
@@ -166,7 +169,8 @@ def _port(url: httpx2.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """Return whom to trust; reading it takes so long that it is done once."""
-    return httpx2.create_ssl_context()
+def _trusted(hop: _Hop, proxy: str | None) -> ssl.SSLContext:
+    """Return whom to trust, as the environment says; where nothing is encrypted nobody is looked up."""
+    if hop.url.scheme == "https" or (proxy or "").startswith("https:"):
+        return httpx2.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

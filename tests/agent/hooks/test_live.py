@@ -38,7 +38,7 @@ def test_a_function_gets_what_happens_and_returns_an_answer() -> None:
 
 def test_a_function_changes_nothing_by_changing_what_it_is_told() -> None:
     """It gets a copy."""
-    facts = {"tool_input": {"a": [1]}}
+    facts: dict[str, Any] = {"tool_input": {"a": [1]}}
 
     def change(payload: Any) -> None:
         payload["tool_input"]["a"].append(2)

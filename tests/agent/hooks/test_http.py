@@ -1,0 +1,323 @@
+"""Hooks that are servers, over real HTTP on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.agent.hooks import Hook, Http
+
+from .asked import answer
+
+Answers = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        served: Any = self.server
+        served.came.append((self.command, self.path, headers, body))
+        self.close_connection = True
+        served.answers(self)
+
+    do_GET = do_POST
+
+    def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+class Served(ThreadingHTTPServer):
+    """A server that answers as a test says, and keeps what came."""
+
+    daemon_threads = True
+    answers: Answers
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.came: list[tuple[str, str, dict[str, str], bytes]] = []
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep quiet where a client has gone away."""
+
+    def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.server_port}{path}"
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    with Served() as served:
+        threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+def resolving(**names: Sequence[str]) -> Any:
+    """A name server that knows these names (dashes stand for dots), and is asked once for each request."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        asked.append(host)
+        return names.get(host.replace(".", "_"), [host])
+
+    resolve.asked = asked  # type: ignore[attr-defined]
+    return resolve
+
+
+def test_a_server_is_told_and_answers(server: Served) -> None:
+    """The payload is posted as JSON with the hook's headers; the answer is a JSON object."""
+    server.answers = lambda here: here.reply(200, b'{"decision": "deny", "reason": "No."}')
+    read = answer(Http(server.url(), {"X-Key": "1"}), tool_name="look")
+    assert (read.outcome, read.reason, read.decision) == ("blocking", "No.", "deny")
+    ((method, path, headers, body),) = server.came
+    assert (method, path, headers["x-key"]) == ("POST", "/hook", "1")
+    assert headers["content-type"] == "application/json"
+    assert json.loads(body)["tool_name"] == "look"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "outcome", "found"),
+    [
+        (200, b"", "success", ""),
+        (204, b"", "success", ""),
+        (200, b"<html>", "non_blocking_error", "no JSON"),
+        (403, b'{"decision": "deny"}', "non_blocking_error", "answered 403"),
+        (500, b"ouch", "non_blocking_error", "answered 500: ouch"),
+    ],
+)
+def test_statuses_and_bodies(
+    server: Served, status: int, body: bytes, outcome: str, found: str
+) -> None:
+    """An error of the server is one of the hook, and blocks nothing."""
+    server.answers = lambda here: here.reply(status, body)
+    read = answer(Http(server.url()))
+    assert read.outcome == outcome
+    assert found in read.reason
+
+
+def endless(here: Handler) -> None:
+    here.send_response(200)
+    here.end_headers()
+    for _ in range(10_000):
+        here.wfile.write(b" " * 100_000)
+
+
+def compressed(here: Handler) -> None:
+    here.reply(200, b"\x1f\x8b" + b"x" * 100, content_encoding="gzip")
+
+
+def broken(here: Handler) -> None:
+    here.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+
+
+def no_http(here: Handler) -> None:
+    here.wfile.write(b"\x00\xff\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        (endless, "longer than 1,000,000 bytes"),
+        (compressed, "compressed"),
+        (broken, "cannot be asked"),
+        (no_http, "cannot be asked"),
+    ],
+)
+def test_a_server_that_misbehaves(server: Served, answers: Answers, found: str) -> None:
+    """A body without end, a compressed one (it could be a bomb), one that breaks off, no HTTP at all."""
+    server.answers = answers
+    read = answer(Http(server.url()))
+    assert read.outcome == "non_blocking_error"
+    assert found in read.reason
+
+
+def test_a_server_that_does_not_answer(server: Served) -> None:
+    """Its time is up."""
+    held = threading.Event()
+
+    def hold(here: Handler) -> None:
+        held.wait(20)
+
+    server.answers = hold
+    read = answer(Hook("stop", Http(server.url()), timeout_s=0.2))
+    held.set()
+    assert read.outcome == "cancelled"
+
+
+def test_nobody_listens() -> None:
+    """The error says so."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    read = answer(Http(f"http://127.0.0.1:{port}/"))
+    assert read.outcome == "non_blocking_error"
+    assert "cannot be asked" in read.reason
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "10.0.0.1",
+        "[fd00:ec2::254]",
+        "[::ffff:10.0.0.1]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[2002:a00:1::]",
+        "0.0.0.0",
+        "2852039166",
+        "0xa9.254.0251.254",
+        "169.254.169.254.",
+        "user@169.254.169.254",
+    ],
+)
+def test_private_addresses_are_refused(host: str) -> None:
+    """In every spelling, before anything is connected."""
+    read = answer(Http(f"http://{host}/latest/meta-data/"))
+    assert read.outcome == "non_blocking_error"
+    assert "is not asked" in read.reason or "cannot be resolved" in read.reason
+
+
+def test_one_private_address_of_a_name_is_enough(server: Served) -> None:
+    """Of several addresses it is chance which one is used."""
+    live = {"resolve": resolving(two_test=["127.0.0.1", "10.0.0.1"])}
+    read = answer(Http(server.url(host="two.test")), live=live)
+    assert "10.0.0.1 is no public address" in read.reason
+    assert server.came == []
+
+
+def test_a_name_is_resolved_once_and_the_checked_address_connected(server: Served) -> None:
+    """The server sees the name; a second answer of the name server is never asked for."""
+    server.answers = lambda here: here.reply(200)
+    resolve = resolving(hook_test=["127.0.0.1"])
+    read = answer(Http(server.url(host="hook.test")), live={"resolve": resolve})
+    assert read.outcome == "success"
+    assert resolve.asked == ["hook.test"]
+    assert server.came[0][2]["host"] == f"hook.test:{server.server_port}"
+
+
+def test_the_next_address_is_tried_where_one_does_not_answer(server: Served) -> None:
+    """As `localhost` is often an IPv6 address first."""
+    server.answers = lambda here: here.reply(200)
+    live = {"resolve": resolving(hook_test=["::1", "127.0.0.1"])}
+    assert answer(Http(server.url(host="hook.test")), live=live).outcome == "success"
+    assert len(server.came) == 1
+
+
+@pytest.mark.parametrize(("status", "method"), [(302, "GET"), (307, "POST"), (308, "POST")])
+def test_redirects_are_followed(server: Served, status: int, method: str) -> None:
+    """Within one origin, with the hook's headers."""
+
+    def answers(here: Handler) -> None:
+        if here.path == "/hook":
+            here.reply(status, location="/there")
+        else:
+            here.reply(200, b'{"reason": "there"}')
+
+    server.answers = answers
+    assert answer(Http(server.url(), {"authorization": "x"})).reason == "there"
+    came = server.came[1]
+    assert (came[0], came[2]["authorization"], bool(came[3])) == (
+        "/there" and method,
+        "x",
+        method == "POST",
+    )
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("http://169.254.169.254/latest/", "is not asked"),
+        ("//10.0.0.1/", "is not asked"),
+        ("http://inside.test/", "10.0.0.7 is no public address"),
+        ("file:///etc/passwd", "no server"),
+        ("gopher://127.0.0.1/", "no server"),
+        ("http://[::1", "cannot be asked"),
+        ("/hook", "redirects more than 3 times"),
+    ],
+)
+def test_redirects_are_checked_again(server: Served, location: str, found: str) -> None:
+    """Inside, to what is no server, or in a circle."""
+    server.answers = lambda here: here.reply(307, location=location)
+    live = {"resolve": resolving(inside_test=["10.0.0.7"])}
+    read = answer(Http(server.url()), live=live)
+    assert read.outcome == "non_blocking_error"
+    assert found in read.reason
+
+
+def test_headers_do_not_go_to_another_origin(server: Served) -> None:
+    """They may hold a credential."""
+    with Served() as other:
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        server.answers = lambda here: here.reply(307, location=other.url("/there"))
+        other.answers = lambda here: here.reply(200)
+        assert answer(Http(server.url(), {"authorization": "x"})).outcome == "success"
+        ((_, _, headers, body),) = other.came
+        other.shutdown()
+    assert "authorization" not in headers
+    assert body
+
+
+def test_proxies_of_the_environment_are_not_used(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind one nobody could check where a request goes."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    server.answers = lambda here: here.reply(200)
+    assert answer(Http(server.url())).outcome == "success"
+
+
+def test_a_proxy_that_is_named_is_used_and_hides_the_target(server: Served) -> None:
+    """It gets the whole address, unchecked; a redirect behind it is not followed."""
+    server.answers = lambda here: here.reply(200, b'{"reason": "proxied"}')
+    http = Http("http://10.0.0.1/hook", proxy=server.url(""))
+    assert answer(http).reason == "proxied"
+    assert server.came[0][1] == "http://10.0.0.1/hook"
+    server.answers = lambda here: here.reply(307, location="/there")
+    assert "behind a proxy" in answer(http).reason
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for hook.test, with its key."""
+    file = tmp_path / "both.pem"
+    made = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=hook.test -addext"
+    words = ["openssl", *made.split(), "subjectAltName=DNS:hook.test"]
+    ended = subprocess.run([*words, "-keyout", "-", "-out", "-"], capture_output=True, check=True)
+    file.write_bytes(ended.stdout)
+    return file
+
+
+def test_tls_is_for_the_name_and_not_for_the_address(
+    server: Served, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate has to be one for the name in the URL, though an address is connected to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.answers = lambda here: here.reply(200)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    live = {"resolve": resolving(hook_test=["127.0.0.1"], other_test=["127.0.0.1"])}
+    url = server.url(host="hook.test").replace("http:", "https:")
+    assert answer(Http(url), live=live).outcome == "success"
+    refused = answer(Http(url.replace("hook.test", "other.test")), live=live)
+    assert refused.outcome == "non_blocking_error"
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.reason
