@@ -1,7 +1,7 @@
 """An agent in a process of its own that is killed in the middle, and one that goes on with what is left.
 
-`python -m tests.agent.killed URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran), `working` (while
-the second of two tools runs) or `never`; with a SESSION it is resumed. Prints one JSON object where it lives.
+`python -m tests.agent.killed URL WHEN [SESSION]`: WHEN is `answered` (killed before any tool ran) or `later` (where the
+tool `crash` runs); with a SESSION that one is resumed. Prints one JSON object where it lives to its end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs.agent import Conversation, Message, Result, live_world, resumed, run, tool
+from agentobs.agent.agents import Agent
+from agentobs.agent.sub_agents import sub_agents
 from agentobs.recording.session import start_recorder
 from tests.agent.scene import options
 
@@ -44,12 +46,13 @@ def crash() -> str:
 
 
 async def main(url: str, when: str, earlier: str | None) -> None:
-    tools = [write, crash]
+    tools = [write, crash, sub_agents([Agent("scout", "Finds things.", tools=("crash",))])]
     client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
     with agentobs.session("killed") as session:
         world = live_world(client, tools, load=agentobs.load_conversation)
         talk = await resumed(world, earlier) if earlier else Conversation()
         before = str(talk.meter.total().usd)
+        agents = {name: child.messages for name, child in talk.children.items()}
         running = run(
             "Go", world=world, options=options(model=MODEL), tools=tools, conversation=talk
         )
@@ -63,7 +66,7 @@ async def main(url: str, when: str, earlier: str | None) -> None:
                     "before": before,
                     "error": event.error_text,
                 }
-                print(json.dumps({**told, "after": str(talk.meter.total().usd)}))
+                print(json.dumps({**told, "agents": agents, "after": str(talk.meter.total().usd)}))
 
 
 if __name__ == "__main__":

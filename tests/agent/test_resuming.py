@@ -76,36 +76,42 @@ def newest(home: Path) -> str:
 
 
 def test_killed_between_a_call_and_its_result(tmp_path: Path) -> None:
-    """Twice: before any tool ran, and while the second of two ran. What has finished is real, the rest says so.
+    """Twice: before any tool ran, and while an agent was at work after another tool had ended.
 
-    The provider takes each next request, and the money of three sessions counts each call once.
+    What has finished is real, the rest says so. The provider takes each next request, and the money of three
+    sessions counts each call once.
     """
     home = tmp_path / "home"
     replies = [
         message(call("a", "write", what="x"), call("b", "write", what="y"), **PRICED),
-        message(call("c", "write", what="z"), call("d", "crash"), **PRICED),
+        message(
+            call("c", "write", what="z"), call("d", "agent", agent="scout", prompt="Go"), **PRICED
+        ),
+        message(call("e", "crash"), **PRICED),
         message(text("Done."), **PRICED),
     ]
     with Provider([streamed(reply) for reply in replies]) as provider:
         assert process(provider, home, "answered")[0] == -9
         first = newest(home)
-        assert process(provider, home, "working", first)[0] == -9
+        assert process(provider, home, "later", first)[0] == -9
         second = newest(home)
-        code, told = process(provider, home, "never", second)
+        code, told = process(provider, home, "later", second)
         messages = provider.requests[-1]["messages"]
     assert (code, told["text"]) == (0, "Done.")
     assert [block["content"] for block in messages[2]["content"]] == [INTERRUPTED.content] * 2
     assert [(b["content"], b.get("is_error")) for b in messages[-2]["content"]] == [
         ("wrote z", None),
-        (INTERRUPTED.content, True),
+        (interrupted("d").content, True),
     ]
-    assert (Decimal(told["before"]), Decimal(told["after"])) == (2 * EACH, 3 * EACH)
+    [(agent, said)] = told["agents"].items()
+    assert (agent, said[-1]["content"][0]["content"]) == ("d", INTERRUPTED.content)
+    assert (Decimal(told["before"]), Decimal(told["after"])) == (3 * EACH, 4 * EACH)
     with connect(home) as connection:
         rows = named(connection, "conversation_sessions", session_id=second).fetchall()
     third = told["session_id"]
     assert [(row[0], row[3], row[8]) for row in rows] == [
         (first, None, EACH),
-        (second, first, EACH),
+        (second, first, 2 * EACH),
         (third, second, EACH),
     ]
     assert [row[2] for row in rows] == ["crashed", "crashed", "completed"]
