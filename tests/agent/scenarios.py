@@ -23,6 +23,7 @@ from pydantic import BaseModel
 import agentobs
 from agentobs.agent import (
     Abort,
+    BackgroundResult,
     Budget,
     Consent,
     Conversation,
@@ -91,6 +92,21 @@ async def play(
         async for event in events:
             outside.on(event)
             yield event
+
+
+def in_order(events: Sequence[Event]) -> list[str]:
+    """Return events as lines; those of an agent stand before the result it led to, as if none ran beside it."""
+    found: list[str] = []
+    beside: dict[str, list[SubAgent]] = {}
+    for event in events:
+        if isinstance(event, SubAgent):
+            beside.setdefault(event.lane.split("/")[1], []).append(event)
+            continue
+        if isinstance(event, ToolDone | BackgroundResult):
+            agent_id = event.agent_id if isinstance(event, BackgroundResult) else event.question.tool_use_id
+            found += map(line, sorted(beside.pop(agent_id, ()), key=lambda each: each.lane))
+        found.append(line(event))
+    return found
 
 
 def line(event: Event) -> str:
@@ -739,7 +755,7 @@ def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
     """
     from replay import Replay, load
 
-    scenario, events = SCENARIOS[name], []
+    scenario, events = SCENARIOS[name], list[Event]()
     tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
 
     async def again() -> None:
@@ -747,12 +763,12 @@ def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
             agentobs.record(client)
             with agentobs.session(name):
                 async for event in play(name, client, Outside(), tools):
-                    events.append(line(event))
+                    events.append(event)
 
     _THERE[0] = False
     with Replay(load(fixture or FIXTURES / name)) as replayed:
         replayed.run(again)
-    return events, replayed.trajectory
+    return in_order(events), replayed.trajectory
 
 
 async def _record(name: str, folder: Path) -> tuple[str, list[str]]:
@@ -765,8 +781,8 @@ async def _record(name: str, folder: Path) -> tuple[str, list[str]]:
             agentobs.record(client)
             with agentobs.session(name) as session:
                 playing = play(name, client, outside, scenario.tools)
-                events = [line(event) async for event in playing]
-    return session.session_id, events
+                events = [event async for event in playing]
+    return session.session_id, in_order(events)
 
 
 if __name__ == "__main__":
