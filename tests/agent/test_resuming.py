@@ -268,7 +268,7 @@ def test_marks_of_the_cache_stay_behind() -> None:
     ]
     talk = talk_of(asked(2, history, message(text("So.")), at=1))
     assert "cache_control" not in json.dumps(talk.messages)
-    assert talk.messages[0] == {"role": "user", "content": [text("Hello")]}
+    assert talk.messages[0] == {"role": "user", "content": "Hello"}
 
 
 def test_requests_for_upkeep_are_not_the_conversation() -> None:
