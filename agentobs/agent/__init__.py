@@ -5,6 +5,8 @@ from __future__ import annotations
 from agentobs.agent.agents import Agent
 from agentobs.agent.asking import Consent, Inbox, Reply
 from agentobs.agent.budget import Budget
+from agentobs.agent.context import Context
+from agentobs.agent.context.fitting import compact
 from agentobs.agent.events import (
     BackgroundResult,
     BudgetReached,
@@ -59,6 +61,7 @@ __all__ = [
     "Coercion",
     "Compaction",
     "Consent",
+    "Context",
     "Continuation",
     "Conversation",
     "Decision",
@@ -94,6 +97,7 @@ __all__ = [
     "Tool",
     "ToolDispatch",
     "ToolDone",
+    "compact",
     "complete",
     "declared",
     "end",

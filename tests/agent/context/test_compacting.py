@@ -233,6 +233,23 @@ def before(turns: int, size: int = 3000, said_: int = 0) -> list[dict[str, Any]]
     return [*messages, {"role": "assistant", "content": [text("Not found. " + "z" * size)]}]
 
 
+def test_an_answer_that_fills_the_window() -> None:
+    """It is void, and the turn is asked again of a shorter conversation, once.
+
+    The stop reason is made by us: no recorded traffic has one.
+    """
+    full = said(2990, text("So the"), stop_reason="model_context_window_exceeded")
+    talk = Conversation(messages=tuple(before(3)), turns=3)
+    events, requests = played([full, SUMMARY, DONE, full], talk=talk, context=Context())
+    (done,) = of_kind(events, Compaction)
+    assert (done.trigger, done.turn) == ("reactive", 4)
+    assert result_of(events).text == "Done."
+    assert "So the" not in str(requests[2]["messages"])
+    events, _ = played([full], talk=talk, context=Context())
+    assert not of_kind(events, Compaction)
+    assert result_of(events).terminal_reason == "prompt_too_long"
+
+
 def test_a_prompt_that_stays_too_long_ends_the_run() -> None:
     """Where no compaction helps, the run ends with the provider's refusal."""
     events, requests = played([TOO_LONG])
