@@ -70,10 +70,16 @@ def end_of_turn(asked: Sequence[Asked], turn: int) -> int | None:
         raise UsageError(
             f"the session has no turn {turn}",
             where="turn",
-            todo=f"It has turns {turns[0]} to {turns[-1]}" if turns else "It has no turns at all",
+            todo=f"Its turns are {_span(turns)}" if turns else "It has no turns at all",
         )
     after = main[found[-1] + 1 :]
     return after[0].started_ns if after else None
+
+
+def _span(turns: Sequence[int]) -> str:
+    """Return from which to which they go: `3`, or `3 to 7`."""
+    first, last = turns[0], turns[-1]
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def needed(asked: Sequence[Asked], until_ns: int | None) -> frozenset[str]:
@@ -331,7 +337,12 @@ class _Heard:
         }
 
     def _said(self, last: ModelExchange) -> list[str]:
-        """Return what somebody said to the agent after the last answer, which no request has told the model."""
+        """Return what somebody said to the agent after the last answer, which no request has told the model.
+
+        Where only what came before an instant counts, it was said to what came after.
+        """
+        if self.until_ns is not None:
+            return []
         return [
             text
             for each in self.recording.exchanges
@@ -339,7 +350,6 @@ class _Heard:
             and each.place.lane == last.place.lane
             and each.question.kind in ("steering", "follow_up")
             and each.started_ns >= last.started_ns
-            and _is_before(each.started_ns, self.until_ns)
             and isinstance(each.answer, list)
             for text in each.answer
             if isinstance(text, str)

@@ -300,9 +300,10 @@ def test_of_two_conversations_the_last() -> None:
 
 
 def test_a_fork_has_the_turns_until_there() -> None:
-    """Messages up to the results of that turn, and the money of those turns alone."""
+    """Messages up to the results of that turn, nothing that was said later, and the money of those turns alone."""
     exchanges = (
         asked(1, [USER], LOOK, at=10),
+        said("steering", ["Faster"], at=15),
         asked(2, LOOKED, message(text("So.")), at=20),
     )
     talk = talk_of(*exchanges, usage=[spent(10), spent(20)], until_ns=T0 + 20)

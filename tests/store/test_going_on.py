@@ -72,7 +72,7 @@ def test_a_fork_from_an_earlier_turn(tmp_path: Path) -> None:
     found = load(home, turn=2)
     assert (found["turns"], len(found["usage"]), len(found["messages"])) == (2, 2, 3)
     assert refused(home, turn=4).found == "the session has no turn 4"
-    assert "turns 1 to 3" in refused(home, turn=4).todo
+    assert "turns are 1 to 3" in refused(home, turn=4).todo
 
 
 def test_a_turn_of_an_earlier_session(tmp_path: Path) -> None:
