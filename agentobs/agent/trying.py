@@ -161,8 +161,8 @@ async def _following(this: Run, asked: Request, error: Exception) -> Next | None
     Raises:
         Stopped: the run was aborted while credentials were made anew.
     """
-    failure = await _failure(this, asked, error)
-    options = this.options
+    now_ns, options = this.world.now(), this.options
+    failure = await _failure(this, asked, error, now_ns)
     policy = Policy(
         max_retries=options.max_retries,
         is_background=asked.is_background,
@@ -179,14 +179,14 @@ async def _following(this: Run, asked: Request, error: Exception) -> Next | None
             timeout = this.client.timeout
             asked.arguments = limits.with_max_tokens(asked.arguments, failure.room, timeout)
     elif not asked.is_background:
-        this.talk.breaker = this.talk.breaker.failed(failure.kind, this.world.now())
+        this.talk.breaker = this.talk.breaker.failed(failure.kind, now_ns)
     return following
 
 
-async def _failure(this: Run, asked: Request, error: Exception) -> Failure:
+async def _failure(this: Run, asked: Request, error: Exception, now_ns: int) -> Failure:
     """Return what decides of an error; a wait until a date is asked of the world, for it depends on the clock."""
     has_content = bool(asked.message.get("content"))
-    failure = failure_of(error, has_content=has_content, now_ns=this.world.now())
+    failure = failure_of(error, has_content=has_content, now_ns=now_ns)
     if isinstance(error, APIStatusError) and is_dated(error.response.headers):
         key = f"{asked.point}:retry-after:{asked.number}"
         left = await telling.ask(this.world, asked.inside, "elapsed", key, failure.asked_s)

@@ -337,7 +337,7 @@ def test_the_circuit_breaker() -> None:
 
 
 REAL: frozenset[ErrorClass] = frozenset(
-    ("too_long", "bad_request", "unauthorized", "not_found", "rate_limit", "overloaded")
+    ("too_long", "image", "bad_request", "unauthorized", "not_found", "rate_limit", "overloaded")
 )
 """The classes that recorded traffic holds, as `tests/wire/test_recovery.py` finds it. The others are made up."""
 

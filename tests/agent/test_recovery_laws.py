@@ -1,0 +1,299 @@
+"""Laws of recovery: whatever fails in whatever order, the conversation stays valid, calls and waits are bounded.
+
+Hypothesis plays the provider: before each request that the loop makes it chooses what comes back, and after each
+step the promises are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import hypothesis.strategies as st
+from anthropic import AsyncAnthropic
+from hypothesis import settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from agentobs.agent.events import (
+    Continuation,
+    Event,
+    Fallback,
+    Heartbeat,
+    Message,
+    RequestStart,
+    Result,
+    Retry,
+    TextDelta,
+)
+from agentobs.agent.limits import CONTINUATIONS_MAX
+from agentobs.agent.loop import run
+from agentobs.agent.state import Conversation, begin
+from agentobs.agent.tools import tool
+from agentobs.records.messages import fault
+
+from .provider import (
+    Provider,
+    call,
+    cut_after,
+    error,
+    error_in_stream,
+    message,
+    streamed,
+    text,
+    whole,
+)
+from .provider import Reply as Sent
+from .scene import options, ticking_world
+
+CHANGES = 4
+"""What may be changed about one request, each once: credentials, room, the model, how the answer comes."""
+ATTEMPTS_MAX = 1 + 10 + CHANGES
+"""The most attempts at one request that is attended."""
+HOURS_MAX = ATTEMPTS_MAX + 6 * 3600 // 32 + 1
+"""The same where nobody attends: none of its long waits is shorter than 32 seconds."""
+SHORT_MAX = 32 * 1.25
+OVERFLOW = "exceed context limit: {} + 100 > 200000"
+SUMMARY = message(text("It said hello."))
+THOUGHT = {"type": "thinking", "thinking": "Hm, so", "signature": "c2ln"}
+NOTHING = Sent((b"",), headers={"content-type": "text/event-stream"}, cut=True)
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool
+def write(what: str) -> str:
+    """Write something."""
+    return what
+
+
+retry_after = st.sampled_from(["1", "299", "301", "1e9", "nan", "Wed, 31 Dec 1969 23:59:00 GMT"])
+refusals = st.one_of(
+    st.builds(
+        error,
+        st.sampled_from([401, 403, 404, 408, 409, 413, 418, 429, 500, 503, 529]),
+        st.sampled_from(["api_error", "overloaded_error", "rate_limit_error"]),
+        retry=st.sampled_from([None, "true", "false"]),
+    ),
+    st.builds(
+        error,
+        st.sampled_from([429, 503, 529]),
+        st.just("rate_limit_error"),
+        retry_after=retry_after,
+    ),
+    st.builds(lambda n: error(400, "bad", text=OVERFLOW.format(n)), st.integers(1, 300_000)),
+)
+overloads = st.sampled_from([error(529, "overloaded_error"), error_in_stream("overloaded_error")])
+breaks = st.one_of(st.just(NOTHING), st.integers(1, 12), st.sampled_from(["api_error", "odd"]))
+contents = st.lists(
+    st.sampled_from(["text", "thinking", "look", "write", "missing", "cut_call"]), max_size=4
+)
+stops = st.sampled_from(
+    ["end_turn", "max_tokens", "max_tokens", "pause_turn", "model_context_window_exceeded"]
+)
+
+
+class Recovery(RuleBasedStateMachine):
+    """An agent whose provider does what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.replies: deque[tuple[Any, Any]] = deque()
+        self.provider = Provider(cast(Any, self._script()))
+        self.provider.__enter__()
+        self.client: AsyncAnthropic = self.provider.client()
+        self.talk, self.ids = Conversation(), itertools.count(1)
+        self.waits: list[float] = []
+        self.running: AsyncGenerator[Event, None] | None = None
+        self.events: list[Event] = []
+
+    def _script(self) -> Iterator[Sent]:
+        """Give what was chosen, streamed where that was asked for; a summary where one is asked for beside it."""
+        while True:
+            answer, broken = self.replies.popleft() if self.replies else (SUMMARY, None)
+            if isinstance(answer, Sent):
+                yield answer
+            elif not self.provider.requests[-1].get("stream"):
+                yield whole(answer)
+            elif isinstance(broken, int):
+                yield cut_after(answer, broken)
+            elif isinstance(broken, str):
+                begun = streamed(answer)
+                (last,) = error_in_stream(broken).pieces
+                yield replace(begun, pieces=(*begun.pieces[:6], last))
+            else:
+                yield streamed(answer)
+
+    @initialize(
+        unattended=st.booleans(),
+        fallback=st.sampled_from([None, "claude-other-1"]),
+        raised=st.sampled_from([None, 64_000]),
+        stream=st.booleans(),
+        max_retries=st.sampled_from([0, 2, 10, 99]),
+    )
+    def options_are_chosen(
+        self,
+        unattended: bool,
+        fallback: str | None,
+        raised: int | None,
+        stream: bool,
+        max_retries: int,
+    ) -> None:
+        self.options = options(
+            unattended=unattended,
+            fallback_model=fallback,
+            max_tokens_raised=raised,
+            stream=stream,
+            max_retries=max_retries,
+        )
+
+    @precondition(lambda self: self.running is None)
+    @rule()
+    def prompted(self) -> None:
+        """Begin a run, which goes on from the conversation."""
+        world = ticking_world(self.client, [look, write], self.waits, refresh=lambda: True)
+        self.events, self.waits[:] = [], []
+        self.running = run(
+            "Hello",
+            world=world,
+            options=self.options,
+            tools=[look, write],
+            conversation=self.talk,
+        )
+        self.goes_on()
+
+    @precondition(lambda self: self.running is not None)
+    @rule(refusal=refusals)
+    def refused(self, refusal: Sent) -> None:
+        self.answered_with(refusal, None)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(overload=overloads, count=st.integers(1, 12))
+    def overloaded(self, overload: Sent, count: int) -> None:
+        """The provider is overloaded, a few times in a row."""
+        for _ in range(count):
+            if self.running is not None:
+                self.answered_with(overload, None)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(kinds=contents, stop=stops, broken=breaks)
+    def broken_off(self, kinds: list[str], stop: str, broken: Any) -> None:
+        answer = broken if isinstance(broken, Sent) else self.message_of(kinds, stop)
+        self.answered_with(answer, broken)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(kinds=contents, stop=stops)
+    def answered(self, kinds: list[str], stop: str) -> None:
+        self.answered_with(self.message_of(kinds, stop), None)
+
+    def message_of(self, kinds: list[str], stop: str) -> dict[str, Any]:
+        return message(*(self.block_of(kind) for kind in kinds), stop_reason=stop)
+
+    def block_of(self, kind: str) -> dict[str, Any]:
+        given = {"look": {"where": "box"}, "write": {"what": "x"}}.get(kind, {})
+        match kind:
+            case "text":
+                return text("word ")
+            case "thinking":
+                return dict(THOUGHT)
+            case "cut_call":
+                cut = {**call(f"c{next(self.ids)}", "look"), "cut_input": '{"where": "bo'}
+                return cut if self.options.stream else text("word ")
+            case _:
+                return call(f"c{next(self.ids)}", kind, **given)
+
+    def answered_with(self, answer: Any, broken: Any) -> None:
+        self.replies.append((answer, broken))
+        self.goes_on()
+        self.replies.clear()
+
+    def goes_on(self) -> None:
+        """Let the loop go on until it asks again, or ends."""
+        running = self.running
+        assert running is not None
+        while True:
+            event = self.loop.run_until_complete(anext(running))
+            self.events.append(event)
+            if isinstance(event, Result):
+                self.loop.run_until_complete(running.aclose())
+                self.running = None
+            if isinstance(event, RequestStart | Result):
+                return
+
+    @invariant()
+    def the_conversation_is_valid(self) -> None:
+        """The provider has taken all that was sent, and would take a new prompt after what is kept."""
+        assert self.provider.faults == []
+        assert fault(begin(self.talk, "And now?").messages) is None
+
+    @invariant()
+    def calls_are_bounded(self) -> None:
+        """Attempts at a turn, answers that go on from one another, and models have an end."""
+        if not self.events:
+            return
+        each = HOURS_MAX if self.options.unattended else ATTEMPTS_MAX
+        starts = Counter(e.turn for e in self.events if isinstance(e, RequestStart))
+        assert max(starts.values(), default=0) <= 4 * each  # with more room, or after a compaction
+        assert sum(isinstance(e, Fallback) for e in self.events) <= 1
+        row = 0
+        for event in self.events:
+            if isinstance(event, Continuation) and not event.is_void:
+                row += 1
+            elif isinstance(event, RequestStart) and event.transition == "next_turn":
+                row = 0
+            assert row <= CONTINUATIONS_MAX
+
+    @invariant()
+    def waits_are_bounded(self) -> None:
+        """No wait is longer than five minutes, or 30 seconds at once where nobody attends; none takes more than six
+        hours in all."""
+        if not self.events:
+            return
+        retries = [e for e in self.events if isinstance(e, Retry)]
+        assert all(0 <= e.wait_s <= 300 for e in retries)
+        if self.options.unattended:
+            assert all(wait <= SHORT_MAX for wait in self.waits)
+            by_turn = Counter[int]()
+            for e in retries:
+                by_turn[e.turn] += int(e.wait_s)
+            assert max(by_turn.values(), default=0) <= 4 * (6 * 3600 + 10 * SHORT_MAX)
+        assert all(e.waited_s < e.wait_s for e in self.events if isinstance(e, Heartbeat))
+
+    @invariant()
+    def what_failed_is_withheld(self) -> None:
+        """A run has one result, at its end; its text is that of whole answers, never of one that broke off."""
+        results = [at for at, e in enumerate(self.events) if isinstance(e, Result)]
+        assert results == ([len(self.events) - 1] if self.running is None and self.events else [])
+        if not any(isinstance(e, Message) for e in self.events):
+            assert all(self.events[at].text == "" for at in results)  # type: ignore[union-attr]
+        voided = [e for e in self.events if isinstance(e, TextDelta)]
+        assert all(delta.text for delta in voided)
+
+    def teardown(self) -> None:
+        if self.running is not None:
+            self.loop.run_until_complete(self.running.aclose())
+        self.loop.run_until_complete(self.client.close())
+        self.loop.close()
+        self.provider.__exit__(None, None, None)
+
+
+def test_whatever_fails_in_whatever_order() -> None:
+    """The conversation is valid after every step, calls are bounded, and no wait exceeds its cap."""
+    run_state_machine_as_test(
+        Recovery, settings=settings(max_examples=40, stateful_step_count=15, deadline=None)
+    )

@@ -1,0 +1,506 @@
+"""Requesting: what the loop does when the provider fails, cuts an answer, pauses it or wants another model asked."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+import pytest
+
+from agentobs.agent import limits
+from agentobs.agent.events import (
+    Continuation,
+    Degraded,
+    Fallback,
+    Heartbeat,
+    Message,
+    RequestStart,
+    Retry,
+    Tombstone,
+    ToolDispatch,
+    ToolDone,
+)
+from agentobs.agent.interrupt import Stopped
+from agentobs.agent.recovery import PROVIDER_ERRORS
+from agentobs.agent.running import Run
+from agentobs.agent.state import Conversation, begin
+from agentobs.agent.tools import tool
+from agentobs.agent.upkeep import upkeep
+from agentobs.records.exchanges import ModelExchange, Place, WorldExchange, lane_under
+from agentobs.records.facts import Event as Fact
+from agentobs.world import Abort
+
+from .provider import (
+    MODEL,
+    Provider,
+    call,
+    cut_after,
+    error,
+    error_in_stream,
+    message,
+    streamed,
+    text,
+    whole,
+)
+from .provider import Reply as Sent
+from .scene import SESSION, events_of, in_loop, of_kind, options, recorded, result_of, ticking_world
+
+DONE = message(text("Done."))
+OVERLOADED = error(529, "overloaded_error")
+OTHER = "claude-other-1"
+OVERFLOW = (
+    "input length and `max_tokens` exceed context limit: {} + {} > 200000, decrease input length"
+)
+THOUGHT = {"type": "thinking", "thinking": "Hm, so", "signature": "c2ln"}
+ALONE: dict[str, Any] = {"unattended": True}
+
+
+def cut(words: str, **more: Any) -> dict[str, Any]:
+    """An answer that was cut at its limit."""
+    return message(text(words), stop_reason="max_tokens", **more)
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+def facts(records: list[Any]) -> list[tuple[str, str | None]]:
+    return [(str(r.kind), r.label) for r in records if isinstance(r, Fact) and r.kind != "context"]
+
+
+# The credentials
+
+
+def test_new_credentials_are_used() -> None:
+    """After a 401 the credentials are made anew, and the same request goes out with them; none is recorded."""
+    with Provider([error(401, "authentication_error", retry="false"), streamed(DONE)]) as provider:
+        events, records, clients = in_loop(_refreshing(provider, True))
+    assert [h["authorization"][-6:] for h in provider.headers] == ["first!", "second"]
+    assert of_kind(events, Retry) == [Retry(1, 1, 0.0, "authentication_error", 401)]
+    assert result_of(events).text == "Done."
+    asked = [r for r in records if isinstance(r, WorldExchange)]
+    assert [
+        (a.question.kind, a.question.key, a.answer) for a in asked if a.question.kind == "refresh"
+    ] == [("refresh", "1:1", True)]
+    exchanges = [r for r in records if isinstance(r, ModelExchange)]
+    assert "first!" not in repr(asked) + repr(exchanges)
+    assert all(b"second" not in e.question.body for e in exchanges)
+    assert clients == 1
+
+
+@pytest.mark.parametrize(("made", "requests"), [(False, 1), (True, 2)])
+def test_credentials_that_stay_refused(made: bool, requests: int) -> None:
+    """They are made anew once in a request; the 401 after that stands, and so does one where they were not."""
+    refusals = [error(401, "authentication_error")] * 3
+    with Provider(refusals) as provider:
+        events, _, _ = in_loop(_refreshing(provider, made))
+    assert len(provider.requests) == requests
+    assert (result_of(events).error, result_of(events).terminal_reason) == (
+        "authentication_error",
+        "model_error",
+    )
+
+
+async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[Any], int]:
+    """Run with a first key; making it anew gives the client a second one."""
+    from agentobs.agent.loop import run
+
+    refreshed = []
+    with recorded() as records:
+        async with provider.client() as client:
+            client.api_key = "first!"
+
+            def refresh() -> bool:
+                refreshed.append(1)
+                client.api_key = "second"
+                return made
+
+            world = ticking_world(client, refresh=refresh)
+            events = [event async for event in run("Hello", world=world, options=options())]
+    return events, records, len(refreshed)
+
+
+# Too much room
+
+
+def test_the_room_that_is_left_is_used() -> None:
+    """Where prompt and `max_tokens` exceed the window, the same is asked with exactly what fits, and that is told."""
+    refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
+    waits: list[float] = []
+    with Provider([refused, streamed(DONE)]) as provider:
+        events = events_of(provider, waits=waits, max_tokens=20_000)
+    assert [r["max_tokens"] for r in provider.requests] == [20_000, 9_000]
+    assert of_kind(events, Degraded) == [Degraded("answer_length", "overflow")]
+    assert (waits, result_of(events).text) == ([], "Done.")
+
+
+@pytest.mark.parametrize("prompt", [196_001, 250_000])
+def test_too_little_room_is_a_prompt_that_is_too_long(prompt: int) -> None:
+    """Below 3,000 tokens an answer is of no use."""
+    refused = error(400, "invalid_request_error", text=OVERFLOW.format(prompt, 20_000))
+    with Provider([refused]) as provider:
+        result = result_of(events_of(provider, max_tokens=20_000))
+    assert (len(provider.requests), result.terminal_reason) == (1, "prompt_too_long")
+
+
+def test_room_is_lowered_once() -> None:
+    """A request that does not fit again is too long; one field of the caller's own is lowered where it stands."""
+    refused = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
+    with Provider([refused, refused]) as provider:
+        result = result_of(events_of(provider, extra={"max_tokens": 20_000}))
+    assert [r["max_tokens"] for r in provider.requests] == [20_000, 9_000]
+    assert result.terminal_reason == "prompt_too_long"
+
+
+# Another model
+
+
+def test_another_model_after_three_overloads() -> None:
+    """It is asked for the rest of the run; what the first one thought stays out, for it is signed by that one."""
+    asking = message(THOUGHT, text("See"), call("a", "look", where="box"))
+    broken = error_in_stream("overloaded_error")
+    answers = [streamed(asking), OVERLOADED, broken, OVERLOADED, streamed(DONE), streamed(DONE)]
+    talk = Conversation()
+    with Provider(answers) as provider, recorded() as records:
+        events = events_of(provider, tools=[look], conversation=talk, fallback_model=OTHER)
+        assert of_kind(events, Fallback) == [Fallback(2, MODEL, OTHER)]
+        assert [(e.transition, e.model) for e in of_kind(events, RequestStart)] == [
+            ("start", MODEL),
+            ("next_turn", MODEL),
+            ("next_turn", MODEL),
+            ("next_turn", MODEL),
+            ("model_fallback", OTHER),
+        ]
+        assert provider.requests[4]["messages"][1]["content"] == asking["content"][1:]
+        assert ("fallback", OTHER) in facts(records)
+        assert [e.wait_s for e in of_kind(events, Retry)] == [0.5, 1.0, 0.0]
+        assert result_of(events).subtype == "success"
+    assert [r["model"] for r in provider.requests] == [MODEL] * 4 + [OTHER]
+
+
+def test_an_answer_of_the_first_model_is_void() -> None:
+    """What had come of it, and the call that had begun, are void; the other model's call runs."""
+    asking = message(call("a", "look", where="box"), text("So"))
+    begun = streamed(asking).pieces[:7]
+    overload = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}\n\n'
+    broken = Sent((*begun, overload), headers=streamed(asking).headers)
+    again = streamed(message(call("b", "look", where="bag")))
+    with Provider([OVERLOADED, OVERLOADED, broken, again, streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[look], fallback_model=OTHER)
+    assert of_kind(events, Tombstone, Fallback) == [
+        Tombstone(1, 3, ("a",)),
+        Fallback(1, MODEL, OTHER),
+    ]
+    assert [e.question.tool_use_id for e in of_kind(events, ToolDispatch)] == ["a", "b"]
+    assert [e.question.tool_use_id for e in of_kind(events, ToolDone)] == ["b"]
+    assert result_of(events).text == "Done."
+
+
+def test_the_first_model_again() -> None:
+    """A later run that asks the first model again leaves out what the other one thought."""
+    talk = Conversation()
+    thought = message(THOUGHT, text("Yes."))
+    with Provider(
+        [OVERLOADED] * 3 + [streamed(thought), streamed(thought), streamed(DONE)]
+    ) as provider:
+        events_of(provider, conversation=talk, fallback_model=OTHER)
+        events_of(provider, conversation=talk, model=OTHER)
+        events_of(provider, conversation=talk)
+    assert provider.requests[4]["messages"][1]["content"] == thought["content"]
+    assert provider.requests[5]["messages"][1]["content"] == thought["content"][1:]
+    assert provider.requests[5]["model"] == MODEL
+
+
+# Streams
+
+
+def test_streams_that_break_are_no_longer_asked_for() -> None:
+    """After three in a row that broke before any content the answer comes in one piece, and that is told."""
+    with Provider([cut_after(DONE, 2)] * 3 + [whole(DONE)]) as provider:
+        events = events_of(provider)
+    assert ["stream" in r for r in provider.requests] == [True, True, True, False]
+    assert of_kind(events, Degraded) == [Degraded("streaming", "broken_streams")]
+    assert result_of(events).text == "Done."
+
+
+# The limit of an answer
+
+
+def test_a_cut_answer_is_asked_for_again_with_more_room() -> None:
+    """Once in a turn it is void, and the same is asked with the raised limit; what it cost counts."""
+    with Provider([streamed(cut("Once upon")), streamed(DONE)]) as provider:
+        events = events_of(provider)
+    assert [r["max_tokens"] for r in provider.requests] == [100, 64_000]
+    assert provider.requests[0]["messages"] == provider.requests[1]["messages"]
+    assert of_kind(events, Tombstone, Continuation, RequestStart, Message) == [
+        RequestStart(1, 1, "start", "main", MODEL),
+        Tombstone(1, 1, ()),
+        Continuation(1, 1, 64_000, is_void=True),
+        RequestStart(1, 2, "max_output_tokens_raised", "main", MODEL),
+        Message(1, DONE),
+    ]
+    result = result_of(events)
+    assert (result.text, result.num_turns, result.usage[MODEL].output_tokens) == ("Done.", 1, 10)
+
+
+def test_the_model_goes_on_from_a_cut_answer_three_times() -> None:
+    """Then the run ends with an error, and the text as far as it came; the conversation is whole."""
+    talk = Conversation()
+    words = ["void", "One, ", "two, ", "three, ", "four"]
+    with Provider([streamed(cut(each)) for each in words]) as provider:
+        events = events_of(provider, conversation=talk)
+    assert [r["max_tokens"] for r in provider.requests] == [100] + [64_000] * 4
+    assert [(e.number, e.is_void) for e in of_kind(events, Continuation)] == [
+        (1, True),
+        (1, False),
+        (2, False),
+        (3, False),
+    ]
+    result = result_of(events)
+    assert (result.subtype, result.terminal_reason, result.stop_reason) == (
+        "error_during_execution",
+        "max_output_tokens",
+        "max_tokens",
+    )
+    assert result.text == "One, two, three, four"
+    assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
+    assert talk.messages[2]["content"] == [text(limits.GO_ON)]
+
+
+def test_an_answer_that_is_finished_in_parts() -> None:
+    """Its text is that of all parts; the next cut answer of the run may have more room again."""
+    parts = [cut("void"), cut("Half "), message(text("whole"), call("a", "look", where="box"))]
+    later = [cut("void"), message(text("The end."))]
+    with Provider([streamed(each) for each in (*parts, *later)]) as provider:
+        events = events_of(provider, tools=[look])
+    assert [r["max_tokens"] for r in provider.requests] == [100, 64_000, 64_000, 100, 64_000]
+    assert result_of(events).text == "The end."
+    with Provider([streamed(cut("void")), streamed(cut("Half ")), streamed(DONE)]) as provider:
+        assert result_of(events_of(provider)).text == "Half Done."
+
+
+@pytest.mark.parametrize("raised", [None, 100, 50])
+def test_more_room_can_be_turned_off(raised: int | None) -> None:
+    """Then the model goes on from the first cut answer."""
+    with Provider([streamed(cut("Half ")), streamed(DONE)]) as provider:
+        events = events_of(provider, max_tokens_raised=raised)
+    assert [r["max_tokens"] for r in provider.requests] == [100, 100]
+    assert result_of(events).text == "Half Done."
+
+
+def test_more_room_in_one_piece() -> None:
+    """Where answers are not streamed it is as much as the SDK lets them be."""
+    with Provider([whole(cut("void")), whole(DONE)]) as provider:
+        events = events_of(provider, stream=False)
+    assert [r["max_tokens"] for r in provider.requests] == [100, 21_333]
+    assert result_of(events).text == "Done."
+
+
+def test_more_room_than_the_model_has() -> None:
+    """A model that says less at most is asked for that."""
+    refused = error(
+        400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum allowed"
+    )
+    with Provider([streamed(cut("void")), refused, streamed(DONE)]) as provider:
+        events = events_of(provider)
+    assert [r["max_tokens"] for r in provider.requests] == [100, 64_000, 8_192]
+    assert result_of(events).text == "Done."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{**call("a", "look"), "cut_input": '{"where": "bo'}],
+        [text("So "), {**call("a", "look"), "cut_input": '{"where": "bo'}],
+        [THOUGHT],
+        [],
+    ],
+)
+def test_what_is_whole_of_a_cut_answer_stays(content: list[Any]) -> None:
+    """A call that was cut is left out, and thinking at the end; the provider takes the conversation."""
+    answer = message(*content, stop_reason="max_tokens")
+    with Provider([streamed(answer), streamed(answer), streamed(DONE)]) as provider:
+        events = events_of(provider, tools=[look])
+    kept = [block for block in content if block["type"] == "text"]
+    said = provider.requests[2]["messages"]
+    assert [block for m in said if m["role"] == "assistant" for block in m["content"]] == kept
+    assert result_of(events).subtype == "success"
+
+
+def test_the_window_is_full() -> None:
+    """An answer that filled the window is void, and the run ends, for the conversation has to be shorter (made)."""
+    full = message(text("And then"), stop_reason="model_context_window_exceeded")
+    with Provider([streamed(full)]) as provider:
+        events = events_of(provider)
+    assert of_kind(events, Tombstone) == [Tombstone(1, 1, ())]
+    result = result_of(events)
+    assert (result.error, result.terminal_reason) == ("WindowFullError", "prompt_too_long")
+    assert result.usage[MODEL].output_tokens == 5
+
+
+def test_a_paused_answer_goes_back_as_it_is() -> None:
+    """The model goes on from it; its text is that of both parts."""
+    searching = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
+    paused = message(text("Looking."), searching, stop_reason="pause_turn")
+    with Provider([whole(paused), whole(DONE)]) as provider:
+        events = events_of(provider, stream=False)
+    assert provider.requests[1]["messages"][1:] == [
+        {"role": "assistant", "content": paused["content"]}
+    ]
+    assert [e.transition for e in of_kind(events, RequestStart)] == ["start", "pause_turn"]
+    assert result_of(events).text == "Looking.\nDone."
+
+
+def test_pauses_are_bounded() -> None:
+    """A model that only pauses ends the run."""
+    paused = message(text("."), stop_reason="pause_turn")
+    with Provider([whole(paused)] * 40) as provider:
+        result = result_of(events_of(provider, stream=False))
+    assert (result.terminal_reason, len(provider.requests)) == (
+        "model_error",
+        limits.PAUSES_MAX + 1,
+    )
+
+
+# Nobody attends
+
+
+def test_an_unattended_run_waits_in_pieces() -> None:
+    """A long wait is cut into pieces of 30 seconds; each that is over is told."""
+    limited = error(429, "rate_limit_error", retry_after="100")
+    waits: list[float] = []
+    with Provider([limited, streamed(DONE)]) as provider:
+        events = events_of(provider, waits=waits, **ALONE)
+    assert waits == [30, 30, 30, 10]
+    assert of_kind(events, Heartbeat) == [Heartbeat(1, 1, n, 100.0) for n in (30.0, 60.0, 90.0)]
+    assert of_kind(events, Retry) == [Retry(1, 1, 100.0, "rate_limit_error", 429)]
+
+
+def test_an_unattended_run_waits_for_hours() -> None:
+    """An overload is waited for beyond ten retries, six hours in all, in waits of up to five minutes."""
+    waits: list[float] = []
+    with Provider([error(529, "overloaded_error", retry_after="3600")] * 100) as provider:
+        events = events_of(provider, waits=waits, **ALONE)
+    assert (sum(waits), max(waits)) == (6 * 3600, 30)
+    assert {e.wait_s for e in of_kind(events, Retry)} == {300.0}
+    assert (len(provider.requests), result_of(events).error) == (73, "overloaded_error")
+
+
+def test_a_wait_until_a_date() -> None:
+    """How long that is depends on the clock, so that the world is asked; a date that is past is now."""
+    past = error(429, "rate_limit_error", retry_after="Wed, 31 Dec 1969 23:59:00 GMT")
+    soon = error(429, "rate_limit_error", retry_after="Thu, 01 Jan 1970 00:00:09 GMT")
+    waits: list[float] = []
+    with Provider([past, soon, streamed(DONE)]) as provider, recorded() as records:
+        events_of(provider, waits=waits)
+        asked = [
+            r for r in records if isinstance(r, WorldExchange) and r.question.kind == "elapsed"
+        ]
+    assert [round(wait) for wait in waits] == [9]
+    assert [a.question.key for a in asked] == ["1:retry-after:2"]
+
+
+# The circuit breaker
+
+
+def test_a_provider_that_is_down_is_not_asked() -> None:
+    """After five requests in a row that failed for good the next one fails at once; after a minute one is made."""
+    talk = Conversation()
+    down = error(503, "api_error", retry="false")
+    with Provider([down] * 5 + [streamed(DONE)]) as provider:
+        for _ in range(5):
+            events_of(provider, conversation=talk)
+        refused = events_of(provider, conversation=talk)
+        assert len(provider.requests) == 5
+        talk.breaker = dataclasses.replace(talk.breaker, since_ns=-(10**12))
+        closed = events_of(provider, conversation=talk)
+    assert of_kind(refused, RequestStart, Degraded) == [Degraded("provider", "circuit_open")]
+    assert result_of(refused).error == "CircuitOpenError"
+    assert "5 requests in a row failed" in str(result_of(refused).error_text)
+    assert (result_of(closed).text, talk.breaker.failures) == ("Done.", 0)
+
+
+# Upkeep
+
+
+def upkept(
+    provider: Provider,
+    abort: Abort | None = None,
+    waits: list[float] | None = None,
+    watch: Callable[[Run], None] = lambda run: None,
+) -> tuple[Any, Run, list[Any]]:
+    """Make one request for upkeep; return its answer or error, the run and what was recorded."""
+
+    async def make(records: list[Any]) -> tuple[Any, Run, list[Any]]:
+        async with provider.client() as client:
+            talk, world = Conversation(), ticking_world(client, waits=waits, abort=abort)
+            run = Run(world, options(), (), None, talk, begin(talk, "Hello"), world.now())
+            here = Place(SESSION, lane="main", turn=1)
+            arguments = {
+                "model": MODEL,
+                "max_tokens": 50,
+                "messages": [{"role": "user", "content": "Sum up"}],
+            }
+            lane = lane_under("main", "compaction:1")
+            watch(run)
+            try:
+                said: Any = await upkeep(run, arguments, here, "compaction", lane, "1:compaction")
+            except (*PROVIDER_ERRORS, Stopped) as failure:
+                said = failure
+            return said, run, records
+
+    with recorded() as records:
+        return asyncio.run(make(records))
+
+
+def test_upkeep_is_a_request_of_its_own() -> None:
+    """It has a lane, a source and a span of its own, and counts in the meters of run and conversation."""
+    with Provider([streamed(DONE)]) as provider:
+        said, run, _ = upkept(provider)
+    assert said["content"] == DONE["content"]
+    assert provider.requests[0]["stream"] is True
+    assert (run.meter.total().calls, run.talk.meter.total().calls) == (1, 1)
+    assert run.result(None).usage[MODEL].output_tokens == 5
+    assert (run.answers, run.text, run.talk.messages) == ([], "", ())
+
+
+@pytest.mark.parametrize("refusal", [OVERLOADED, error(429, "rate_limit_error", retry_after="1")])
+def test_upkeep_fails_fast(refusal: Sent) -> None:
+    """Where the provider has too much to do, it is not asked again; its other failures are tried twice more."""
+    with Provider([refusal] * 4) as provider:
+        said, _, _ = upkept(provider)
+    assert (len(provider.requests), isinstance(said, anthropic.APIStatusError)) == (1, True)
+    with Provider([error(500, "api_error")] * 4) as provider:
+        upkept(provider)
+    assert len(provider.requests) == 3
+
+
+def test_upkeep_is_stopped_with_its_run() -> None:
+    """What came of it is no part of the conversation."""
+    abort = Abort()
+    abort.stop()
+    with Provider([streamed(DONE)]) as provider:
+        said, run, _ = upkept(provider, abort)
+    assert isinstance(said, Stopped)
+    assert (said.point, said.count, run.broken[-1]) == ("1:compaction:asking:1", 0, {})
+    assert provider.requests == []
+
+
+def test_upkeep_respects_the_circuit_breaker() -> None:
+    """It opens no circuit, and is not made where one is open."""
+
+    def open_it(run: Run) -> None:
+        for _ in range(5):
+            run.talk.breaker = run.talk.breaker.failed("overloaded", 10**18)
+
+    with Provider([]) as provider:
+        said, _, _ = upkept(provider, watch=open_it)
+    assert (type(said).__name__, provider.requests) == ("CircuitOpenError", [])
+    with Provider([OVERLOADED]) as provider:
+        _, run, _ = upkept(provider)
+    assert run.talk.breaker.failures == 0
