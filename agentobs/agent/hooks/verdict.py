@@ -147,15 +147,13 @@ def verdict(answers: Sequence[HookAnswer]) -> Verdict:
     return replace(found, input=new_input, output=output, overtaken=lost)
 
 
-def usage_in(answer: Any) -> list[tuple[str, Json]]:
-    """Return the model and the usage of each request that was made inside of an answer of the world.
+def usage_in(answer: Any) -> list[Json]:
+    """Return the `model` and the `usage` of each request that was made inside of an answer of the world.
 
     The answers to hooks and to questions for consent carry them, so that they count the same in a replay.
     """
-    listed = answer.get("usage") if isinstance(answer, dict) else None
-    if not isinstance(listed, list):
-        return []
-    return [(each["model"], each["usage"]) for each in listed if _is_usage(each)]
+    listed = _listed(answer.get("usage")) if isinstance(answer, dict) else ()
+    return [each for each in listed if _is_usage(each)]
 
 
 def _strictest(answers: Sequence[HookAnswer]) -> Behaviour | None:

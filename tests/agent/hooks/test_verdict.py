@@ -155,7 +155,7 @@ def test_what_the_model_is_told_is_added_up() -> None:
 
 def test_usage_in_an_answer() -> None:
     """What was used stands in the answers to hooks and for consent; what is none is left out."""
-    assert usage_in({"by": "classifier", "usage": [USED, 3]}) == [("m", {"output_tokens": 1})]
+    assert usage_in({"by": "classifier", "usage": [USED, 3]}) == [USED]
     assert usage_in(None) == usage_in({"usage": 3}) == []
 
 

@@ -50,6 +50,32 @@ def test_a_person_denies_and_the_model_hears_why() -> None:
     assert grant is None
 
 
+def test_a_classifier_allows_once_and_denies() -> None:
+    """Its word is its own, and grants nothing for later."""
+    for behaviour, words in (("allow", "has allowed this call"), ("deny", "has denied this call")):
+        answer = {"behaviour": behaviour, "by": "classifier", "reason": "Seen.", "usage": []}
+        decision, grant = consented(asked(running()), answer, running())
+        assert (decision.behaviour, decision.reason_type, decision.resolver, grant) == (
+            behaviour,
+            "classifier",
+            "classifier",
+            None,
+        )
+        assert f"The classifier {words}. It says: Seen." in decision.reason
+
+
+def test_a_classifier_cannot_allow_what_a_person_has_to_be_asked() -> None:
+    """Where a rule asks its yes is nobody's, and its no is a no; it never grants anything for a session."""
+    ask = Permissions(rules=(Rule.parse("*", "ask", "user"),))
+    yes = {"behaviour": "allow", "by": "classifier"}
+    decision, _ = consented(asked(running(), ask), yes, running())
+    assert (decision.behaviour, decision.resolver) == ("deny", "nobody")
+    decision, _ = consented(asked(running(), ask), {**yes, "behaviour": "deny"}, running())
+    assert (decision.behaviour, decision.resolver) == ("deny", "classifier")
+    decision, grant = consented(asked(running()), {**yes, "scope": "session"}, running())
+    assert (decision.behaviour, decision.resolver, grant) == ("deny", "nobody", None)
+
+
 def test_nobody_to_ask_means_deny() -> None:
     """Where nobody is, the call is denied for the reason for which it was asked."""
     question = asked(running())
