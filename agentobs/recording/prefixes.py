@@ -40,6 +40,9 @@ provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/p
 the cache)."""
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 class _Zone(NamedTuple):
     value: Any
     digest: str | None
@@ -170,7 +173,7 @@ class Prefixes:
     def _digest(self, before: bytes, value: Any) -> str:
         """Return a keyed digest; the order of keys counts, for it does to the cache."""
         try:
-            text = json.dumps(_unmarked(value), ensure_ascii=False, separators=(",", ":"))
+            text = _ENCODER.encode(_unmarked(value))
         except RecursionError:
             text = "nested too deep to be written"
         data = text.encode("utf-8", "surrogatepass")

@@ -28,6 +28,7 @@ from tests.store.making import (
     usage_row,
     write_facts,
 )
+from tests.store.test_money import call, read, said
 
 DAY = 86_400 * SECOND
 
@@ -283,6 +284,20 @@ def test_cache_of_all_sessions_and_of_one(shell: Shell) -> None:
     [row] = shell("cache", "refund-loop", "--json").rows
     assert row["saved_usd"] is not None
     assert shell("cache", "nobody-knows").code == 1
+
+
+def test_a_miss_is_shown_with_what_changed_since_when(shell: Shell, tmp_path: Path) -> None:
+    """Each miss of a session names its turn, all zones that changed, and the turn that it is compared with."""
+    own = a_home(tmp_path / "own")
+    rude = {"system": "be rude", "tools": []}
+    first = call(1, said(1), at=0, **read(0, 1000))
+    second = call(2, said(3), at=60, head=rude, **read(0, 1100))
+    record(own, [start(1), first, second, end(1)])
+    told = lines(shell("cache", session_id(1), at=own.path).out)
+    head, row = (re.split(r"  +", line.strip()) for line in told[-2:])
+    assert head[-5:] == ["reason", "said by", "zones changed", "changed message", "compared turn"]
+    assert row[1:3] == ["main", "2"]
+    assert row[-5:] == ["tools_changed", "request", "tools, system", "-", "1"]
 
 
 # The provider's own reports
