@@ -23,6 +23,7 @@ from agentobs.agent.classifier import Classifier, classified
 from agentobs.agent.context import compacting
 from agentobs.agent.context.fitting import ask_fitting
 from agentobs.agent.context.nudging import nudge
+from agentobs.agent.context.spending import check as check_budget
 from agentobs.agent.dispatch import Crew, Dispatcher
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution import Keep, live_tools
@@ -142,13 +143,14 @@ async def run(
     once, without a result: every open span is closed then. To stop a run in good order, use the world's `abort`.
 
     Raises:
-        UsageError: two tools have one name, an output cannot be told to the model, or the provider refuses
-            thinking like that.
+        UsageError: two tools have one name, an output cannot be told to the model, the provider refuses
+            thinking like that, or a budget of tokens is none.
         ReplaySays: a replay that differs from its recording leaves as it is, without a result.
     """
     if not callable(tools):
         _check(tools, options)
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
+    check_budget(options.token_budget)
     talk = Conversation() if conversation is None else conversation
     owed = output.declaration(options.output) if options.output is not None else None
     this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now(), source)

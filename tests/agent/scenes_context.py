@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from agentobs.agent import tool
+from agentobs.agent import Abort, Event, Result, tool
 from agentobs.agent.context import Context
 from tests.agent.provider import Reply, call, error, message, streamed, text
 from tests.agent.scenario import Outside, Scenario
@@ -60,6 +61,24 @@ NO = error(400, "invalid_request_error", text="no")
 DONE = said(300, text("Done."))
 WINDOW_FULL = said(2990, text("So the"), stop_reason="model_context_window_exceeded")
 """Made by us: no recorded traffic has one."""
+
+
+def _stopped(folder: Path) -> Outside:
+    """Stop when it is asked for what the session remembers."""
+    abort = Abort()
+
+    def on(event: Event) -> None:
+        if isinstance(event, Result):
+            abort.clear()
+
+    def remembered() -> None:
+        if not stopped:
+            stopped.append(True)
+            abort.stop()
+
+    stopped: list[bool] = []
+    return Outside(abort=abort, on=on, live={"memory": remembered})
+
 
 SCENARIOS: dict[str, Scenario] = {
     "trimmed": Scenario(
@@ -133,5 +152,13 @@ SCENARIOS: dict[str, Scenario] = {
         "A model that stops with tokens left to spend is asked to go on, until that brings nothing any more.",
         [said(100, text(word)) for word in ("One", "Two", "Three", "Four")],
         options={"token_budget": 5000},
+    ),
+    "stopped-in-compaction": Scenario(
+        "Stopped before the request for a summary has gone out; the next run of the conversation makes it.",
+        [*talks(1200, 2400), SUMMARY, DONE],
+        [peek],
+        prompts=("Find the key", "Go on"),
+        options={"context": SMALL},
+        outside=_stopped,
     ),
 }

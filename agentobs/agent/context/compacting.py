@@ -111,7 +111,7 @@ def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | No
 def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
     """Return the need that a prompt has which the provider refused as too long; once in a conversation."""
     progress = this.talk.context
-    if progress.has_reacted or not _is_too_long(error):
+    if progress.has_reacted or not recovery.is_too_long(error):
         return None
     progress.has_reacted = True
     tokens = length(this, tools)
@@ -234,11 +234,11 @@ async def _summary(
         try:
             answer = await upkeep(this, arguments, here, "compaction", lane, point)
         except recovery.PROVIDER_ERRORS as error:
-            if not _is_too_long(error):
+            if not recovery.is_too_long(error):
                 return None
             told = summarising.told_sizes(recovery.text_of(error))
         else:
-            if not _is_too_long(answer):
+            if not recovery.is_too_long(answer):
                 text = text_of(answer.get("content")).strip()
                 return text if text and answer.get("stop_reason") != "refusal" else None
             told = None
@@ -248,13 +248,6 @@ async def _summary(
             return None
         gone = fewer
     return None
-
-
-def _is_too_long(what: Exception | Json) -> bool:
-    """Return whether an error, or an answer, says that the conversation has to become shorter."""
-    if isinstance(what, Exception):
-        return recovery.terminal_reason(what) == "prompt_too_long"
-    return bool(what.get("stop_reason") == "model_context_window_exceeded")
 
 
 def _known(this: Run) -> Options:

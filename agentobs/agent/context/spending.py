@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
+from agentobs.errors import UsageError
+
 SPENT_SHARE = 0.9
 """From this share on a budget of tokens is spent."""
 GAIN_TOKENS_MIN = 500
@@ -15,6 +17,20 @@ POOR_NUDGES_MAX = 3
 
 Ending = Literal["spent", "diminishing"]
 """Why there is no further nudge: the budget is spent, or the last nudges brought next to nothing."""
+
+
+def check(budget: int | None) -> None:
+    """Check a budget of tokens.
+
+    Raises:
+        UsageError: it is none that could be spent.
+    """
+    if budget is not None and budget < 1:
+        raise UsageError(
+            f"a budget of {budget} tokens",
+            where="Options.token_budget",
+            todo="Give a number of at least one, or None",
+        )
 
 
 def ending(budget: int, output_tokens: int, nudged_at: Sequence[int]) -> Ending | None:

@@ -11,11 +11,14 @@ from agentobs.agent.context import Context
 from agentobs.agent.context.fitting import compact
 from agentobs.agent.context.trimming import DROPPED, is_trimmed
 from agentobs.agent.events import Compaction, Degraded, Event, RequestStart, Result
+from agentobs.agent.hooks import Hook, table
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import Tool, tool
 from agentobs.errors import UsageError
+from agentobs.records.exchanges import WorldQuestion
 from agentobs.records.facts import Event as EventFact
 from agentobs.records.messages import text_of
+from agentobs.world import Abort
 from tests.agent.provider import Provider, Reply, call, error, message, streamed, text
 from tests.agent.scene import (
     events_of,
@@ -247,6 +250,53 @@ def test_an_answer_that_fills_the_window() -> None:
     assert "So the" not in str(requests[2]["messages"])
     events, _ = played([full], talk=talk, context=Context())
     assert not of_kind(events, Compaction)
+    assert result_of(events).terminal_reason == "prompt_too_long"
+
+
+def test_stopped_while_a_summary_is_asked_for() -> None:
+    """The run ends in good order, the conversation is as it was, and its next run goes on."""
+    abort, talk = Abort(), Conversation()
+
+    def remembered() -> None:
+        abort.stop()
+
+    with Provider([*heavy(2)[:-1], SUMMARY, DONE]) as provider:
+        events = events_of(
+            provider,
+            tools=[peek],
+            conversation=talk,
+            world={"memory": remembered, "abort": abort},
+            context=SMALL,
+        )
+        assert len(provider.requests) == 2
+        assert result_of(events).terminal_reason == "aborted_streaming"
+        assert not of_kind(events, Compaction)
+        assert len(talk.messages) == 5
+        assert talk.context.failures == 0
+        events = events_of(provider, "Go on", tools=[peek], conversation=talk, context=SMALL)
+    assert [e.methods for e in of_kind(events, Compaction)] == [("summary",)]
+    assert result_of(events).text == "Done."
+
+
+def test_a_hook_that_keeps_the_run_does_not_make_it_two() -> None:
+    """A run that a hook kept from ending makes its conversation shorter no second time when it is refused again."""
+    hook = Hook("stop", lambda payload: None, name="more")
+
+    async def objects(question: WorldQuestion) -> dict[str, Any]:
+        return {"outcome": "blocking", "reason": "More!"}
+
+    talk = Conversation(messages=tuple(before(3)), turns=3)
+    with Provider([TOO_LARGE, SUMMARY, DONE, TOO_LARGE]) as provider:
+        events = events_of(
+            provider,
+            tools=[look],
+            conversation=talk,
+            world={"hooks": objects},
+            hooks=table([hook]),
+        )
+    requests = provider.requests
+    assert len(of_kind(events, Compaction)) == 1
+    assert len(requests) == 4
     assert result_of(events).terminal_reason == "prompt_too_long"
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentobs.agent.context import spending
 from agentobs.agent.events import Nudge, RequestStart
+from agentobs.errors import UsageError
 from tests.agent.provider import Provider, Reply, message, streamed, text
 from tests.agent.scene import events_of, of_kind, result_of
 
@@ -79,3 +80,9 @@ def test_without_a_budget_nobody_nudges() -> None:
     events, requests = played([said(1)])
     assert len(requests) == 1
     assert not of_kind(events, Nudge)
+
+
+def test_a_budget_that_cannot_be_spent() -> None:
+    """A budget below one token is one clear error, before anything is asked."""
+    with pytest.raises(UsageError, match="a budget of 0 tokens"):
+        played([], token_budget=0)
