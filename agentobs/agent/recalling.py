@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from agentobs.agent import recovery
 from agentobs.agent.state import (
     State,
     answered,
@@ -440,7 +441,11 @@ def _told(ask: ModelExchange) -> Json:
     if ask.answer.status != 200 or ask.answer.ending not in ("complete", "cancelled"):
         return {}
     message = assemble(ask.answer.headers, ask.answer.body)
-    return message if isinstance(message.get("content"), list) and "error" not in message else {}
+    if not isinstance(message.get("content"), list) or "error" in message:
+        return {}
+    # Such an answer is void, see `requesting.ask`: the conversation has to be shorter.
+    is_void = recovery.is_too_long(message) and not tool_uses(message)
+    return {} if is_void else message
 
 
 def _calls(message: Json) -> list[Json]:

@@ -7,9 +7,9 @@ resumed replays without the recording of the earlier one. What the world answers
     {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "thought_ns": null,
      "usage": [...], "lost": 0, "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
 
-Each call of the provider stands once, with the agent that made it: what a conversation has spent is the sum over
-itself and its children. What a person permitted is not in it: permission was given to what went on then, so the
-person is asked again.
+Each call of the provider and each turn with tools stands once, with the agent that made it: what a conversation has
+spent is the sum over itself and its children. What a person permitted is not in it: permission was given to what
+went on then, so the person is asked again.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def conversation_from(answer: Json) -> Conversation:
     talk = Conversation(
         messages=tuple(answer["messages"]),
         turns=answer["turns"],
-        tool_turns=answer["tool_turns"],
+        tool_turns=sum(node["tool_turns"] for node in nodes(answer)),
         children=children,
         # What the recorded model thought is signed by it: another one goes on without.
         fell_back_to=answer.get("model"),

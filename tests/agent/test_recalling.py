@@ -10,7 +10,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.agent import Conversation, live_world, run
+from agentobs.agent import Conversation, Result, live_world, run
 from agentobs.agent.recalling import conversation_of, unmarked
 from agentobs.agent.resuming import conversation_from
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
@@ -20,9 +20,9 @@ from tests.agent.scenarios import FIXTURES, SCENARIOS
 from tests.agent.scene import options
 
 
-def replayed(name: str) -> tuple[Conversation, Recording]:
-    """Replay a scenario; return the conversation that the loop has kept, and what was recorded."""
-    scenario, talks = SCENARIOS[name], list[Conversation]()
+def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
+    """Replay a scenario; return the conversation that the loop has kept, what was recorded, and its last error."""
+    scenario, talks, errors = SCENARIOS[name], list[Conversation](), list[str | None]()
     tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
 
     async def again() -> None:
@@ -34,8 +34,8 @@ def replayed(name: str) -> tuple[Conversation, Recording]:
                 talks.append(talk)
                 given: Any = {"tools": tools, "conversation": talk, "world": world}
                 for prompt in scenario.prompts:
-                    async for _ in run(prompt, options=options(**scenario.options), **given):
-                        pass
+                    async for event in run(prompt, options=options(**scenario.options), **given):
+                        errors.extend([event.error] if isinstance(event, Result) else [])
 
     with Replay(load(Path(FIXTURES / name))) as opened:
         opened.run(again)
@@ -43,7 +43,8 @@ def replayed(name: str) -> tuple[Conversation, Recording]:
     exchanges = [each for each in opened.records if isinstance(each, kinds)]
     exchanges.sort(key=lambda each: each.started_ns)
     [talk] = talks
-    return talk, Recording("s", "s", None, None, "completed", None, None, 0, tuple(exchanges))
+    recording = Recording("s", "s", None, None, "completed", None, None, 0, tuple(exchanges))
+    return talk, recording, errors[-1]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -53,12 +54,13 @@ def test_every_scenario_is_recalled(name: str) -> None:
     Where the last request was never answered, the loop forgets the prompt, for whoever runs it still has it; a
     recording keeps it, for nobody else does. And it says which agents in the background never reported.
     """
-    talk, recording = replayed(name)
+    talk, recording, error = replayed(name)
     found = conversation_from(json.loads(json.dumps(conversation_of(recording))))
     kept = [unmarked(message) for message in talk.messages]
     asks = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
     [*_, last] = [each for each in asks if each.place.lane == "main"]
-    if last.answer.status == 200 and not talk.background:
+    is_answered = last.answer.status == 200 and error is None
+    if is_answered and not talk.background:
         assert list(found.messages) == kept
         assert (found.turns, found.tool_turns) == (talk.turns, talk.tool_turns)
     else:

@@ -379,7 +379,7 @@ def test_a_session_that_was_resumed_itself() -> None:
         asked(2, history, message(text("So.")), at=9, interaction="2" * 32),
         usage=[spent(9)],
     )
-    assert (talk.turns, talk.tool_turns, talk.meter.total().calls) == (2, 1, 5)
+    assert (talk.turns, talk.tool_turns, talk.meter.total().calls) == (2, 3, 5)
     assert talk.children["x"].children["z"].turns == 1
     unused = talk_of(said("conversation", first, at=8, key="resume:1"))
     assert (unused.turns, unused.meter.total().calls) == (1, 4)
