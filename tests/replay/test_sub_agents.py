@@ -31,6 +31,7 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.records.exchanges import Answer, ModelExchange, Recording
+from agentobs.store.asking import named
 from replay import DivergenceError, Fixture, Replay
 from replay.freeze import freeze
 from tests.provider_script import MODEL, call, streamed, text
@@ -288,3 +289,30 @@ def test_done_in_order_of_the_calls(tmp_path: Path) -> None:
     _, live = recorded(tmp_path / "home", 4)
     done = [each.split('"')[1] for each in live["main"] if each.startswith(ToolDone.__name__)]
     assert done[:5] == ["t1_0", "t1_1", "t1_2", "t1_3", "b"]
+
+
+def test_the_store_tells_agents_apart(tmp_path: Path) -> None:
+    """Calls and money by lane and by who asks; the timeline has each agent under the call that started it."""
+    given = [
+        streamed(start(1), start(2, run_in_background=True), number=1),
+        *(streamed(text("A"), number=number) for number in (2, 3, 4)),
+    ]
+    made(tmp_path, given, False)
+    home = tmp_path / "home"
+    spent = agentobs.query("SELECT lane, calls FROM cost_by_agent ORDER BY lane", home=home)
+    assert spent == [("main", 2), ("main/toolu_1", 1), ("main/toolu_2", 1)]
+    sources = agentobs.query("SELECT source, calls FROM cost_by_source ORDER BY source", home=home)
+    assert sources == [("main", 2), ("sub_agent", 2)]
+    with agentobs.connect(home) as connection:
+        [(session_id,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
+        found = named(connection, "session_timeline", session_id=session_id)
+        columns = [column[0] for column in found.description or ()]
+        rows = [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+    calls = {r["depth"] for r in rows if (r["kind"], r["name"]) == ("tool_call", "agent")}
+    agents = {
+        (r["name"], r["lane"], r["depth"])
+        for r in rows
+        if r["kind"] == "span" and r["lane"] != "main" and r["name"] in ("sub_agent", "interaction")
+    }
+    assert calls == {2}
+    assert agents == {("sub_agent", "main/toolu_1", 3), ("interaction", "main/toolu_2", 3)}

@@ -3,18 +3,22 @@
 --
 -- $session_id: the session. depth is 0 for a span without a parent; an attempt and the tool calls that
 -- it asks for lie one deeper than the span that they were made in, and so do the decisions about them.
+-- An agent that another one started lies one deeper than the call that did.
 -- A decision has the wait for it as its duration.
 WITH RECURSIVE known AS (
-    SELECT * FROM spans WHERE session_id = $session_id::VARCHAR
+    SELECT *, coalesce(parent_span_id, linked_span_id) AS under_span_id
+    FROM spans
+    WHERE session_id = $session_id::VARCHAR
 ), nested AS (
     SELECT span_id, 0 AS depth
     FROM known
-    WHERE parent_span_id IS NULL OR parent_span_id NOT IN (SELECT span_id FROM known)
+    WHERE under_span_id IS NULL OR under_span_id NOT IN (SELECT span_id FROM known)
     UNION ALL
     -- Parents that run in a circle are reached from no root; a span id that recurs ends at 100.
-    SELECT known.span_id, nested.depth + 1
+    -- The span of a call lies beside the attempts of its turn, and the call itself one deeper, as they do.
+    SELECT known.span_id, nested.depth + CASE WHEN known.name IN ('sub_agent', 'interaction') THEN 2 ELSE 1 END
     FROM nested
-    JOIN known ON known.parent_span_id = nested.span_id
+    JOIN known ON known.under_span_id = nested.span_id
     WHERE nested.depth < 100
 ), depths AS (
     SELECT span_id, min(depth) AS depth FROM nested GROUP BY span_id
