@@ -44,15 +44,15 @@ from agentobs.agent.permissions import Decision, Permissions, Rule, from_setting
 from agentobs.agent.prompt import Section, SystemPrompt
 from agentobs.agent.resuming import forked, resumed
 from agentobs.agent.state import Conversation, Options
-from agentobs.agent.thinking import Adaptive, Budgeted
 from agentobs.agent.sub_agents import finish, sub_agents
+from agentobs.agent.thinking import Adaptive, Budgeted
 from agentobs.agent.tools import Tool, declared, tool
 from agentobs.world import Abort
 
 __all__ = [
     "Abort",
-    "Agent",
     "Adaptive",
+    "Agent",
     "BackgroundResult",
     "Broadcast",
     "Budget",

@@ -106,7 +106,7 @@ class Conversation:
     """Those of them that used tools."""
     grants: frozenset[Rule] = frozenset()
     """What a person permitted for the rest of the conversation."""
-    denials: Denials = Denials()
+    denials: Denials = field(default_factory=Denials)
     """How often the classifier has denied calls."""
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     """What all its runs used, to be priced."""
