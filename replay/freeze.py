@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentobs.errors import UsageError
-from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange
+from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, is_beside
 from replay.fixture import FILE, write
 
 
@@ -52,7 +52,9 @@ def freeze(recording: Recording, folder: Path, versions: dict[str, str]) -> Froz
 def failing_turn(recording: Recording) -> int:
     """Return the turn where a failed session went wrong: that of its first failed tool, else its last one."""
     for exchange in recording.exchanges:
-        if isinstance(exchange, ToolExchange) and exchange.answer.is_error and exchange.place.turn:
+        if not isinstance(exchange, ToolExchange) or is_beside(exchange.place.lane):
+            continue  # of an agent that failed the call says so that started it
+        if exchange.answer.is_error and exchange.place.turn:
             return exchange.place.turn
     turns = [
         e.place.turn or 0

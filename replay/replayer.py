@@ -408,7 +408,7 @@ class Replay:
         return run_tool
 
     def _runs_live(self, question: ToolQuestion, recorded: RecordedTool | None) -> bool:
-        if self._until is not None and recorded and (recorded.turn or 0) < self._until:
+        if self._until is not None and recorded and self._calls.turn_of(recorded) < self._until:
             return False
         if isinstance(self._policy, str):
             return self._policy == "live"

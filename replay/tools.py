@@ -12,7 +12,9 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolOutcome,
     ToolQuestion,
+    is_beside,
     is_inside_answer,
+    lane_under,
 )
 from agentobs.records.facts import Permission
 from agentobs.records.messages import assemble, is_stream, server_events, tool_uses
@@ -79,6 +81,7 @@ class Calls:
         self._tools = [tool for tool in fixture.tools if not is_inside_answer(tool.lane)]
         for tool in self._tools:
             self._recorded.setdefault(_key(tool), []).append(tool)
+        self._starters = {lane_under(t.lane, t.question.tool_use_id): t for t in fixture.tools}
         self._matched: set[int] = set()
         self._given: dict[tuple[str, str], list[ToolAnswer]] = {}
         self._now: dict[tuple[str, str], ToolAnswer] = {}
@@ -102,6 +105,14 @@ class Calls:
         known = self._recorded.get((lane, tool_use_id), [])
         left = [tool for tool in known if id(tool) not in self._matched]
         return next(iter(left or known[-1:]), None)
+
+    def turn_of(self, recorded: RecordedTool) -> int:
+        """Return the turn of the agent itself in which a call was made, also by an agent that it started."""
+        tool, lane = recorded, recorded.lane
+        while is_beside(lane):
+            starter = self._starters.get(lane)
+            tool, lane = (starter, starter.lane) if starter else (tool, lane.rpartition("/")[0])
+        return tool.turn or 0
 
     def came(self, recorded: RecordedTool | None) -> None:
         """Count a recorded call as matched; a second time changes nothing."""

@@ -291,6 +291,7 @@ def _options(options: Options, agent: Agent) -> Options:
         model=agent.model or options.model,
         max_turns=options.max_turns if agent.max_turns is None else agent.max_turns,
         output=None,
+        token_budget=None,  # who started it is to go on, not what it started
     )
 
 

@@ -33,7 +33,7 @@ from agentobs.agent import (
 from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.asking import named
 from replay import DivergenceError, Fixture, Replay
-from replay.freeze import freeze
+from replay.freeze import failing_turn, freeze
 from tests.provider_script import MODEL, call, streamed, text
 from tests.replay.agents import KEY, frozen, last_session
 from tests.replay.agents import recorded as answered
@@ -265,6 +265,48 @@ def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
     fixture, _ = made(tmp_path, given, False)
     with pytest.raises(DivergenceError), Replay(fixture, tools="live") as replay:
         replay.run(Chief(look=stare).answer, False)
+
+
+def test_until_counts_the_turns_of_the_agent_itself(tmp_path: Path) -> None:
+    """Tools of agents run live only in the turn that is looked at, whichever turn of theirs it is."""
+    looked: list[str] = []
+
+    @tool(read_only=True, name="look")
+    def stare(where: str) -> str:
+        """Look somewhere."""
+        looked.append(where)
+        return f"much in {where}"
+
+    given = [
+        streamed(start(1), number=1),
+        streamed(call(2, "look", where="box"), number=2),
+        streamed(call(3, "look", where="bag"), number=3),
+        streamed(text("A"), number=4),
+        streamed(call(4, "look", where="bin"), number=5),
+        streamed(text("Done."), number=6),
+    ]
+    fixture, _ = made(tmp_path, given)
+    with Replay(fixture) as replay:
+        step = replay.until(Chief(look=stare).answer, turn=2, tools="live")
+    assert (looked, step.tool("look").text) == (["bin"], "much in bin")
+
+
+def test_the_turn_that_failed_is_one_of_the_agent_itself(tmp_path: Path) -> None:
+    """A tool that failed in an agent is that agent's business."""
+    given = [
+        streamed(text("Hm."), call(9, "look", where="bin"), number=1),
+        streamed(start(1), number=2),
+        streamed(call(2, "look"), number=3),
+        streamed(text("A"), number=4),
+        streamed(text("Done."), number=5),
+    ]
+    chief = []
+
+    def live(url: str) -> None:
+        chief.append(Chief(url))
+        asyncio.run(chief[0].answer())
+
+    assert failing_turn(answered(tmp_path, live, given)) == 3
 
 
 def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
