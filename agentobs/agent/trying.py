@@ -116,6 +116,7 @@ async def answer(
             raise
         if asked.message:
             yield void_answer(this, asked, void)
+        asked.message = {}  # the one before is kept for what it used
         async with aclosing(_again(this, asked, failed, following)) as events:
             async for event in events:
                 yield event
@@ -149,9 +150,8 @@ async def _attempt(
 
 
 def void_answer(this: Run, asked: Request, void: tuple[str, ...]) -> Tombstone:
-    """Tell that what came of an answer is void, and the calls that had begun; and forget it."""
+    """Tell that what came of an answer is void, and the calls that had begun."""
     telling.event(this.world, asked.inside, "tombstone", None, {"tool_calls": len(void)})
-    asked.message = {}
     return Tombstone(asked.turn, asked.number, void)
 
 
