@@ -125,4 +125,5 @@ async def _fire(
     this: Run, event: HookEvent, here: Place | None, facts: Json, name: str | None = None
 ) -> Fired:
     """Fire the hooks of an event in the turn that is under way; `name` tells it from others of its kind there."""
-    return await this.hooks.fire(occasion(event, this.state.turn, name, facts), here)
+    about = {"tool": this.options.agent} if event in ("sub_agent_start", "sub_agent_stop") else {}
+    return await this.hooks.fire(occasion(event, this.state.turn, name, facts, **about), here)

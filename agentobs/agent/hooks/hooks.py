@@ -55,10 +55,10 @@ MAY: Mapping[HookEvent, frozenset[Effect]] = {
     "permission_denied": frozenset({"context", "stop"}),
     "pre_compact": frozenset({"block", "context"}),
     "post_compact": frozenset({"context"}),
-    "stop": frozenset({"block", "context", "stop"}),
+    "stop": frozenset({"block", "stop"}),
     "stop_failure": frozenset(),
     "sub_agent_start": frozenset({"block", "context"}),
-    "sub_agent_stop": frozenset({"block", "context"}),
+    "sub_agent_stop": frozenset({"block", "stop"}),
     "notification": frozenset(),
 }
 """What the answer to each event may do; anything else in it is a fault of the hook, and does nothing."""

@@ -152,6 +152,14 @@ def test_an_event_fires_its_own_hooks_and_no_others() -> None:
     assert [hook.name for hook in matching(hooks, call(), {"first", "second"})] == ["second"]
 
 
+def test_a_condition_on_a_sub_agent_is_about_its_name() -> None:
+    """It stands where a tool's name stands elsewhere."""
+    hooks = table([Hook("sub_agent_start", nothing, "explore")])
+    for agent, count in (("explore", 1), ("write", 0)):
+        what = Occasion("sub_agent_start", 1, "1:sub_agent_start", tool=agent)
+        assert len(matching(hooks, what)) == count
+
+
 def test_settings_name_every_kind(tmp_path: Path) -> None:
     """Commands, servers, prompts and agents can stand in a file, with all that a hook may have."""
     file = tmp_path / "hooks.json"
