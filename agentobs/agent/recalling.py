@@ -132,23 +132,23 @@ class _Heard:
     until_ns: int | None
     told: dict[str, Json] = field(init=False)
     """The answers that the loop keeps, by attempt."""
+    lanes: dict[str, list[ModelExchange]] = field(init=False)
+    """The requests for messages, by lane."""
 
     def __post_init__(self) -> None:
-        """Put the answers together."""
-        asked = [each for each in self.recording.exchanges if isinstance(each, ModelExchange)]
-        found = {each.attempt_id: _told(each) for each in asked if _is_for_message(each)}
-        self.told = {attempt_id: message for attempt_id, message in found.items() if message}
+        """Put the answers together, once."""
+        self.told, self.lanes = {}, {}
+        for each in self.recording.exchanges:
+            if not isinstance(each, ModelExchange) or not _is_for_message(each):
+                continue
+            self.lanes.setdefault(each.place.lane, []).append(each)
+            if message := _told(each):
+                self.told[each.attempt_id] = message
 
     def asks(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
         """Return the requests for messages of a lane, or those that came later."""
-        return [
-            each
-            for each in self.recording.exchanges
-            if isinstance(each, ModelExchange)
-            and each.place.lane == lane
-            and _is_for_message(each)
-            and _is_before(each.started_ns, self.until_ns) is not later
-        ]
+        asked = self.lanes.get(lane, [])
+        return [each for each in asked if _is_before(each.started_ns, self.until_ns) is not later]
 
     def earlier(self, lane: str) -> Json | None:
         """Return the conversation that this session itself went on from, or None."""
