@@ -40,6 +40,9 @@ FILES_SHARE = 0.25
 """Files that are attached again take at most this share of what goes, and of the threshold. Our choice: else a
 small conversation would be as long as before."""
 
+HEAVY_TOKENS = 20_000
+"""A prompt without any answer is summarised only where it is longer than this, which is as long as a summary."""
+
 FAILURES_MAX = 3
 """After so many failures in a row a conversation is not made shorter by itself any more."""
 
@@ -73,16 +76,19 @@ def window(this: Run) -> int:
 def threshold(this: Run) -> int:
     """Return from how many tokens on the conversation is made shorter.
 
-    Where the provider tells of a window that what is kept free would fill, that is half of it.
+    Where the provider tells of a window that is no larger than what is kept free, that is half of it.
     """
     room = window(this)
-    return max(this.options.context.threshold(room), room // 2, 1)
+    limit = this.options.context.threshold(room)
+    return limit if limit > 0 else max(room // 2, 1)
 
 
 def length(this: Run, tools: Sequence[Tool]) -> int:
     """Return how many tokens the next request of a run has."""
-    around = _around(this, tools)
-    return counting.tokens_of(this.state.messages, this.talk.context.counted, around)
+    messages, known = this.state.messages, this.talk.context.counted
+    # What stands around the messages is in the count; it is looked at only where there is none.
+    is_known = known is not None and known.messages <= len(messages)
+    return counting.tokens_of(messages, known, 0 if is_known else _around(this, tools))
 
 
 def counted(this: Run, messages: Sequence[Json], usage: object) -> None:
@@ -191,6 +197,7 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> Group | None:
     if _left(this, need, made) >= need.threshold:
         # What the model has not seen yet is taken from it only here, where nothing else is left.
         made = trimming.trim(made, 0, spares_new=False)
+        need.methods.append("trim")
     return made if _left(this, need, made) < need.threshold else None
 
 
@@ -268,8 +275,8 @@ def _files(this: Run, need: Need, kept: Sequence[Json]) -> list[Json]:
 
 
 def _is_heavy(gone: Sequence[Json]) -> bool:
-    """Return whether a prompt alone is worth a summary: it is longer than one may get."""
-    return counting.estimate(gone) > 20_000
+    """Return whether a prompt alone is worth a summary."""
+    return counting.estimate(gone) > HEAVY_TOKENS
 
 
 def _is_enough(this: Run, need: Need, messages: Sequence[Json]) -> bool:

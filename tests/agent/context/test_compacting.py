@@ -445,6 +445,42 @@ def test_context_growth_can_be_asked_for() -> None:
     assert 800 < second < 830
 
 
+@pytest.mark.parametrize(
+    ("context", "model", "threshold"),
+    [
+        (Context(), "claude-sonnet-4-5", 167_000),
+        (Context(), "claude-sonnet-4-6", 967_000),
+        (Context(window_tokens=40_000), "claude-sonnet-4-6", 7_000),
+    ],
+)
+def test_the_threshold_is_the_window_less_what_is_kept_free(
+    context: Context, model: str, threshold: int
+) -> None:
+    """20,000 tokens for a summary and 13,000 beside them are kept free."""
+    with recorded() as records:
+        played([DONE], context=context, model=model)
+    (told,) = [r.numbers for r in of_kind(records, EventFact) if r.kind == "context"]
+    assert told["window"] - told["threshold"] == 20_000 + 13_000
+    assert told["threshold"] == threshold
+
+
+def test_what_was_not_seen_yet_goes_last() -> None:
+    """A result that alone fills the window is trimmed where nothing else is left, and the turn goes on."""
+
+    @tool(read_only=True)
+    def flood() -> str:
+        """Say too much."""
+        return "y" * 12_000
+
+    replies = [said(300, text("z" * 3600), call("toolu_1", "peek", where="x"))]
+    replies.append(said(1400, call("toolu_2", "flood")))
+    events, requests = played([*replies, SUMMARY, DONE], tools=[flood, peek])
+    (done,) = of_kind(events, Compaction)
+    assert done.methods == ("summary", "trim")
+    assert [is_trimmed(content) for content in results(requests[-1])] == [True]
+    assert result_of(events).text == "Done."
+
+
 def test_the_budget_is_looked_at_after_a_summary() -> None:
     """A run whose summary has used up its money ends before the model is asked again."""
     from decimal import Decimal
