@@ -189,6 +189,7 @@ class Run:
 
     def counted_inside(self, used: Sequence[Json]) -> None:
         """Count what requests used that hooks made: each a `model` and the `usage` that the provider told."""
+        self.upkept += used
         for each in used:
             self.counted(each, "exact")
 
