@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentobs.agent.agents import Agent
 from agentobs.agent.asking import Consent, Inbox, Reply
 from agentobs.agent.budget import Budget
+from agentobs.agent.classifier import Classifier
 from agentobs.agent.context import Context
 from agentobs.agent.context.fitting import compact
 from agentobs.agent.events import (
@@ -37,6 +38,7 @@ from agentobs.agent.events import (
     ToolDispatch,
     ToolDone,
 )
+from agentobs.agent.hooks import Hook
 from agentobs.agent.listening import Broadcast, Missed
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.occasions import end
@@ -58,6 +60,7 @@ __all__ = [
     "Budget",
     "BudgetReached",
     "Budgeted",
+    "Classifier",
     "Coercion",
     "Compaction",
     "Consent",
@@ -71,6 +74,7 @@ __all__ = [
     "Fallback",
     "FollowUp",
     "Heartbeat",
+    "Hook",
     "HookRan",
     "Inbox",
     "Message",
