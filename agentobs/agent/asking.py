@@ -14,6 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
+from anthropic import AsyncAnthropic
+
 from agentobs.agent.execution import LiveTools
 from agentobs.agent.paths import resolver
 from agentobs.agent.prompt import Written
@@ -316,6 +318,20 @@ async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
 
 def _with_usage(answer: Json, usage: list[Json]) -> Json:
     return {**answer, "usage": usage} if usage else answer
+
+
+def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:
+    """Return what makes a client ask its `credentials` for another token; None where it has a key that stays.
+
+    The SDK (2.12, `AsyncAnthropic._should_retry`) does the same after a 401, but only where it retries itself.
+    """
+    cache: Any = getattr(client, "_token_cache", None)
+
+    def refresh() -> bool:
+        cache.invalidate()
+        return True
+
+    return None if cache is None else refresh
 
 
 def _not_asked(why: str) -> Json:

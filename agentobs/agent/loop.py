@@ -18,7 +18,7 @@ from pathlib import Path
 from anthropic import AsyncAnthropic
 
 from agentobs.agent import output, recovery, telling
-from agentobs.agent.asking import Inbox, LiveAnswers, Person
+from agentobs.agent.asking import Inbox, LiveAnswers, Person, token_refresh
 from agentobs.agent.classifier import Classifier, classified
 from agentobs.agent.context import compacting
 from agentobs.agent.context.fitting import ask_fitting
@@ -92,7 +92,8 @@ def live_world(
         keep: keeps the whole of a result that is too long for the model, such as `agentobs.keep_result`.
         spent_today: what was spent since midnight UTC, for `Budget.day_usd`: `agentobs.spent_today`.
         refresh: makes the credentials of the client anew, and returns whether it did; asked once for a request that
-            was refused with a 401. Plain (then run in a thread) or async.
+            was refused with a 401. Plain (then run in a thread) or async. Default: where the client has `credentials`
+            those are asked for another token.
         load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
         sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
         memory: what is remembered of the session: it takes the place of a summary when the conversation gets too long.
@@ -109,7 +110,7 @@ def live_world(
         inbox=inbox,
         roots=roots,
         spent_today=spent_today,
-        refresh=refresh,
+        refresh=refresh or token_refresh(client),
         load=load,
         sections=sections,
         memory=memory,

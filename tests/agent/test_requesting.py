@@ -9,6 +9,7 @@ from typing import Any
 
 import anthropic
 import pytest
+from anthropic import AccessToken
 
 from agentobs.agent import limits
 from agentobs.agent.events import (
@@ -24,6 +25,7 @@ from agentobs.agent.events import (
     ToolDone,
 )
 from agentobs.agent.interrupt import Stopped
+from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.recovery import PROVIDER_ERRORS
 from agentobs.agent.running import Run
 from agentobs.agent.state import Conversation, begin
@@ -108,8 +110,6 @@ def test_credentials_that_stay_refused(made: bool, requests: int) -> None:
 
 async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[Any], int]:
     """Run with a first key; making it anew gives the client a second one."""
-    from agentobs.agent.loop import run
-
     refreshed = []
     with recorded() as records:
         async with provider.client() as client:
@@ -123,6 +123,24 @@ async def _refreshing(provider: Provider, made: bool) -> tuple[list[Any], list[A
             world = ticking_world(client, refresh=refresh)
             events = [event async for event in run("Hello", world=world, options=options())]
     return events, records, len(refreshed)
+
+
+def test_a_client_with_credentials_asks_them_for_another_token() -> None:
+    """Where the client has a provider of tokens nobody has to say how they are made anew."""
+    forced: list[bool] = []
+
+    async def credentials(*, force_refresh: bool = False) -> AccessToken:
+        forced.append(force_refresh)
+        return AccessToken("token-2" if force_refresh else "token-1")
+
+    async def asked(url: str) -> Any:
+        async with anthropic.AsyncAnthropic(credentials=credentials, base_url=url) as client:
+            return await complete("Hello", world=live_world(client), options=options())
+
+    with Provider([error(401, "authentication_error"), streamed(DONE)]) as provider:
+        result = in_loop(asked(provider.base_url))
+    assert [h["authorization"] for h in provider.headers] == ["Bearer token-1", "Bearer token-2"]
+    assert (result.text, forced) == ("Done.", [False, True])
 
 
 # Too much room
