@@ -21,6 +21,9 @@ from agentobs.cli.answers import open_store, session_of
 from agentobs.cli.tables import printable
 from agentobs.errors import UsageError
 
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+"""How much work a model may be asked to put in; a test holds this to what the loop knows."""
+
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
@@ -69,6 +72,20 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     help='A JSON file of rules: {"allow": [...], "ask": [...], "deny": [...]}. SOURCE is policy, project, '
     "local or user (default).",
 )
+@click.option(
+    "--hooks",
+    multiple=True,
+    metavar="[SOURCE=]FILE",
+    help="A JSON file of hooks, see docs/hooks.md. They run programs: name only files that you trust.",
+)
+@click.option("--hook-model", help="Whom hooks ask that are prompts or agents and name no model.")
+@click.option(
+    "--effort", type=click.Choice(EFFORTS), help="Let the model think, with so much effort."
+)
+@click.option("--fallback-model", help="Whom to ask after three overloads in a row.")
+@click.option(
+    "--unattended", is_flag=True, help="Wait for hours, not minutes, while the provider is busy."
+)
 @click.option("--name", default="run", show_default=True, help="The session's name.")
 @click.option(
     "--resume", metavar="SESSION", help="Go on with the conversation of an earlier session."
@@ -96,6 +113,11 @@ def run(
     ask: tuple[str, ...],
     deny: tuple[str, ...],
     settings: tuple[str, ...],
+    hooks: tuple[str, ...],
+    hook_model: str | None,
+    effort: str | None,
+    fallback_model: str | None,
+    unattended: bool,
     name: str,
     resume: str | None,
     fork: str | None,
@@ -122,8 +144,20 @@ def run(
     permitted = {"mode": mode, "confirmed": confirmed, "rules": told}
     # What does not fit is said before anything runs.
     most = {"interaction": max_usd, "day": max_usd_today}
+    more = {
+        "hooks": list(hooks),
+        "effort": effort,
+        "fallback_model": fallback_model,
+        "unattended": unattended,
+    }
     options = options_of(
-        model, system, permitted, max_turns=max_turns, max_tokens=max_tokens, most=most
+        model,
+        system,
+        permitted,
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        most=most,
+        more=more,
     )
     _tell_useless(options.permissions, load_tools(tools) if tools else [])
     earlier = _earlier(context, resume, fork, at_turn)
@@ -139,6 +173,7 @@ def run(
             max_tokens=max_tokens,
             most=most,
             permitted=permitted,
+            more={**more, "hook_model": hook_model},
             **earlier,
         )
     )
@@ -209,6 +244,7 @@ async def answer(
     resume: str | None = None,
     fork: str | None = None,
     at_turn: int | None = None,
+    more: dict[str, Any] | None = None,
 ) -> bool:
     """Answer one prompt on the terminal; returns whether it failed. A replay calls this again."""
     import signal
@@ -221,6 +257,7 @@ async def answer(
         Result,
         TextDelta,
         ToolDispatch,
+        end,
         forked,
         live_world,
         resumed,
@@ -228,12 +265,18 @@ async def answer(
     from agentobs.agent import run as run_loop
     from agentobs.recording.kept import keep_result
     from agentobs.recording.session import record
-    from agentobs.store.spending import spent_today
 
     found, abort = load_tools(tools) if tools else [], Abort()
     client = record(AsyncAnthropic(open_telemetry=False))
+    more = more or {}
     options = options_of(
-        model, system, permitted or {}, max_turns=max_turns, max_tokens=max_tokens, most=most or {}
+        model,
+        system,
+        permitted or {},
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        most=most or {},
+        more=more,
     )
     person = ask_on_terminal if sys.stdin.isatty() else None
     here = live_world(
@@ -242,8 +285,10 @@ async def answer(
         person=person,
         abort=abort,
         keep=keep_result,
-        spent_today=spent_today,
+        spent_today=_spent_today,
         load=_load,
+        hooks=options.hooks,
+        hook_model=more.get("hook_model"),
     )
     talk = Conversation()
     if resume:
@@ -253,6 +298,7 @@ async def answer(
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGINT, _stop, abort, loop)
+    failed = True
     running = run_loop(prompt, world=here, options=options, tools=found, conversation=talk)
     async with aclosing(running) as events:
         async for event in events:
@@ -264,8 +310,18 @@ async def answer(
                 case Result():
                     click.echo()
                     _tell_end(event)
-                    return event.subtype != "success"
-    return True
+                    failed = event.subtype != "success"
+    await end(talk, world=here, options=options)
+    return failed
+
+
+def _spent_today() -> Decimal:
+    """Return what was spent today where this session is recorded."""
+    from agentobs.recording.session import start_recorder
+    from agentobs.store.spending import spent_today
+
+    recorder = start_recorder()
+    return spent_today(home=str(recorder.home.path) if recorder is not None else None)
 
 
 def _load(asked: Any) -> Any:
@@ -285,14 +341,16 @@ def options_of(
     max_turns: int | None,
     max_tokens: int,
     most: dict[str, str | None],
+    more: dict[str, Any],
 ) -> Any:
     """Return the loop's options.
 
     Raises:
         UsageError: a rule, the mode or the amount does not fit.
     """
-    from agentobs.agent import Budget, Options, Permissions, Rule
+    from agentobs.agent import Adaptive, Budget, Options, Permissions, Rule
 
+    effort = more.get("effort")
     permissions = Permissions(
         mode=permitted.get("mode", "default"),
         rules=tuple(Rule.parse(*rule) for rule in permitted.get("rules", ())),
@@ -308,7 +366,19 @@ def options_of(
             day_usd=_dollars(most.get("day"), "--max-usd-today"),
         ),
         permissions=permissions,
+        hooks=_hooks(more.get("hooks", ())),
+        thinking=Adaptive(effort) if effort else None,
+        fallback_model=more.get("fallback_model"),
+        unattended=bool(more.get("unattended")),
     )
+
+
+def _hooks(named: list[str]) -> Any:
+    """Return the hooks of some files, each with the source that it is given for."""
+    from agentobs.agent.hooks import hooks_from_settings, table
+
+    given = [(source or "settings", file) for source, _, file in (n.rpartition("=") for n in named)]
+    return table(*(hooks_from_settings(Path(file), source=source) for source, file in given))
 
 
 def _dollars(text: str | None, where: str) -> Decimal | None:

@@ -1,0 +1,77 @@
+"""`agentobs run`: what its options make of the agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import agentobs
+from agentobs.agent.thinking import Effort
+from agentobs.cli.run import EFFORTS
+from tests.agent.provider import Provider, error, message, streamed, text
+from tests.cli.test_commands import Shell
+
+DONE = message(text("Done."))
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Shell]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up")
+    agentobs.stop_recorder()
+    yield Shell(tmp_path / "home", capsys)
+    agentobs.stop_recorder()
+
+
+def test_the_efforts_are_those_of_the_loop() -> None:
+    """The command line offers what the loop knows, no more and no less."""
+    assert get_args(Effort) == EFFORTS
+
+
+def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run around the prompt, and at the end of the conversation, also where one refused it; a replay runs none."""
+    ended, refuses = tmp_path / "ended", tmp_path / "refuses"
+    hooks = {
+        "user_prompt_submit": [{"command": f"test ! -e {refuses} || exit 2"}],
+        "session_end": [{"command": f"echo over >> {ended}"}],
+    }
+    (tmp_path / "hooks.json").write_text(json.dumps(hooks))
+    with Provider([streamed(DONE)]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        assert shell("run", "Hello", "--hooks", "project=hooks.json").out == "Done.\n"
+        refuses.write_text("")
+        refused = shell("run", "Hello", "--hooks", "project=hooks.json", "--name", "refused")
+        assert (refused.code, len(provider.requests)) == (1, 1)
+    assert "hook_stopped" in refused.err
+    assert ended.read_text() == "over\nover\n"
+    assert agentobs.stop_recorder()
+    assert shell("freeze", "run", "-o", "frozen").code == 0
+    assert "1 of 1 requests" in shell("replay", "frozen").out
+    assert ended.read_text() == "over\nover\n"
+
+
+def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
+    """What is wrong is said in one line before anything is asked."""
+    (tmp_path / "hooks.json").write_text('{"before_tool": []}')
+    ended = shell("run", "Hello", "--hooks", "hooks.json")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
+    assert "'before_tool' is no event of hooks" in ended.err
+
+
+def test_effort_and_another_model(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model thinks as it was told to; after three overloads in a row the other one is asked."""
+    monkeypatch.setattr("agentobs.agent.retrying.FIRST_WAIT_S", 0.001)
+    busy = error(529, "overloaded_error")
+    with Provider([busy, busy, busy, streamed(DONE)]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        options = ("--model", "one", "--fallback-model", "two", "--effort", "high", "--unattended")
+        assert shell("run", "Hello", *options).out == "Done.\n"
+    assert [request["model"] for request in provider.requests] == ["one", "one", "one", "two"]
+    first = provider.requests[0]
+    assert (first["thinking"], first["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
