@@ -213,6 +213,10 @@ def _as_it_is(name: str, former: Sequence[str]) -> str:  # noqa: ARG001 - the po
     return name
 
 
+async def _nothing_left() -> None:
+    """Wait for nothing: nothing works in the background."""
+
+
 def _not_stopped(tool_use_id: str) -> None:
     """Leave a tool call alone."""
 
@@ -231,6 +235,8 @@ class World:
     """Stop a tool call by its id, begun or not: its answer then comes soon, `aborted` unless it was done."""
     ask: Callable[[WorldQuestion], Awaitable[Any]] = nobody
     """Answer a question that is neither the model's nor a tool's to answer, with a JSON value."""
+    settled: Callable[[], Awaitable[None]] = _nothing_left
+    """Return when nothing works in the background any more: hooks that nobody waits for, each within its time."""
     abort: Abort = field(default_factory=Abort)
     """Says whether the run is to stop."""
     now: Callable[[], int] = now

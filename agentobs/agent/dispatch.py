@@ -447,7 +447,8 @@ class Dispatcher:
             grants=self.crew.talk.grants,
             over_budget=self.over_budget,
         )
-        plan.decision = wished(decision, plan.wish, plan.call.tool)
+        mode = self.crew.permissions.mode
+        plan.decision = wished(decision, plan.wish, plan.call.tool, mode)
 
     async def _consent(self, plan: _Plan, asked: Decision) -> tuple[Decision, int]:
         """Ask hooks, then a person, who may be interrupted by an abort; return the decision and the wait."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentobs.agent.events import HookRan
 from agentobs.agent.hooks import Hook, HookEvent, Occasion, Verdict, fire, matching
-from agentobs.agent.permissions import Behaviour, Decision
+from agentobs.agent.permissions import Behaviour, Decision, Mode
 from agentobs.agent.state import Conversation
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place
@@ -72,13 +72,15 @@ def occasion(
     return Occasion(event=event, turn=turn, key=key, facts=facts, **of_tool)
 
 
-def wished(decision: Decision, wish: Behaviour | None, tool: str) -> Decision:
+def wished(decision: Decision, wish: Behaviour | None, tool: str, mode: Mode) -> Decision:
     """Return a decision as hooks want it: they may ask for consent, and give it where no rule asks for it.
 
     What rules, safety checks or the mode deny stays denied, and what a rule wants a person to be asked about is
-    asked.
+    asked. In the mode `dontAsk` nobody is asked, so what a hook wants to be asked about is denied.
     """
     if wish == "ask" and decision.behaviour == "allow":
+        if mode == "dontAsk":
+            return denied_by_hook(tool, "It needs a person's consent, and nobody is asked.")
         return _by_hook("ask", f"A hook asks for consent to this call of {tool}.")
     if wish == "allow" and decision.behaviour == "ask" and decision.rule is None:
         return _by_hook("allow", f"A hook lets this call of {tool} run.")

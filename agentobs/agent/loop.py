@@ -123,6 +123,7 @@ def live_world(
             run_tool=running.run_tool,
             stop_tool=running.stop_tool,
             ask=answers.ask,
+            settled=hooked.settled,
             abort=abort or Abort(),
         )
     )

@@ -101,6 +101,8 @@ async def end(
 ) -> tuple[HookRan, ...]:
     """Say that a conversation is over: agents in its background end, then the hooks of its end are fired.
 
+    Hooks in the background are waited for, each within its time; an event loop that ends would cancel them.
+
     Args:
         conversation: it must not be in a run. A later run begins it again, with the hooks of the beginning.
         world: the world in force.
@@ -112,12 +114,14 @@ async def end(
     """
     await finish(conversation, cancel=cancel)
     if not conversation.is_begun:
+        await world.settled()
         return ()
     conversation.is_begun = False
     turn = conversation.turns
     state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
     this = Run(world, options, (), None, conversation, state, world.now())
     _, told = await _fire(this, "session_end", tracing.place(), {"turns": turn})
+    await world.settled()
     return told
 
 

@@ -215,6 +215,22 @@ def test_a_hook_wants_a_person_to_be_asked() -> None:
     assert people == ["A hook asks for consent to this call of write."]
 
 
+def test_where_nobody_is_asked_a_hook_cannot_ask() -> None:
+    """In the mode `dontAsk` a call that a hook wants a person to be asked about is denied, and nobody is asked."""
+    rules = (Rule.parse("write", "allow", "user"),)
+    with Provider([streamed(WRITES), streamed(DONE)]) as provider:
+        hooks, answers = [hook("pre_tool_use", "ask")], {"ask": {"decision": "ask"}}
+        events, _ = hooked(
+            provider,
+            hooks,
+            answers,
+            tools=[write],
+            permissions=Permissions(mode="dontAsk", rules=rules),
+            world={"person": lambda consent: pytest.fail("a person was asked")},
+        )
+    assert [d.answer.outcome for d in of_kind(events, ToolDone)] == ["blocked"]
+
+
 def test_denials_and_waits_are_told_to_hooks() -> None:
     """A hook of notification hears that a person is asked, one of denials that the call does not run."""
     hooks = [hook("notification", "ring"), hook("permission_denied", "note", when="write")]

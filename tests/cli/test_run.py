@@ -39,7 +39,7 @@ def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.Monke
     ended, refuses = tmp_path / "ended", tmp_path / "refuses"
     hooks = {
         "user_prompt_submit": [{"command": f"test ! -e {refuses} || exit 2"}],
-        "session_end": [{"command": f"echo over >> {ended}"}],
+        "session_end": [{"command": f"echo over >> {ended}", "background": True}],
     }
     (tmp_path / "hooks.json").write_text(json.dumps(hooks))
     with Provider([streamed(DONE)]) as provider:

@@ -118,13 +118,10 @@ class LiveHooks:
         task.add_done_callback(self._background.discard)
         return {"outcome": "success"}
 
-    async def aclose(self) -> None:
-        """End the hooks that run in the background."""
-        left = list(self._background)
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left)
+    async def settled(self) -> None:
+        """Return when no hook runs in the background any more; each ends within its time."""
+        while self._background:
+            await asyncio.wait(list(self._background))
 
     async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
         """Run a hook within its time; whatever it does, this returns an answer."""

@@ -129,7 +129,7 @@ def test_a_function_that_changes_the_folder(tmp_path: Path) -> None:
 
 
 def test_background_hooks_are_not_waited_for() -> None:
-    """The answer comes at once; what they do goes on until it is done, or they are ended."""
+    """The answer comes at once; what they do goes on until it is done, or its time is up."""
     came: list[str] = []
 
     async def background(payload: Any) -> None:
@@ -139,7 +139,7 @@ def test_background_hooks_are_not_waited_for() -> None:
     hooks = table(
         [
             Hook("stop", background, background=True, name="done"),
-            Hook("stop", waits, background=True, name="waits"),
+            Hook("stop", waits, background=True, name="waits", timeout_s=0.05),
         ]
     )
     live = LiveHooks(hooks, NOBODY)
@@ -148,9 +148,7 @@ def test_background_hooks_are_not_waited_for() -> None:
         for hook in hooks:
             assert await live.answer(question(hook)) == {"outcome": "success"}
         assert came == []
-        while not came:
-            await asyncio.sleep(0.01)
-        await live.aclose()
+        await live.settled()
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(ask())
@@ -159,12 +157,12 @@ def test_background_hooks_are_not_waited_for() -> None:
 
 def test_background_hooks_are_bounded() -> None:
     """In number, and each in its time."""
-    (hook,) = table([Hook("stop", waits, background=True)])
+    (hook,) = table([Hook("stop", waits, background=True, timeout_s=0.5)])
     live = LiveHooks([hook], NOBODY)
 
     async def ask() -> list[str]:
         asked = [await live.answer(question(hook)) for _ in range(BACKGROUND_MAX + 1)]
-        await live.aclose()
+        await live.settled()
         return [each["outcome"] for each in asked]
 
     assert asyncio.run(ask()) == ["success"] * BACKGROUND_MAX + ["non_blocking_error"]
