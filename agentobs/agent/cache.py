@@ -29,30 +29,32 @@ def marked(arguments: dict[str, Any], lifetime: Lifetime, static: int) -> dict[s
 
     They go on the last block that can have one of the messages, on the last system block, on the last tool, and,
     as far as marks are left, where the static part of the system prompt ends and where the request before ended,
-    if that is too far back to be found. Marks that are there already count, and their zone gets no more.
+    if that is too far back to be found. Marks that are there already count, and their zone gets no more; nor does
+    one that `extra_body` gives. All messages of the user are written as blocks, so that none is written otherwise once
+    its mark has moved on.
 
     Args:
         arguments: of the SDK's `messages.create`, the system prompt as a list.
         lifetime: how long the provider keeps what is marked.
         static: how many blocks of the system prompt stay for the conversation.
     """
-    tools, system = arguments.get("tools", []), arguments.get("system", [])
-    messages = arguments["messages"]
-    own = {
-        "tools": _count(tools),
-        "system": _count(system),
-        "messages": sum(_count(_blocks(message)) for message in messages),
+    given = arguments.get("extra_body") or {}
+    sent: dict[str, Any] = {
+        zone: given.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
     }
-    whole = "cache_control" in arguments.get("extra_body", {})
-    left, mark = MARKS_MAX - sum(own.values()) - whole, _mark(lifetime)
-    out = {**arguments}
-    places = [] if own["messages"] or whole else list(_message_places(messages))
+    counts = {zone: _marks(zone, value) for zone, value in sent.items()}
+    whole = "cache_control" in given
+    left, mark = MARKS_MAX - sum(counts.values()) - whole, _mark(lifetime)
+    free = {zone for zone in sent if zone not in given and sent[zone] and not counts[zone]}
+    out = {**arguments, "messages": [_in_blocks(message) for message in arguments["messages"]]}
+    is_ours = "messages" in free and not whole
+    places = list(_message_places(out["messages"])) if is_ours else []
     wanted: list[tuple[str, Any]] = [("messages", place) for place in places[:1]]
-    if system and not own["system"]:
-        wanted.append(("system", len(system) - 1))
-    if tools and not own["tools"]:
-        wanted.append(("tools", len(tools) - 1))
-    if 0 < static < len(system) and not own["system"]:
+    if "system" in free:
+        wanted.append(("system", len(sent["system"]) - 1))
+    if "tools" in free:
+        wanted.append(("tools", len(sent["tools"]) - 1))
+    if "system" in free and 0 < static < len(sent["system"]):
         wanted.append(("system", static - 1))
     wanted += [("messages", place) for place in places[1:]]
     for zone, place in wanted[: max(left, 0)]:
@@ -119,6 +121,20 @@ def _blocks(message: Json) -> list[Any]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if isinstance(content, list) else []
+
+
+def _in_blocks(message: Json) -> Json:
+    content = message.get("content")
+    is_text = message.get("role") == "user" and isinstance(content, str) and content.strip()
+    return {**message, "content": _blocks(message)} if is_text else message
+
+
+def _marks(zone: str, value: Any) -> int:
+    """Return how many marks are in a zone, whoever gave it."""
+    listed = value if isinstance(value, list) else []
+    if zone == "messages":
+        return sum(_count(_blocks(each)) for each in listed if isinstance(each, dict))
+    return _count(listed)
 
 
 def _count(blocks: Sequence[Any]) -> int:

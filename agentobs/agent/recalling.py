@@ -377,13 +377,15 @@ def interrupted(agent_id: str) -> ToolAnswer:
 def unmarked(value: Any) -> Any:
     """Return a message or a block without the marks of the cache, which a request sets for itself.
 
-    A message of one marked text was a plain text: the mark made a list of it.
+    A message of the user of one text alone is that text: where marks are set, a list was made of it.
     """
     if not isinstance(value, dict):
         return value
     kept = {name: inner for name, inner in value.items() if name != "cache_control"}
     match kept.get("content"):
-        case [{"type": "text", "text": str(text), "cache_control": _, **more}] if not more:
+        case [{"type": "text", "text": str(text), **more}] if (
+            kept.get("role") == "user" and more.keys() <= {"cache_control"}
+        ):
             kept["content"] = text
         case list(blocks):
             kept["content"] = [unmarked(block) for block in blocks]

@@ -71,7 +71,7 @@ def test_three_marks_of_which_the_last_one_moves() -> None:
     assert second == {
         **same,
         "messages": [
-            {"role": "user", "content": "Hello"},
+            {"role": "user", "content": [block("Hello")]},
             {"role": "assistant", "content": [asked]},
             {"role": "user", "content": [result("a", "nothing in box", **MARK)]},
         ],
@@ -153,11 +153,31 @@ def test_marks_of_the_callers_own_count() -> None:
     assert "cache_control" not in made["tools"][0]
     whole = Options("m", system=own, extra={"cache_control": MARK["cache_control"]})
     made = request(begin(Conversation(), "Hello"), whole, [look])
-    assert made["messages"] == [{"role": "user", "content": "Hello"}]
+    assert made["messages"] == [{"role": "user", "content": [block("Hello")]}]
     assert json.dumps(made).count("cache_control") == 4
     marked = declared({"name": "a", "input_schema": {"type": "object"}, **MARK}, print)
     made = request(begin(Conversation(), "Hello"), Options("m"), [marked, look])
     assert [("cache_control" in each) for each in made["tools"]] == [True, False]
+
+
+def test_zones_that_stand_in_the_extra_fields_count_and_are_left_alone() -> None:
+    """What `extra` gives is what is sent: its marks count among the four, and ours go where they are of use."""
+    own = [block(str(n), **MARK) for n in range(4)]
+    told = Options("m", system="S", extra={"system": own})
+    made = request(begin(Conversation(), "Hello"), told, [look])
+    sent = {**made, **made["extra_body"]}
+    assert sent["system"] == own
+    assert (
+        json.dumps([sent[zone] for zone in ("system", "tools", "messages")]).count("cache_control")
+        == 4
+    )
+    bare = Options("m", system="S", extra={"tools": [LOOK]})
+    made = request(begin(Conversation(), "Hello"), bare, [look])
+    assert made["extra_body"]["tools"] == [LOOK]
+    assert (made["system"], made["messages"][0]["content"]) == (
+        [block("S", **MARK)],
+        [block("Hello", **MARK)],
+    )
 
 
 @pytest.mark.parametrize(
