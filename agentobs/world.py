@@ -149,15 +149,21 @@ class Abort:
         """Return when the run is to stop where it waits."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        with self._lock:
-            if self._is_set:
-                return
-            self._waiting.add((loop, future))
         try:
+            for each in self._line():
+                with each._lock:
+                    if each._is_set:
+                        return
+                    each._waiting.add((loop, future))
             await future
         finally:
-            with self._lock:
-                self._waiting.discard((loop, future))
+            for each in self._line():
+                with each._lock:
+                    each._waiting.discard((loop, future))
+
+    def _line(self) -> tuple[Abort, ...]:
+        """Return everything that stops the run: this one, and those it lies under."""
+        return (self,)
 
 
 class _Under(Abort):
@@ -172,14 +178,8 @@ class _Under(Abort):
         """Return whether the run is to stop here."""
         return self._is_set or self._above.reached(point, count)
 
-    async def wait(self) -> None:
-        """Return when the run is to stop where it waits."""
-        waits = [asyncio.ensure_future(each) for each in (super().wait(), self._above.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+    def _line(self) -> tuple[Abort, ...]:
+        return (self, *self._above._line())
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -147,6 +147,10 @@ class RecordedAbort(Abort):
     def stop(self) -> None:
         """Change nothing: the recording says where the run was stopped."""
 
+    def under(self) -> Abort:
+        """Return itself: where a run that another one started was stopped is recorded in its own lane."""
+        return self
+
     def reached(self, point: str, count: int) -> bool:
         """Return whether the run was stopped here; a later run of the same lane goes on."""
         return self._answers.stops(lane_here(), point, count)

@@ -21,7 +21,8 @@ class Rising:
         self.is_used = False
         """Whether there is anybody who tells something."""
         self._waiting: deque[SubAgent] = deque()
-        self._news = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None
+        """Waited for by the run, until something waits to be taken."""
         self._room = asyncio.Event()
 
     async def tell(self, event: SubAgent) -> None:
@@ -30,7 +31,8 @@ class Rising:
             self._room.clear()
             await self._room.wait()
         self._waiting.append(event)
-        self._news.set()
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     def take(self) -> Iterator[SubAgent]:
         """Yield what waits, oldest first."""
@@ -38,7 +40,6 @@ class Rising:
             event = self._waiting.popleft()
             self._room.set()
             yield event
-        self._news.clear()
 
     async def wait(self, tasks: set[asyncio.Task[Any]], until: str) -> None:
         """Return when something waits, or some tasks have ended.
@@ -48,8 +49,7 @@ class Rising:
         if not self.is_used:
             await asyncio.wait(tasks, return_when=until)
             return
-        news = asyncio.ensure_future(self._news.wait())
-        try:
-            await asyncio.wait({*tasks, news}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
+        if self._waiting:
+            return
+        self._news = asyncio.get_running_loop().create_future()
+        await asyncio.wait({*tasks, self._news}, return_when=asyncio.FIRST_COMPLETED)
