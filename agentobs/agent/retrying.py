@@ -43,8 +43,9 @@ UNSTREAMED_MAX = 21_333
 """The most `max_tokens` that is asked for in one piece: what takes ten minutes at 128,000 an hour, by the SDK
 (2.12, `_calculate_nonstreaming_timeout`)."""
 
-FOREGROUND: frozenset[QuerySource] = frozenset(("main", "sub_agent"))
-"""Who asks for somebody that waits. All other requests are made in the background, and fail fast."""
+FOREGROUND: frozenset[QuerySource] = frozenset(("main", "sub_agent", "compaction"))
+"""Who asks for somebody that waits: a turn hangs on the summary that its conversation is to go on from. All other
+requests are made in the background, and fail fast."""
 
 
 @dataclass(frozen=True, slots=True)

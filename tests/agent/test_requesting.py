@@ -30,8 +30,14 @@ from agentobs.agent.recovery import PROVIDER_ERRORS
 from agentobs.agent.running import Run
 from agentobs.agent.state import Conversation, begin
 from agentobs.agent.tools import tool
-from agentobs.agent.upkeep import upkeep
-from agentobs.records.exchanges import ModelExchange, Place, WorldExchange, lane_under
+from agentobs.agent.upkeep import Upkeep, upkeep
+from agentobs.records.exchanges import (
+    ModelExchange,
+    Place,
+    QuerySource,
+    WorldExchange,
+    lane_under,
+)
 from agentobs.records.facts import Event as Fact
 from agentobs.world import Abort
 
@@ -451,13 +457,15 @@ def upkept(
     abort: Abort | None = None,
     waits: list[float] | None = None,
     watch: Callable[[Run], None] = lambda run: None,
+    source: QuerySource = "compaction",
+    **changes: Any,
 ) -> tuple[Any, Run, list[Any]]:
-    """Make one request for upkeep; return its answer or error, the run and what was recorded."""
+    """Make one request for upkeep; return its answer or error, the run and what was told."""
 
-    async def make(records: list[Any]) -> tuple[Any, Run, list[Any]]:
+    async def make() -> tuple[Any, Run, list[Any]]:
         async with provider.client() as client:
             talk, world = Conversation(), ticking_world(client, waits=waits, abort=abort)
-            run = Run(world, options(), (), None, talk, begin(talk, "Hello"), world.now())
+            run = Run(world, options(**changes), (), None, talk, begin(talk, "Hello"), world.now())
             here = Place(SESSION, lane="main", turn=1)
             arguments = {
                 "model": MODEL,
@@ -466,14 +474,16 @@ def upkept(
             }
             lane = lane_under("main", "compaction:1")
             watch(run)
+            wanted, events = Upkeep(arguments, source, lane, "1:compaction"), list[Any]()
             try:
-                said: Any = await upkeep(run, arguments, here, "compaction", lane, "1:compaction")
+                events += [event async for event in upkeep(run, wanted, here)]
+                said: Any = wanted.answer
             except (*PROVIDER_ERRORS, Stopped) as failure:
                 said = failure
-            return said, run, records
+            return said, run, events
 
-    with recorded() as records:
-        return asyncio.run(make(records))
+    with recorded():
+        return asyncio.run(make())
 
 
 def test_upkeep_is_a_request_of_its_own() -> None:
@@ -487,14 +497,36 @@ def test_upkeep_is_a_request_of_its_own() -> None:
     assert (run.answers, run.text, run.talk.messages) == ([], "", ())
 
 
+def test_a_turn_waits_for_its_summary() -> None:
+    """What a compaction asks is tried as a turn is, for that hangs on it, and its retries are told."""
+    limited = error(429, "rate_limit_error", retry_after="7")
+    waits: list[float] = []
+    with Provider([OVERLOADED, limited, error(500, "api_error"), streamed(DONE)]) as provider:
+        said, _, events = upkept(provider, waits=waits)
+    assert said["content"] == DONE["content"]
+    assert waits == [0.5, 7.0, 2.0]
+    assert [type(event) for event in events] == [Retry] * 3
+
+
+def test_an_unattended_run_waits_for_its_summary() -> None:
+    """The wait is cut into pieces as that of a turn, and each is told."""
+    limited = error(429, "rate_limit_error", retry_after="100")
+    waits: list[float] = []
+    with Provider([limited, streamed(DONE)]) as provider:
+        said, _, events = upkept(provider, waits=waits, **ALONE)
+    assert said["content"] == DONE["content"]
+    assert waits == [30, 30, 30, 10]
+    assert of_kind(events, Heartbeat) == [Heartbeat(1, 1, n, 100.0) for n in (30.0, 60.0, 90.0)]
+
+
 @pytest.mark.parametrize("refusal", [OVERLOADED, error(429, "rate_limit_error", retry_after="1")])
-def test_upkeep_fails_fast(refusal: Sent) -> None:
+def test_the_background_fails_fast(refusal: Sent) -> None:
     """Where the provider has too much to do, it is not asked again; its other failures are tried twice more."""
     with Provider([refusal] * 4) as provider:
-        said, _, _ = upkept(provider)
+        said, _, _ = upkept(provider, source="memory", **ALONE)
     assert (len(provider.requests), isinstance(said, anthropic.APIStatusError)) == (1, True)
     with Provider([error(500, "api_error")] * 4) as provider:
-        upkept(provider)
+        upkept(provider, source="memory")
     assert len(provider.requests) == 3
 
 
@@ -509,7 +541,7 @@ def test_upkeep_is_stopped_with_its_run() -> None:
     assert provider.requests == []
 
 
-def test_upkeep_respects_the_circuit_breaker() -> None:
+def test_the_background_respects_the_circuit_breaker() -> None:
     """It opens no circuit, and is not made where one is open."""
 
     def open_it(run: Run) -> None:
@@ -517,8 +549,8 @@ def test_upkeep_respects_the_circuit_breaker() -> None:
             run.talk.breaker = run.talk.breaker.failed("overloaded", 10**18)
 
     with Provider([]) as provider:
-        said, _, _ = upkept(provider, watch=open_it)
+        said, _, _ = upkept(provider, watch=open_it, source="memory")
     assert (type(said).__name__, provider.requests) == ("CircuitOpenError", [])
     with Provider([OVERLOADED]) as provider:
-        _, run, _ = upkept(provider)
+        _, run, _ = upkept(provider, source="memory")
     assert run.talk.breaker.failures == 0

@@ -7,6 +7,7 @@ takes the place of all but the latest; at last a model is asked for a summary. T
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,7 +23,7 @@ from agentobs.agent.prompt import Rendered, SystemPrompt, rendered
 from agentobs.agent.running import Run
 from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools import Tool
-from agentobs.agent.upkeep import upkeep
+from agentobs.agent.upkeep import Upkeep, upkeep
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, lane_under
 from agentobs.records.messages import text_of
@@ -62,6 +63,10 @@ class Need:
     """What a summary has to mind."""
     done: Compaction | None = None
     """What was done; None where it failed."""
+    made: Group | None = None
+    """The shorter conversation, as far as it is made; None where no way is enough."""
+    summary: str | None = None
+    """What the model was asked for; None where there is none to be had."""
     methods: list[str] = field(default_factory=list)
     files: int = 0
 
@@ -147,7 +152,10 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
             return
         wanted = [need.instructions, *verdict.context]
         need.instructions = "\n".join(text for text in wanted if text) or None
-        messages = await _shortened(this, need, inside)
+        async with aclosing(_shortened(this, need, inside)) as events:
+            async for event in events:
+                yield event
+        messages = need.made
     if messages is None:
         async for event in _failed(this, need, here):
             yield event
@@ -176,8 +184,8 @@ async def _failed(this: Run, need: Need, here: Place | None) -> AsyncGenerator[E
         yield Degraded("compaction", "failures")
 
 
-async def _shortened(this: Run, need: Need, here: Place | None) -> Group | None:
-    """Return the shorter conversation, or None where no way is enough."""
+async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
+    """Make the shorter conversation: `need.made`, None where no way is enough."""
     messages = this.state.messages
     if need.trigger != "manual":
         trimmed = trimming.trim(messages, this.options.context.kept_results)
@@ -185,28 +193,35 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> Group | None:
         if left < need.tokens:
             need.methods.append("trim")
         if left < need.target:
-            return trimmed
+            need.made = trimmed
+            return
         dropped = trimming.drop(trimmed, _estimated(this, need, left - need.target) + 1)
         if dropped is not None and _left(this, need, dropped) < need.target:
             need.methods.append("drop")
-            return dropped
+            need.made = dropped
+            return
         messages = trimmed
-    made = await _summarised(this, need, messages, here)
+    async with aclosing(_summarised(this, need, messages, here)) as events:
+        async for event in events:
+            yield event
+    made = need.made
     if made is None or need.trigger == "manual":
-        return made
+        return
     if _left(this, need, made) >= need.threshold:
         # What the model has not seen yet is taken from it only here, where nothing else is left.
         made = trimming.trim(made, 0, spares_new=False)
         need.methods.append("trim")
-    return made if _left(this, need, made) < need.threshold else None
+    need.made = made if _left(this, need, made) < need.threshold else None
 
 
-async def _summarised(this: Run, need: Need, messages: Group, here: Place | None) -> Group | None:
-    """Return a conversation that goes on from what is remembered, or from a summary; None where there is neither."""
+async def _summarised(
+    this: Run, need: Need, messages: Group, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Make a conversation that goes on from what is remembered, or from a summary; none where there is neither."""
     size = min(counting.estimate(messages), _estimated(this, need, need.threshold))
     gone, kept = summarising.split(messages, int(summarising.KEPT_SHARE * size))
     if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
-        return None
+        return
     files = _files(this, need, kept)
     number = this.talk.context.begun
     asked = {"trigger": need.trigger}
@@ -217,20 +232,23 @@ async def _summarised(this: Run, need: Need, messages: Group, here: Place | None
         if _is_enough(this, need, made):
             need.methods.append("memory")
             need.files = len(files)
-            return made
-    summary = await _summary(this, need, gone, number, here)
-    if summary is None:
-        return None
+            need.made = made
+            return
+    async with aclosing(_summary(this, need, gone, number, here)) as events:
+        async for event in events:
+            yield event
+    if need.summary is None:
+        return
     need.methods.append("summary")
     need.files = len(files)
-    made = summarising.goes_on(summary, files, kept)
-    return made if _left(this, need, made) < need.tokens else None
+    made = summarising.goes_on(need.summary, files, kept)
+    need.made = made if _left(this, need, made) < need.tokens else None
 
 
 async def _summary(
     this: Run, need: Need, gone: Group, number: int, here: Place | None
-) -> str | None:
-    """Ask for a summary, of less where that is too long itself; None where there is none to be had."""
+) -> AsyncGenerator[Event, None]:
+    """Ask for a summary, of less where that is too long itself: `need.summary`, None where there is none to be had."""
     lane = lane_under(here.lane if here else "main", f"compaction:{number}")
     options, context = _known(this), this.options.context
     for drops in range(summarising.DROPS_MAX + 1):
@@ -238,23 +256,28 @@ async def _summary(
             gone, this.state, options, need.tools, this.owed, need.instructions
         )
         point = f"{this.state.turn}:compaction:{number}.{drops}"
+        asked = Upkeep(arguments, "compaction", lane, point)
         try:
-            answer = await upkeep(this, arguments, here, "compaction", lane, point)
+            async with aclosing(upkeep(this, asked, here)) as events:
+                async for event in events:
+                    yield event
         except recovery.PROVIDER_ERRORS as error:
             if not recovery.is_too_long(error):
-                return None
+                return
             told = summarising.told_sizes(recovery.text_of(error))
         else:
+            answer = asked.answer
+            if answer is None or answer.get("stop_reason") == "refusal":
+                return
             if not recovery.is_too_long(answer):
-                text = text_of(answer.get("content")).strip()
-                return text if text and answer.get("stop_reason") != "refusal" else None
+                need.summary = text_of(answer.get("content")).strip() or None
+                return
             told = None
         excess = told[0] - told[1] + context.summary_tokens if told else None
         fewer = summarising.shorter(gone, excess)
         if fewer is None:
-            return None
+            return
         gone = fewer
-    return None
 
 
 def _known(this: Run) -> Options:

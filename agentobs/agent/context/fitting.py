@@ -57,10 +57,10 @@ async def ask_fitting(
     async with aclosing(_compacted(this, need, here)) as events:
         async for event in events:
             yield event
-    if need.done is None:
-        raise refused
     if this.subtype != "success":
         return
+    if need.done is None:
+        raise refused
     this.state = replace(this.state, transition="reactive_compaction")
     async with aclosing(ask(this, tools, dispatcher, here)) as events:
         async for event in events:
