@@ -47,3 +47,10 @@ COMMENT ON COLUMN zones.messages IS 'All messages; NULL where the recorder did n
 COMMENT ON COLUMN zones.repeated_messages IS 'How many messages the earlier prompt had; NULL without one. [messages]';
 COMMENT ON COLUMN zones.repeated IS 'So many first messages of this prompt: equal to `messages` of the earlier one where it goes on from it. NULL where it has fewer.';
 COMMENT ON COLUMN prefixes.changed IS 'What changed first, in the order of the prompt: `betas`, `model`, `tools`, `system`, `parameters` (tool choice, thinking), `system_dynamic` (what follows the first mark) or `messages`; NULL where nothing did. Marks of the cache make no difference.';
+
+-- Words that came with hooks, agents and long conversations.
+
+COMMENT ON COLUMN world_answers.kind IS 'About a call: `consent` (a person was asked), `check` (the tool looked at its input), `path` (links were resolved). What came from outside: `steering`, `follow_up`, `tool_set`, `hook`, `section` (of the system prompt), `memory`, `conversation` (an earlier session), `keep` (where a long report lies), `refresh` (of credentials), `spent_today`. What depended on who came first or how late it was: `limit` (of a budget), `background` (agents that had ended), `elapsed`. `abort`: it was stopped.';
+COMMENT ON COLUMN tool_results.outcome IS '`executed`; `failed`; `timeout`; `aborted` (stopped, or never begun); answered by the loop itself: `invalid` (the input did not fit), `unknown` (no such tool), `denied` (not permitted), `blocked` (a hook had a veto), `skipped` (something else was said first) or `duplicate` (its id was used before).';
+COMMENT ON COLUMN permissions.reason_type IS 'What decided: `rule`, `mode`, `safety_check`, `hook`, `classifier` or `person`.';
+COMMENT ON COLUMN permissions.resolver IS 'Who answered: `rule`, `mode`, `safety_check`, `hook`, `classifier`, `person`, or `nobody` where there was none to ask.';
