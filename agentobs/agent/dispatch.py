@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -49,6 +57,7 @@ from agentobs.agent.results import fit, render
 from agentobs.agent.rising import Rising
 from agentobs.agent.state import Conversation, own_copy
 from agentobs.agent.tools import Bound, Tool, bind, find, invalid, unknown
+from agentobs.agent.trust import Trust, trust_in
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, ToolAnswer, ToolOutcome, ToolQuestion
 from agentobs.world import Abort, World
@@ -86,6 +95,7 @@ class Starts(Protocol):
         arguments: Mapping[str, Any],
         inside: Place | None,
         abort: Abort,
+        trust: Trust,
         tell: Tell,
     ) -> ToolAnswer:
         """Start an agent and return what it found, or that it works in the background."""
@@ -119,7 +129,10 @@ class Crew:
 class _Plan:
     """A call on its way to its result."""
 
+    asked: ToolQuestion
+    """What the model asked."""
     question: ToolQuestion
+    """The same, or with the input that hooks want."""
     tool: Tool | None = None
     bound: Bound | None = None
     answer: ToolAnswer | None = None
@@ -130,6 +143,8 @@ class _Plan:
     """Inside its span, once that is open."""
     call: Call | None = None
     decision: Decision | None = None
+    waited_ns: int = 0
+    """How long a person was asked for it."""
     task: asyncio.Task[ToolDone] | None = None
     output: BaseModel | None = None
     """The structured output that it gives."""
@@ -141,6 +156,8 @@ class _Plan:
     """How it was done, where hooks changed what the model sees of it."""
     abort: Abort | None = None
     """Stops the agent that it started."""
+    trust: Trust | None = None
+    """What that agent begins with."""
 
     @property
     def may_begin_early(self) -> bool:
@@ -185,6 +202,8 @@ class Dispatcher:
     """What hooks add to the results."""
     hook_stops: bool = False
     """Whether a hook ends the run after these calls."""
+    hook_reasons: list[str] = field(default_factory=list)
+    """Why, as those hooks say."""
     _plans: dict[str, _Plan] = field(default_factory=dict)
     _batch: list[_Plan] = field(default_factory=list)
     """Calls that have begun, or have their answer, and were not told yet."""
@@ -243,8 +262,18 @@ class Dispatcher:
             self._look_for_abort(f"{self.turn}:call:{plan.question.tool_use_id}", 0)
             if self._is_over:
                 break
+            async for event in self._prepare(plan, doubles):
+                yield event
+            if not plan.concurrent and any(other.task for other in self._batch):
+                # Hooks have changed it into one that has to run alone.
+                async for done in self._gather():
+                    yield done
+                if self._is_over:
+                    for ran in plan.take_hooks():
+                        yield ran
+                    break
             waiting.popleft()
-            async for step in self._take(plan, doubles):
+            async for step in self._take(plan):
                 yield step
             if not plan.concurrent:
                 async for done in self._gather():
@@ -291,7 +320,7 @@ class Dispatcher:
         """Return the plan of a call, made at the first look; nothing outside is asked for it."""
         plan = self._plans.get(question.tool_use_id)
         if plan is None:
-            plan = self._plans[question.tool_use_id] = _Plan(question)
+            plan = self._plans[question.tool_use_id] = _Plan(question, question)
             self._fill(plan)
         return plan
 
@@ -312,26 +341,40 @@ class Dispatcher:
             return
         plan.concurrent = is_concurrent(plan.tool, plan.bound.arguments)
 
-    async def _take(self, plan: _Plan, doubles: Mapping[str, str]) -> AsyncGenerator[Step, None]:
-        """Decide on a call, and begin it or note its answer."""
+    async def _prepare(
+        self, plan: _Plan, doubles: Mapping[str, str]
+    ) -> AsyncGenerator[SubAgent, None]:
+        """Find out what a call is, and decide on it by the rules and by what hooks want."""
         first = self._plans.get(doubles.get(plan.question.tool_use_id, ""))
-        if first is not None and _same(first.question, plan.question):
+        if first is not None and _same(first.asked, plan.asked):
             plan.answer = REPEATED
         if plan.answer is None and plan.decision is None:
             async for event in self._room():
                 yield event
-            if plan.call is None:
-                await self._look(plan)
-            if plan.answer is None:
-                await self._before(plan)
-            if plan.answer is None and plan.decision is None:
-                self._decide(plan)
+            async for event in self._beside(self._decided(plan)):
+                yield event
+
+    async def _decided(self, plan: _Plan) -> None:
+        if plan.call is None:
+            await self._look(plan)
+        if plan.answer is None:
+            await self._before(plan)
+        if plan.answer is None and plan.decision is None:
+            self._decide(plan)
+
+    async def _take(self, plan: _Plan) -> AsyncGenerator[Step, None]:
+        """Ask for consent to a call where that is needed, and begin it or note its answer."""
         if plan.answer is None and plan.decision is not None:
             decision, waited_ns = plan.decision, 0
             if decision.behaviour == "ask":
-                decision, waited_ns = await self._consent(plan, decision)
+                asking = self._consent(plan, decision)
+                async for event in self._beside(asking):
+                    yield event
+                decision, waited_ns = plan.decision, plan.waited_ns
             if decision.behaviour == "deny":
-                await self._hooked("permission_denied", plan, {"reason": decision.reason})
+                about = {"reason": decision.reason}
+                async for event in self._beside(self._hooked("permission_denied", plan, about)):
+                    yield event
             for ran in plan.take_hooks():
                 yield ran
             for step in self._begin(plan, decision, waited_ns):
@@ -363,6 +406,7 @@ class Dispatcher:
         except ValueError as error:
             plan.answer = invalid(tool, f"a hook changed the input. {error}")
         else:
+            plan.concurrent = is_concurrent(tool, plan.bound.arguments)
             await self._look(plan)
 
     def _occasion(self, event: HookEvent, plan: _Plan, more: Mapping[str, Any]) -> Occasion:
@@ -408,7 +452,9 @@ class Dispatcher:
         verdict, ran = await self.crew.hooks.fire_these(hooks, what, plan.inside)
         plan.hooks_ran += ran
         self.context += verdict.context
-        self.hook_stops = self.hook_stops or verdict.stop
+        if verdict.stop:
+            self.hook_stops = True
+            self.hook_reasons += [verdict.reason] if verdict.reason else []
         key = f"{what.event}:{plan.question.tool_use_id}"
         self._look_for_abort(f"{self.turn}:hook:{key}", 0)
         return verdict
@@ -450,13 +496,14 @@ class Dispatcher:
         mode = self.crew.permissions.mode
         plan.decision = wished(decision, plan.wish, plan.call.tool, mode)
 
-    async def _consent(self, plan: _Plan, asked: Decision) -> tuple[Decision, int]:
-        """Ask hooks, then a person, who may be interrupted by an abort; return the decision and the wait."""
+    async def _consent(self, plan: _Plan, asked: Decision) -> None:
+        """Ask hooks, then a person, who may be interrupted by an abort; note the decision and the wait."""
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
         verdict = await self._hooked("permission_request", plan, {"reason": asked.reason})
         if verdict is not None and (answer := answered_by_hook(asked, verdict, plan.call.tool)):
-            return answer, 0
+            plan.decision = answer
+            return
         facts = {"kind": "permission", "reason": asked.reason}
         await self._hooked("notification", plan, facts)
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
@@ -468,15 +515,14 @@ class Dispatcher:
             if self.crew.talk.denials.escalates or needs_person(asked):
                 question["person_only"] = True
             answer = await telling.ask(world, blocked, "consent", key, question)
-            waited_ns = max(world.now() - started_ns, 0)
+            plan.waited_ns = max(world.now() - started_ns, 0)
         self.crew.talk.denials = self.crew.talk.denials.after(answer)
         if self.crew.hooks is not None:
             self.crew.hooks.count(usage_in(answer))
-        decision, grant = consented(asked, answer, plan.call)
+        plan.decision, grant = consented(asked, answer, plan.call)
         if grant is not None:
             self.crew.talk.grants |= {grant}
         self._look_for_abort(f"{self.turn}:consent:{key}", 0)
-        return decision, waited_ns
 
     def _begin(self, plan: _Plan, decision: Decision, waited_ns: int) -> Iterator[Step]:
         """Begin a call that is allowed, or note that it is not."""
@@ -502,6 +548,7 @@ class Dispatcher:
             yield ToolDispatch(plan.shown)
             if tool.agents is not None:
                 plan.abort, self._rising.is_used = world.abort.under(), True
+                plan.trust = trust_in(self.crew.talk)
             plan.task = asyncio.create_task(self._run(plan))
 
     async def _run(self, plan: _Plan) -> ToolDone:
@@ -529,14 +576,17 @@ class Dispatcher:
     def _agent(self, plan: _Plan) -> Awaitable[ToolAnswer] | None:
         """Return the answer of the agent that a call starts; None where it starts none."""
         starter = self.crew.starter
-        if starter is None or plan.abort is None or plan.tool is None or plan.bound is None:
+        if starter is None or plan.abort is None or plan.trust is None:
             return None
+        assert plan.tool is not None
+        assert plan.bound is not None
         return starter.start(
             plan.question,
             plan.tool,
             plan.bound.arguments,
             plan.inside,
             plan.abort,
+            plan.trust,
             self._rising.tell,
         )
 
@@ -609,6 +659,23 @@ class Dispatcher:
             key = f"{self.turn}:{batch[-1].question.tool_use_id}"
             said = await telling.ask(self.crew.world, self.here, "steering", key)
             self.steering = tuple(said)
+
+    async def _beside(self, work: Coroutine[Any, Any, Any]) -> AsyncGenerator[SubAgent, None]:
+        """Wait for something, and yield what agents tell meanwhile: a person may take an hour."""
+        if not any(plan.abort and plan.task in self._running() for plan in self._batch):
+            await work
+            return
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await self._rising.wait({task}, asyncio.FIRST_COMPLETED)
+                for event in self._rising.take():
+                    yield event
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        task.result()
 
     def _running(self) -> set[asyncio.Task[ToolDone]]:
         return {plan.task for plan in self._batch if plan.task and not plan.task.done()}

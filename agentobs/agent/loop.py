@@ -314,7 +314,7 @@ async def _after_tools(
     """Go on after tools have answered, unless the output has come or the turns are used up."""
     most = this.options.max_turns
     if dispatcher.hook_stops:
-        this.ended("error_during_execution", "hook_stopped")
+        this.ended_by_hook("hook_stopped", "\n".join(dispatcher.hook_reasons))
     elif dispatcher.output is not None and not dispatcher.steering:
         async for ran in before_the_end(this, state, here):
             yield ran

@@ -44,7 +44,7 @@ async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[Hook
             yield ran
         this.state = with_context(this.state, verdict.context)
         if verdict.stop or (verdict.blocked and event != "session_start"):
-            this.ended("error_during_execution", "hook_stopped")
+            this.ended_by_hook("hook_stopped", verdict.reason)
             return
 
 
@@ -61,7 +61,7 @@ async def before_the_end(
     if not verdict.blocked or verdict.stop:
         return
     if state.stop_blocks >= STOP_BLOCKS_MAX:
-        this.ended("error_during_execution", "stop_hook_prevented")
+        this.ended_by_hook("stop_hook_prevented", verdict.reason)
         return
     this.following = kept_from_ending(state, verdict.reason or ON)
 

@@ -24,6 +24,7 @@ from agentobs.agent.events import (
 from agentobs.agent.hooking import Hooking
 from agentobs.agent.state import Background, Conversation, Options, State, Tools, used_ids
 from agentobs.agent.thinking import has_thinking
+from agentobs.agent.trust import hand_up
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Place, QuerySource, ToolAnswer
@@ -100,6 +101,8 @@ class Run:
     subtype: Subtype = "success"
     reason: TerminalReason = "completed"
     error: Exception | None = None
+    vetoed: str | None = None
+    """Why hooks ended it, in their words; None where none did."""
 
     def __post_init__(self) -> None:
         """Take the client's retries away, and spend from the same purse as who started it."""
@@ -150,6 +153,11 @@ class Run:
         """Note how the run ends."""
         self.subtype, self.reason = subtype, reason
 
+    def ended_by_hook(self, reason: TerminalReason, why: str) -> None:
+        """Note that hooks end the run, and why."""
+        self.ended("error_during_execution", reason)
+        self.vetoed = why
+
     def failed(self, reason: TerminalReason, error: Exception) -> None:
         """Note which error ends the run."""
         self.ended("error_during_execution", reason)
@@ -164,11 +172,12 @@ class Run:
         """Count the agents in the background whose results are in the conversation that is kept."""
         for each in self.entering:
             del self.talk.background[each.agent_id]
-            self.talk.children[each.agent_id] = each.talk
-            self.talk.grants |= each.talk.grants
-            if not each.task.cancelled():
-                self.inherited.append(each.task.result().usage)
-                self.meter.include(each.task.result().meter)
+            hand_up(each.talk, each.began, self.talk)
+            result = each.result
+            if result is not None:
+                self.talk.children[each.agent_id] = each.talk
+                self.inherited.append(result.usage)
+                self.meter.include(result.meter)
         self.entering = []
 
     def ran(self, dispatcher: Dispatcher, state: State) -> None:
@@ -229,15 +238,15 @@ class Run:
     def result(self, place: Place | None) -> Result:
         """Return the result."""
         last = self.answers[-1] if self.answers else {}
-        error = self.error
+        error, by_hook = self.error, self.vetoed is not None
         return Result(
             subtype=self.subtype,
             terminal_reason=self.reason,
             text=self.text,
             stop_reason=last.get("stop_reason"),
             num_turns=len(self.answers),
-            error=recovery.name_of(error) if error else None,
-            error_text=recovery.text_of(error) if error else None,
+            error=recovery.name_of(error) if error else self.reason if by_hook else None,
+            error_text=recovery.text_of(error) if error else self.vetoed or None,
             usage=together(
                 billed(self.options.model, [*self.answers, *self.broken, *self.upkept]),
                 *self.inherited,

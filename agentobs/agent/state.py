@@ -152,6 +152,20 @@ class Background:
     task: asyncio.Task[Result]
     events: deque[SubAgent]
     """What has happened in it, to be told when its result enters the conversation."""
+    began: Denials = field(default_factory=Denials)
+    """The denials that it began with, see `agentobs.agent.trust`."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it will not get to its end: the event loop that it worked in has ended, or is another one."""
+        if not self.task.done():
+            return self.task.get_loop() is not asyncio.get_running_loop()
+        return self.task.cancelled() or self.task.exception() is not None
+
+    @property
+    def result(self) -> Result | None:
+        """Its result, once it has ended; None where it was left."""
+        return None if self.is_left or not self.task.done() else self.task.result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,13 @@ from agentobs.agent.events import (
     ThinkingDelta,
     together,
 )
+from agentobs.agent.permissions import Denials
 from agentobs.agent.results import fit
 from agentobs.agent.running import Run
 from agentobs.agent.schema import input_schema
 from agentobs.agent.state import Background, Conversation, Options, begin
 from agentobs.agent.tools import Tool, declared, invalid
+from agentobs.agent.trust import Trust, hand_down, hand_up
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, lane_under
 from agentobs.records.messages import text_of
@@ -99,16 +101,18 @@ def check_agents(tools: Sequence[Tool]) -> None:
 async def finish(conversation: Conversation, *, cancel: bool = False) -> None:
     """Return when no agent works in the background of a conversation any more; `cancel` stops them first.
 
-    Their results enter with the next run.
+    Their results enter with the next run. One that another event loop left behind is not waited for: it is stopped.
 
     Raises:
         ReplaySays: one of them differs from its recording.
     """
     waiting = list(conversation.background.values())
-    for each in waiting if cancel else ():
-        each.abort.stop()
-    if waiting:
-        await asyncio.wait([each.task for each in waiting])
+    for each in waiting:
+        if cancel or each.is_left:
+            each.abort.stop()
+    here = [each.task for each in waiting if not each.is_left]
+    if here:
+        await asyncio.wait(here)
     for each in waiting:
         _raise_divergence(each)
 
@@ -123,7 +127,8 @@ class Starter:
     play: Play
     _resumed: set[int] = field(default_factory=set)
     """Conversations that were gone on with for this answer."""
-    _ended: dict[str, tuple[Conversation, Result]] = field(default_factory=dict)
+    _ended: dict[str, tuple[Conversation, Denials, Result]] = field(default_factory=dict)
+    """By id: the conversation, the denials that it began with, and its result."""
 
     async def start(
         self,
@@ -132,6 +137,7 @@ class Starter:
         arguments: Mapping[str, Any],
         inside: Place | None,
         abort: Abort,
+        trust: Trust,
         tell: Tell,
     ) -> ToolAnswer:
         """Start the agent that a call asks for, and return what it found, or that it works in the background."""
@@ -141,25 +147,26 @@ class Starter:
         if isinstance(talk, str):
             return invalid(used, talk)
         in_background = bool(arguments.get("run_in_background"))
+        hand_down(trust, talk)
         run = _child(self.this, agent, talk, arguments["prompt"], abort, in_background)
         run.tools, run.refused = _tools_for(agent, self.tools, run.level)
         run.lane = lane_under(inside.lane if inside else self.this.lane, question.tool_use_id)
         own = _Own(question.tool_use_id, agent.name, _place(inside, run.lane), run)
         if in_background:
-            return await self._start_in_background(own)
+            return await self._start_in_background(own, trust)
         self.this.talk.children[own.agent_id] = talk
         result = await _played(own, self.play, tell)
-        self._ended[own.agent_id] = talk, result
+        self._ended[own.agent_id] = talk, trust.denials, result
         answer = _answer(own, result)
         return await _fitted(answer, self.this, used, inside, question.tool_use_id)
 
     def told(self, tool_use_id: str) -> None:
         """Count what an agent used, and take over what was granted to it, once its result is told."""
         if tool_use_id in self._ended:
-            talk, result = self._ended.pop(tool_use_id)
+            talk, began, result = self._ended.pop(tool_use_id)
             self.this.inherited.append(result.usage)
             # Not before: agents beside each other would be asked, or not, as the clock wants it.
-            self.this.talk.grants |= talk.grants
+            hand_up(talk, began, self.this.talk)
 
     def _conversation(self, resume: str | None) -> Conversation | str:
         """Return the conversation of an agent, or why there is none to go on with."""
@@ -177,7 +184,7 @@ class Starter:
         self._resumed.add(id(talk))
         return talk
 
-    async def _start_in_background(self, own: _Own) -> ToolAnswer:
+    async def _start_in_background(self, own: _Own, trust: Trust) -> ToolAnswer:
         events: deque[SubAgent] = deque(maxlen=EVENTS_MAX)
 
         async def tell(event: SubAgent) -> None:
@@ -187,7 +194,13 @@ class Starter:
         task = asyncio.create_task(_played(own, self.play, tell))
         task.add_done_callback(_heard)
         self.this.talk.background[own.agent_id] = Background(
-            own.agent_id, own.agent, own.run.talk, own.run.world.abort, task, events
+            own.agent_id,
+            own.agent,
+            own.run.talk,
+            own.run.world.abort,
+            task,
+            events,
+            trust.denials,
         )
         await asyncio.sleep(0)  # it begins, so that it is in the recording from now on
         return ToolAnswer(
@@ -217,7 +230,7 @@ async def entered(
     waiting = this.talk.background
     if not waiting:
         return [], []
-    seen = [agent_id for agent_id, each in waiting.items() if each.task.done()]
+    seen = [agent_id for agent_id, each in waiting.items() if each.task.done() or each.is_left]
     texts: list[str] = []
     told: list[SubAgent | BackgroundResult] = []
     for agent_id in await telling.ask(this.world, here, "background", key, seen) or ():
@@ -226,9 +239,13 @@ async def entered(
             continue
         result = await _result_of(background)
         this.entering.append(background)
+        said = _last_words(background.talk)
+        if result is None:  # how far it came was chance
+            left = await telling.ask(this.world, here, "background", f"{key}:{agent_id}", said)
+            said = left or said
         texts.append(
             f"The agent {background.agent}, which worked in the background, has ended.\n"
-            + _report(background.agent_id, background.agent, background.talk, result)
+            + _report(background.agent_id, background.agent, said, result)
         )
         subtype = result.subtype if result is not None else "error_during_execution"
         telling.event(this.world, here, "background_result", subtype, {"turn": turn})
@@ -266,7 +283,6 @@ def _child(
     parent: Run, agent: Agent, talk: Conversation, prompt: str, abort: Abort, in_background: bool
 ) -> Run:
     """Return the run of an agent: what its definition does not say is as in its parent's options."""
-    talk.grants |= parent.talk.grants
     world = replace(parent.world, abort=abort, ask=_without_inbox(parent.world.ask))
     return Run(
         world=world,
@@ -397,7 +413,7 @@ def _place(inside: Place | None, lane: str) -> Place | None:
 
 def _answer(own: _Own, result: Result) -> ToolAnswer:
     """Return the result of a call: what the agent reported, and whether that is all."""
-    text = _report(own.agent_id, own.agent, own.run.talk, result)
+    text = _report(own.agent_id, own.agent, _last_words(own.run.talk), result)
     if result.subtype == "success":
         return ToolAnswer(text)
     outcome: Literal["aborted", "failed"] = (
@@ -418,9 +434,12 @@ async def _fitted(
     return replace(answer, content=fit(answer.content, most, lambda _: kept))
 
 
-def _report(agent_id: str, agent: str, talk: Conversation, result: Result | None) -> str:
-    """Return what an agent reported as data, marked as such, and why it ended where that was not its task's end."""
-    said = _last_words(talk) if result is None else result.text or _last_words(talk)
+def _report(agent_id: str, agent: str, said: str, result: Result | None) -> str:
+    """Return what an agent reported as data, marked as such, and why it ended where that was not its task's end.
+
+    `said` are its last words, which stand there where it has no answer.
+    """
+    said = said if result is None else result.text or said
     lines = [
         f"<agent_report {' '.join(_facts(agent_id, agent, result))}>",
         _CLOSING.sub(r"&lt;/\1", said),
@@ -472,7 +491,12 @@ def _why(result: Result | None) -> str:
     if result is None:
         return "it was left before its end"
     if result.terminal_reason in _WHY:
-        return _WHY[result.terminal_reason]
+        why = _WHY[result.terminal_reason]
+        return (
+            f"{why}: {result.error_text}"
+            if result.error == result.terminal_reason and result.error_text
+            else why
+        )
     return f"{result.terminal_reason} ({result.error})" if result.error else result.terminal_reason
 
 
@@ -484,11 +508,15 @@ def _last_words(talk: Conversation) -> str:
 
 async def _result_of(background: Background) -> Result | None:
     """Return the result of an agent in the background that has ended; None where it was left."""
-    await asyncio.wait({background.task}, timeout=ENDED_SECONDS)
+    if not background.is_left:
+        await asyncio.wait({background.task}, timeout=ENDED_SECONDS)
+    elif not background.task.done():
+        background.abort.stop()
+        return None
     if not background.task.done():
         raise TimeoutError(f"the agent {background.agent} ({background.agent_id}) has not ended")
     _raise_divergence(background)
-    return None if background.task.cancelled() else background.task.result()
+    return background.result
 
 
 def _raise_divergence(background: Background) -> None:
