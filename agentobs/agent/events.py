@@ -228,7 +228,7 @@ class Heartbeat:
 
     turn: int
     attempt: int
-    """The attempt that failed, from 1."""
+    """The attempt that failed, from 1; 0 where none was made, for the circuit breaker is open."""
     waited_s: float
     """So much of the wait is over, in seconds."""
     wait_s: float

@@ -123,6 +123,7 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
         "timeout": Follows(
             "408, no answer in time, or a `timeout_error` in a 200 stream",
             is_retried=True,
+            is_waited_for=True,
             is_down=True,
         ),
         "conflict": Follows("409", is_retried=True),
@@ -133,7 +134,10 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
             is_waited_for=True,
         ),
         "server_error": Follows(
-            "500 to 599 but 529, or an `api_error` in a 200 stream", is_retried=True, is_down=True
+            "500 to 599 but 529, or an `api_error` in a 200 stream",
+            is_retried=True,
+            is_waited_for=True,
+            is_down=True,
         ),
         "overloaded": Follows(
             "529, or an `overloaded_error` at any status or in a 200 stream",
@@ -146,16 +150,21 @@ FOLLOWS: Mapping[ErrorClass, Follows] = MappingProxyType(
         "connection": Follows(
             "no connection, or one that was reset before an answer came",
             is_retried=True,
+            is_waited_for=True,
             is_down=True,
         ),
         "cut_before_content": Follows(
             "a stream that ended early, before any content",
             is_retried=True,
             step="unstream",
+            is_waited_for=True,
             is_down=True,
         ),
         "cut_after_content": Follows(
-            "a stream that ended early, after some content", is_retried=True, is_down=True
+            "a stream that ended early, after some content",
+            is_retried=True,
+            is_waited_for=True,
+            is_down=True,
         ),
         "error_in_stream": Follows("an error event of any other type in a 200 stream"),
         "unreadable": Follows("a 200 that is no message, or has no end"),

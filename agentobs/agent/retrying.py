@@ -92,7 +92,7 @@ class Tried:
     waited_s: float = 0.0
     """So long was waited, chance left out."""
     steps: frozenset[Step] = frozenset()
-    """What was changed; nothing is changed twice."""
+    """What was changed about what is asked; nothing is changed twice for one model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,9 @@ def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next
     )
     step = _step(failure, tried, policy)
     if step is not None:
-        tried = replace(tried, steps=tried.steps | {step}, overloads=0, cuts=0)
+        # Another model is asked anew, with all that was asked for at first; credentials stay.
+        before = tried.steps & {"refresh"} if step == "fall_back" else tried.steps
+        tried = replace(tried, steps=before | {step}, overloads=0, cuts=0)
     if step is not None and step != "unstream":
         return Next(tried, step=step)
     may_pass = follows.is_retried if failure.told is None else failure.told
@@ -259,16 +261,17 @@ class Breaker:
     since_ns: int = 0
     """When the last of them failed, nanoseconds since 1970."""
     refused: int = 0
-    """Requests that were not made because of it."""
+    """Requests that were not made because of it, or not at once."""
 
     @property
     def is_open(self) -> bool:
         """Whether nothing is asked before it has cooled down."""
         return self.failures >= FAILURES
 
-    def has_cooled(self, now_ns: int) -> bool:
-        """Return whether one request may find out how it stands now."""
-        return now_ns - self.since_ns >= COOL_DOWN_S * 1e9
+    def left_s(self, now_ns: int) -> float:
+        """Return after how many seconds one request may find out how it stands; 0 where it may now."""
+        left_s = COOL_DOWN_S - (now_ns - self.since_ns) / 1e9
+        return min(max(left_s, 0.0), COOL_DOWN_S)  # also where the clock was put back
 
     def failed(self, kind: ErrorClass, now_ns: int) -> Breaker:
         """Return what it is after a request that failed for good."""

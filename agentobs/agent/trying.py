@@ -224,7 +224,7 @@ async def _again(
     numbers = {"attempt": asked.number, "wait_ns": int(wait_s * 1e9)}
     telling.event(this.world, asked.inside, "retry", name, numbers)
     yield Retry(asked.turn, asked.number, wait_s, name, recovery.status_of(error))
-    async for beat in _wait(this, asked, following):
+    async for beat in _wait(this, asked, following, f"{asked.point}:waiting:{asked.number}"):
         yield beat
 
 
@@ -249,13 +249,14 @@ def _fall_back(this: Run, asked: Request) -> Fallback:
     return Fallback(asked.turn, before, after_it)
 
 
-async def _wait(this: Run, asked: Request, following: Next) -> AsyncGenerator[Heartbeat, None]:
+async def _wait(
+    this: Run, asked: Request, following: Next, point: str
+) -> AsyncGenerator[Heartbeat, None]:
     """Wait before the next attempt; where nobody attends, in pieces that are told.
 
     Raises:
         Stopped: the run was aborted meanwhile.
     """
-    point = f"{asked.point}:waiting:{asked.number}"
     parts = list(pieces(following, is_unattended=this.options.unattended))
     for count, seconds in enumerate(parts):
         if seconds > 0:
@@ -277,8 +278,10 @@ def go_on(this: Run, point: str, count: int = 0) -> None:
         raise Stopped(point, count)
 
 
-async def _unless_down(this: Run, asked: Request) -> AsyncGenerator[Degraded, None]:
+async def _unless_down(this: Run, asked: Request) -> AsyncGenerator[Degraded | Heartbeat, None]:
     """Do nothing, or raise where the provider has failed so often in a row that it is not asked now.
+
+    Where nobody attends that is waited out.
 
     Raises:
         recovery.CircuitOpenError: it is not asked.
@@ -288,13 +291,19 @@ async def _unless_down(this: Run, asked: Request) -> AsyncGenerator[Degraded, No
     if not breaker.is_open:
         return
     point = f"{asked.point}:circuit:{breaker.refused}"
-    has_cooled = breaker.has_cooled(this.world.now())
-    may_ask = await telling.ask(this.world, asked.inside, "elapsed", point, has_cooled)
+    waits = this.options.unattended and not asked.is_background
+    left_s = breaker.left_s(this.world.now())
+    elapsed = left_s if waits else left_s == 0
+    said = await telling.ask(this.world, asked.inside, "elapsed", point, elapsed)
     go_on(this, point)
-    if may_ask:
+    if bool(said) != waits:
         return
     this.talk.breaker = breaker.failed("circuit_open", this.world.now())
     yield _degraded(this, asked, "provider", "circuit_open")
+    if waits:
+        async for beat in _wait(this, asked, Next(asked.tried, said), f"{point}:waiting"):
+            yield beat
+        return
     text = f"{breaker.failures} requests in a row failed; the provider is not asked for {COOL_DOWN_S:g} seconds."
     request = httpx2.Request("POST", str(this.client.base_url))
     raise recovery.CircuitOpenError(text, request, body=None)

@@ -199,8 +199,11 @@ def test_the_provider_says_whether_to_try_again(said: str, told: bool | None) ->
 
 
 def test_nobody_attends() -> None:
-    """Overloads and rate limits are waited for, six hours in all, each wait from 32 seconds to five minutes."""
-    for kind, asked_s in (("overloaded", None), ("rate_limit", 0.001), ("rate_limit", 1e9)):
+    """Rate limits, and a provider that is down, are waited for, six hours in all, each wait from 32 seconds to five
+    minutes."""
+    down = [(kind, None) for kind, follows in FOLLOWS.items() if follows.is_down]
+    assert len(down) == 6
+    for kind, asked_s in (*down, ("rate_limit", 0.001), ("rate_limit", 1e9)):
         failure = Failure(kind, asked_s=asked_s)  # type: ignore[arg-type]
         tried, waits = Tried(), list[float]()
         while found := after(failure, tried, Policy(is_unattended=True), 0.9):
@@ -209,7 +212,7 @@ def test_nobody_attends() -> None:
         assert sum(waits) == UNATTENDED_S
         assert min(waits[10:-1]) >= 32
         assert len(waits) <= 10 + 6 * 3600 / 32
-    assert decided(Failure("server_error"), Tried(retries=10), is_unattended=True) is None
+    assert decided(Failure("conflict"), Tried(retries=10), is_unattended=True) is None
     lone = {"is_unattended": True, "is_background": True}
     assert decided(Failure("overloaded"), Tried(retries=10), **lone) is None
 
@@ -330,7 +333,7 @@ def test_the_circuit_breaker() -> None:
     assert breaker.is_open
     refusing = breaker.failed("circuit_open", 50 * 10**9)
     assert (refusing.refused, refusing.since_ns, refusing.is_open) == (1, 4 * 10**9, True)
-    assert [refusing.has_cooled(at * 10**9) for at in (63, 64)] == [False, True]
+    assert [refusing.left_s(at * 10**9) for at in (0, 4, 63, 64, 99)] == [60, 60, 1, 0, 0]
     assert refusing.failed("server_error", 70 * 10**9).is_open
     assert not refusing.succeeded().is_open
     assert not breaker.failed("bad_request", 5).is_open
@@ -363,9 +366,8 @@ def row(kind: ErrorClass) -> str:
     }[follows.step]
     wait = "backoff" if follows.is_retried else "-"
     more = [step] if step else []
-    more += [
-        "fails fast in the background, is waited for where nobody attends"
-    ] * follows.fails_fast
+    more += ["fails fast in the background"] * follows.fails_fast
+    more += ["is waited for where nobody attends"] * follows.is_waited_for
     more += ["counts for the circuit breaker"] * follows.is_down
     again = "yes" if follows.is_retried else "no"
     following = "; ".join([*more, f"ends with `{follows.reason}`"])

@@ -56,8 +56,9 @@ from .provider import (
 from .provider import Reply as Sent
 from .scene import options, ticking_world
 
-CHANGES = 4
-"""What may be changed about one request, each once: credentials, room, the model, how the answer comes."""
+CHANGES = 6
+"""What may be changed about one request: credentials and the model once, room and how the answer comes once for each
+model."""
 ATTEMPTS_MAX = 1 + 10 + CHANGES
 """The most attempts at one request that is attended."""
 HOURS_MAX = ATTEMPTS_MAX + 6 * 3600 // 32 + 1

@@ -240,6 +240,31 @@ def test_the_first_model_again() -> None:
     assert provider.requests[5]["model"] == MODEL
 
 
+def test_another_model_is_given_its_own_limit() -> None:
+    """What was made to fit the first model is asked for anew of the other one, and made to fit that, too."""
+    first = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 20_000))
+    other = error(400, "invalid_request_error", text=OVERFLOW.format(194_000, 20_000))
+    with Provider([first, *[OVERLOADED] * 3, other, streamed(DONE)]) as provider:
+        events = events_of(provider, max_tokens=20_000, fallback_model=OTHER)
+    assert [(r["model"], r["max_tokens"]) for r in provider.requests] == [
+        (MODEL, 20_000),
+        *[(MODEL, 9_000)] * 3,
+        (OTHER, 20_000),
+        (OTHER, 5_000),
+    ]
+    assert result_of(events).text == "Done."
+
+
+def test_another_model_may_break_off_its_streams_as_well() -> None:
+    """It is asked for a stream, and for its answer in one piece once three of those broke."""
+    breaks = [cut_after(DONE, 2)] * 3
+    with Provider([*breaks, *[OVERLOADED] * 3, *breaks, whole(DONE)]) as provider:
+        events = events_of(provider, fallback_model=OTHER)
+    streams = [True] * 3 + [False] * 3 + [True] * 3 + [False]
+    assert ["stream" in r for r in provider.requests] == streams
+    assert result_of(events).text == "Done."
+
+
 # Streams
 
 
@@ -413,6 +438,37 @@ def test_an_unattended_run_waits_for_hours() -> None:
     assert (sum(waits), max(waits)) == (6 * 3600, 30)
     assert {e.wait_s for e in of_kind(events, Retry)} == {300.0}
     assert (len(provider.requests), result_of(events).error) == (73, "overloaded_error")
+
+
+@pytest.mark.parametrize(
+    "down",
+    [error(500, "api_error"), error_in_stream("api_error"), cut_after(DONE, 2), cut_after(DONE, 5)],
+)
+def test_an_unattended_run_survives_an_outage(down: Sent) -> None:
+    """Whatever says that the provider is down is waited for beyond ten retries."""
+    with Provider([down] * 14 + [streamed(DONE)] * 2) as provider:
+        events = events_of(provider, stream=True, **ALONE, max_tokens=30_000)
+    assert len(provider.requests) == 15
+    assert len(of_kind(events, Heartbeat)) > 0
+    assert result_of(events).text == "Done."
+
+
+def test_an_unattended_run_waits_until_the_circuit_has_cooled_down() -> None:
+    """In pieces that are told; how long depends on the clock, so that the world is asked."""
+    talk, waits = Conversation(), list[float]()
+    down = error(503, "api_error", retry="false")
+    with Provider([down] * 5 + [streamed(DONE)]) as provider, recorded() as records:
+        for _ in range(5):
+            events_of(provider, conversation=talk, **ALONE)
+        events = events_of(provider, conversation=talk, waits=waits, **ALONE)
+        asked = [
+            r for r in records if isinstance(r, WorldExchange) and r.question.kind == "elapsed"
+        ]
+    assert ([round(wait) for wait in waits], asked[0].question.key) == ([30, 30], "1:circuit:0")
+    assert sum(waits) == asked[0].answer
+    assert of_kind(events, Degraded) == [Degraded("provider", "circuit_open")]
+    assert of_kind(events, Heartbeat) == [Heartbeat(1, 0, 30.0, asked[0].answer)]
+    assert (result_of(events).text, talk.breaker.failures) == ("Done.", 0)
 
 
 def test_a_wait_until_a_date() -> None:
