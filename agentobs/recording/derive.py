@@ -93,7 +93,8 @@ class SessionView:
     new_id: Callable[[], str]
     prefixes: Prefixes
     _lanes: dict[str, _Lane] = field(default_factory=dict)
-    _open_calls: dict[str, str] = field(default_factory=dict)
+    _open_calls: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The attempts that made calls without a result, by lane and id: agents have ids of their own."""
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
 
@@ -136,7 +137,7 @@ class SessionView:
 
     def tool(self, exchange: ToolExchange, content: str) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
-        self._open_calls.pop(exchange.question.tool_use_id, None)
+        self._open_calls.pop((exchange.place.lane, exchange.question.tool_use_id), None)
         answered = exchange.started_ns + exchange.duration_ns
         yield ToolResult(
             session_id=self.session_id,
@@ -150,6 +151,7 @@ class SessionView:
             result_bytes=_size(exchange.answer.content),
             content=content,
             tries=exchange.answer.tries,
+            lane=self.label(exchange.place.lane),
         )
 
     def world(self, exchange: WorldExchange, content: str) -> WorldAnswer:
@@ -206,7 +208,8 @@ class SessionView:
         """Yield a result for each open tool call that this request answers."""
         for message in body.new_messages:
             for block in tool_results(message) if isinstance(message, dict) else ():
-                if self._open_calls.pop(str(block.get("tool_use_id")), None) is None:
+                lane = self._closed(exchange.place, str(block.get("tool_use_id")))
+                if lane is None:
                     continue
                 yield ToolResult(
                     session_id=self.session_id,
@@ -219,7 +222,21 @@ class SessionView:
                     is_error=bool(block.get("is_error")),
                     result_bytes=_size(block.get("content")),
                     content=None,
+                    lane=self.label(lane),
                 )
+
+    def _closed(self, place: Place, tool_use_id: str) -> str | None:
+        """Close an open call, and return its lane; None where there is none.
+
+        Our own loop, which alone says its turn, answers a call where it was made; others may do so elsewhere.
+        """
+        lanes = [place.lane]
+        if place.turn is None:
+            lanes += [lane for lane, known in self._open_calls if known == tool_use_id]
+        for lane in lanes:
+            if self._open_calls.pop((lane, tool_use_id), None) is not None:
+                return lane
+        return None
 
     def _fact(
         self,
@@ -413,7 +430,7 @@ class SessionView:
         asked_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(heard.calls, 1):
             tool_use_id = str(call.get("id"))
-            _remember(self._open_calls, tool_use_id, exchange.attempt_id)
+            _remember(self._open_calls, (exchange.place.lane, tool_use_id), exchange.attempt_id)
             yield ToolUse(
                 session_id=self.session_id,
                 interaction_id=place.interaction_id,

@@ -210,6 +210,7 @@ class ToolResult:
     result_bytes: int
     content: str | None
     tries: int = 1
+    lane: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.store.making import (
     attempt,
     conversation,
     end,
+    permission,
     record,
     session_id,
     start,
@@ -278,3 +280,27 @@ def test_an_interaction_without_an_end(tmp_path: Path) -> None:
             ("i1", SECOND, "success", False),
             ("i2", None, None, None),
         ]
+
+
+def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
+    """Each has its own result and its own decision; a result that does not say its lane goes with its id."""
+    home = a_home(tmp_path)
+    parts: list[Any] = [start(1)]
+    for number, lane in enumerate(("main/a", "main/b"), 1):
+        asked, took = attempt(1, number, content=[WEATHER]), number * SECOND
+        place = replace(asked.place, lane=lane, turn=1)
+        ran = tool(1, "toolu_1", "weather", at=T0 + 5 * SECOND, took=took)
+        decided = permission(1, "toolu_1", at=T0 + 4 * SECOND, lane=lane, waited_ns=took)
+        parts += [replace(asked, place=place), decided, replace(ran, place=place)]
+    record(home, [*parts, end(1)])
+    with connect(home) as connection:
+        calls = connection.execute(
+            "SELECT lane, duration_ns, permission_waited_ns FROM tool_calls ORDER BY lane"
+        ).fetchall()
+        decisions = connection.execute("SELECT count(*) FROM permission_decisions").fetchone()
+        found = named(connection, "session_timeline", session_id=session_id(1))
+        columns = [column[0] for column in found.description or ()]
+        rows = [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+    assert calls == [("main/a", SECOND, SECOND), ("main/b", 2 * SECOND, 2 * SECOND)]
+    assert decisions == (2,)
+    assert sorted(r["lane"] for r in rows if r["kind"] == "permission") == ["main/a", "main/b"]

@@ -54,3 +54,8 @@ COMMENT ON COLUMN world_answers.kind IS 'About a call: `consent` (a person was a
 COMMENT ON COLUMN tool_results.outcome IS '`executed`; `failed`; `timeout`; `aborted` (stopped, or never begun); answered by the loop itself: `invalid` (the input did not fit), `unknown` (no such tool), `denied` (not permitted), `blocked` (a hook had a veto), `skipped` (something else was said first) or `duplicate` (its id was used before).';
 COMMENT ON COLUMN permissions.reason_type IS 'What decided: `rule`, `mode`, `safety_check`, `hook`, `classifier` or `person`.';
 COMMENT ON COLUMN permissions.resolver IS 'Who answered: `rule`, `mode`, `safety_check`, `hook`, `classifier`, `person`, or `nobody` where there was none to ask.';
+
+-- Agents beside each other may get calls of one id, so a result says whose it is.
+
+ALTER TABLE tool_results ADD COLUMN lane VARCHAR;
+COMMENT ON COLUMN tool_results.lane IS 'The lane of the call; NULL in records that were written before this was noted.';

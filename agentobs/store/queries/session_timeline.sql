@@ -56,6 +56,7 @@ WITH RECURSIVE known AS (
     FROM permissions AS decided
     LEFT JOIN tool_uses AS calls
         ON decided.session_id = calls.session_id AND decided.tool_use_id = calls.tool_use_id
+        AND decided.lane = calls.lane
     LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
     WHERE decided.session_id = $session_id::VARCHAR
     UNION ALL BY NAME

@@ -96,12 +96,13 @@ SELECT
     u.input_bytes,
     r.result_bytes
 FROM tool_uses AS u
-LEFT JOIN tool_results AS r ON u.session_id = r.session_id AND u.tool_use_id = r.tool_use_id
+LEFT JOIN tool_results AS r
+    ON u.session_id = r.session_id AND u.tool_use_id = r.tool_use_id AND u.lane = coalesce(r.lane, u.lane)
 LEFT JOIN (
-    SELECT session_id, tool_use_id, arg_max(behaviour, at_ns) AS behaviour, sum(waited_ns)::BIGINT AS waited_ns
+    SELECT session_id, lane, tool_use_id, arg_max(behaviour, at_ns) AS behaviour, sum(waited_ns)::BIGINT AS waited_ns
     FROM permissions
-    GROUP BY session_id, tool_use_id
-) AS p ON u.session_id = p.session_id AND u.tool_use_id = p.tool_use_id;
+    GROUP BY session_id, lane, tool_use_id
+) AS p ON u.session_id = p.session_id AND u.tool_use_id = p.tool_use_id AND u.lane = p.lane;
 COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result where there is one.';
 COMMENT ON COLUMN tool_calls.session_id IS 'The session.';
 COMMENT ON COLUMN tool_calls.interaction_id IS 'The interaction, or NULL outside of one.';
