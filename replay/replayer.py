@@ -343,7 +343,7 @@ class Replay:
 
     def _world(self, live: World) -> World:
         def stop_tool(tool_use_id: str) -> None:
-            if tool_use_id in self._calls.live:
+            if (lane_here(), tool_use_id) in self._calls.live:
                 live.stop_tool(tool_use_id)
 
         return dataclasses.replace(
@@ -390,7 +390,7 @@ class Replay:
             lane = lane_here()
             recorded = self._calls.of(lane, question.tool_use_id)
             if self._runs_live(question, recorded):
-                self._calls.live.add(question.tool_use_id)
+                self._calls.live.add((lane, question.tool_use_id))
                 self._calls.came(recorded)
                 answer = await live.run_tool(question)
                 return self._calls.ran(lane, question.tool_use_id, answer)
@@ -483,7 +483,8 @@ class Replay:
             )
         found = differences(compared(missed.expected, old), compared(question, new))
         first = found[0] if found else None
-        why = explain(first, new, self._calls.went, self.fixture.tool_use)
+        went = functools.partial(self._calls.went, lane.name)
+        why = explain(first, new, went, self.fixture.tool_use)
         return self._report("content", lane, "the bodies differ", found, why)
 
     def _missing(self, lane: Lane) -> Divergence:

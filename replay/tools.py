@@ -86,9 +86,8 @@ class Calls:
         self._given: dict[tuple[str, str], list[ToolAnswer]] = {}
         self._now: dict[tuple[str, str], ToolAnswer] = {}
         self._decided: dict[tuple[str, str], Permission] = {}
-        self._outcomes: dict[str, str] = {}
-        self.live: set[str] = set()
-        """The ids of the calls that ran live."""
+        self.live: set[tuple[str, str]] = set()
+        """Lane and id of the calls that ran live."""
 
     @property
     def total(self) -> int:
@@ -132,7 +131,6 @@ class Calls:
             if recorded is not None and self._same_result(recorded.answer, exchange.answer):
                 self.came(recorded)
         self._now[key] = exchange.answer
-        self._outcomes[exchange.question.tool_use_id] = exchange.answer.outcome
 
     def decided(self, permission: Permission) -> None:
         """Note how it was decided about a call."""
@@ -154,14 +152,16 @@ class Calls:
             free[key] = left - 1
         return None
 
-    def went(self, tool_use_id: str) -> str:
+    def went(self, lane: str, tool_use_id: str) -> str:
         """Return how a call went otherwise than recorded, to follow its result back to it."""
-        if tool_use_id in self.live:
+        key = lane, tool_use_id
+        if key in self.live:
             return "it ran live and returned something else than recorded"
-        now = self._outcomes.get(tool_use_id)
-        for (_, known), tools in self._recorded.items():
-            if known == tool_use_id and now not in (None, *(t.answer.outcome for t in tools)):
-                return f"it was {tools[0].answer.outcome} when it was recorded, and is {now} now"
+        now, tools = self._now.get(key), self._recorded.get(key, [])
+        if now is not None and tools and now.outcome not in [t.answer.outcome for t in tools]:
+            return (
+                f"it was {tools[0].answer.outcome} when it was recorded, and is {now.outcome} now"
+            )
         text = (
             "it was answered by the agent's own code, which returned something else than recorded"
         )
