@@ -7,8 +7,7 @@ import json
 import signal
 import zlib
 from pathlib import Path
-from typing import Any
-from typing import get_args
+from typing import Any, get_args
 
 import duckdb
 import pytest
