@@ -17,6 +17,10 @@ from agentobs.records.messages import text_of, tool_uses
 CONTINUATIONS_MAX = 3
 """How often the model may go on from an answer that was cut. Specified."""
 
+PAUSES = ("pause_turn", "compaction")
+"""The stop reasons of an answer that is not all there yet: in the middle of the provider's own tools, and after it
+has made the conversation shorter itself (`pause_after_compaction`)."""
+
 PAUSES_MAX = 20
 """How often the model may go on from answers that it paused itself, in a row. Our choice: the provider pauses after
 ten calls of its own tools."""
@@ -39,8 +43,8 @@ def has_no_calls(message: Json) -> bool:
 
 
 def is_paused(message: Json) -> bool:
-    """Return whether the provider paused a long answer in the middle of its own tools."""
-    return message.get("stop_reason") == "pause_turn" and has_no_calls(message)
+    """Return whether the provider paused a long answer, and wants it back to go on from there."""
+    return message.get("stop_reason") in PAUSES and has_no_calls(message)
 
 
 def is_unfinished(message: Json) -> bool:
@@ -48,18 +52,30 @@ def is_unfinished(message: Json) -> bool:
     return is_cut(message) or is_paused(message)
 
 
-def raised(arguments: Mapping[str, Any], limit: int | None) -> int | None:
-    """Return the limit with which an answer that was cut is asked for again; None where there is no higher one."""
+def raised(arguments: Mapping[str, Any], limit: int | None, told: int | None = None) -> int | None:
+    """Return the limit with which an answer that was cut is asked for again; None where there is no higher one.
+
+    `told` is the most that the model may say, where that is known.
+    """
     if limit is None:
         return None
     # The SDK refuses more where an answer comes in one piece.
     most = limit if arguments.get("stream") else min(limit, UNSTREAMED_MAX)
+    most = within(most, told)
     return most if most > max_tokens_of(arguments) else None
 
 
-def of_use(failure: Failure, arguments: Mapping[str, Any]) -> int | None:
-    """Return the `max_tokens` that fits where that is lower than what was asked for, and leaves room to answer."""
-    room, least = failure.room, thinking_of(arguments)
+def within(tokens: int, told: int | None) -> int:
+    """Return a limit that is no higher than what the provider has told."""
+    return tokens if told is None else min(tokens, told)
+
+
+def of_use(failure: Failure, arguments: Mapping[str, Any], had: int = 0) -> int | None:
+    """Return the `max_tokens` that fits where that is lower than what was asked for, and leaves room to answer.
+
+    An answer that was cut has `had` so many, and is of use only with more.
+    """
+    room, least = failure.room, max(thinking_of(arguments), had)
     if failure.kind == "overflow":
         least = max(least, ANSWER_LEAST - 1)
     return room if room is not None and least < room < max_tokens_of(arguments) else None

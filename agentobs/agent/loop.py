@@ -8,7 +8,7 @@ step, with the reason why the model is asked again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
@@ -34,7 +34,7 @@ from agentobs.agent.interrupt import Stopped
 from agentobs.agent.limits import is_cut, is_unfinished
 from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
 from agentobs.agent.prompt import Written
-from agentobs.agent.requesting import unfinished
+from agentobs.agent.requesting import stands, unfinished
 from agentobs.agent.running import Run
 from agentobs.agent.state import (
     Conversation,
@@ -264,14 +264,20 @@ async def _turn(
         async with aclosing(ask_fitting(this, tools, dispatcher, here)) as asking:
             async for event in asking:
                 yield event
-        if len(this.answers) == before:
-            return  # the money was spent by attempts that failed
+        if len(this.answers) == before:  # the money was spent by attempts that failed
+            for stood in _as_far_as_it_came(this):
+                yield stood
+            return
         state = this.state
         message, doubles = told_apart(this.answers[-1], this.used)
         if is_cut(message):
             state, asked = broken_off(state, message)
         else:
             state, asked = answered(state, message), calls(message)
+    except recovery.PROVIDER_ERRORS:
+        for stood in _as_far_as_it_came(this):
+            yield stood
+        raise
     except Stopped as stopped:
         state = this.state
         dispatcher.stopped_at = stopped.point, stopped.count
@@ -306,6 +312,13 @@ async def _turn(
     else:
         async for event in _after_answer(this, state, here):
             yield event
+
+
+def _as_far_as_it_came(this: Run) -> Iterator[Event]:
+    """Keep an answer that was cut and asked for again in vain; the run ends."""
+    for message in stands(this):
+        this.keep(broken_off(this.state, this.answers[-1])[0])
+        yield message
 
 
 async def _after_tools(

@@ -311,6 +311,11 @@ def terminal_reason(error: Exception) -> TerminalReason:
     return FOLLOWS[classify(error)].reason
 
 
+def is_beyond(error: Exception) -> bool:
+    """Return whether an error says that an answer was to have more tokens than it may."""
+    return FOLLOWS[classify(error)].step == "lower"
+
+
 def is_too_long(what: Exception | Json) -> bool:
     """Return whether an error, or an answer, says that the conversation has to become shorter."""
     if isinstance(what, Exception):

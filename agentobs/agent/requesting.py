@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,8 @@ async def ask(
 ) -> AsyncGenerator[Event, None]:
     """Ask until there is a whole answer; the last event is its `Message`. Safe calls begin while it comes.
 
-    An answer that was cut at its limit is void once in a turn, and asked for again with more room.
+    An answer that was cut at its limit is void once in a turn, and asked for again with more room. Where there is
+    no more to be had, it stands after all.
 
     Raises:
         recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again. Where
@@ -41,22 +42,31 @@ async def ask(
     settled = await settle(this, tools, here)
     for event in settled.events:
         yield event
-    number = 0
+    number = had = 0
     while True:
-        with telling.span("llm_request", this.asking(here), this.options.model) as inside:
-            asked = _asked(this, settled, inside, number)
-            async with aclosing(answer(this, asked, dispatcher, here)) as events:
-                async for event in events:
-                    yield event
-            if this.subtype != "success":
-                return
+        try:
+            with telling.span("llm_request", this.asking(here), this.options.model) as inside:
+                asked = _asked(this, settled, inside, number, had)
+                async with aclosing(answer(this, asked, dispatcher, here)) as events:
+                    async for event in events:
+                        yield event
+        except recovery.PROVIDER_ERRORS as error:
+            if this.cut is None or not recovery.is_beyond(error):
+                raise
+            this.state = replace(this.state, max_tokens=had or this.state.max_tokens)
+            for message in stands(this):
+                yield message
+            return
+        if this.subtype != "success":
+            return
         more = _more_room(this, asked)
         if more is not None:
             async for reached in within_budget(this, here, f"{this.state.turn}:raised"):
                 yield reached
         if more is None or this.subtype != "success":
             break
-        number = asked.number
+        number, had = asked.number, limits.max_tokens_of(asked.arguments)
+        this.cut = asked.message
         async for event in _void(this, asked, dispatcher):
             yield event
         this.state = replace(this.state, max_tokens=more, transition="max_output_tokens_raised")
@@ -71,14 +81,25 @@ async def ask(
     yield Message(this.state.turn, own_copy(asked.message))
 
 
-def _asked(this: Run, settled: Settled, inside: Place | None, number: int) -> Request:
-    """Return the request of the turn, after so many attempts."""
+def stands(this: Run) -> Iterator[Message]:
+    """Let an answer stand that was cut and asked for again in vain."""
+    message = this.put_back()
+    if message is not None:
+        yield Message(this.state.turn, own_copy(message))
+
+
+def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: int) -> Request:
+    """Return the request of the turn, after so many attempts; the answer was cut with a limit that it `had`."""
 
     def arguments() -> dict[str, Any]:
         options = replace(settled.options, model=this.options.model)
         made = request(this.state, options, settled.tools, this.owed)
-        tokens = this.state.max_tokens
-        return limits.with_max_tokens(made, tokens, this.client.timeout) if tokens else made
+        most = _most(this, made, this.state)
+        if most == limits.max_tokens_of(made):
+            return made
+        # What the caller set is judged by the SDK.
+        timeout = this.client.timeout if this.state.max_tokens else None
+        return limits.with_max_tokens(made, most, timeout)
 
     return Request(
         turn=this.state.turn,
@@ -89,14 +110,27 @@ def _asked(this: Run, settled: Settled, inside: Place | None, number: int) -> Re
         transition=this.state.transition,
         remake=arguments,
         number=number,
+        had=had,
     )
+
+
+def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
+    """Return how many tokens an answer may have: as many as it is raised to, or asked for, if the model may.
+
+    Where that leaves no room beside its thinking, the provider is to say so.
+    """
+    told = this.talk.most_tokens.get(this.options.model)
+    if told is not None and told <= limits.thinking_of(arguments):
+        told = None
+    return limits.within(state.max_tokens or limits.max_tokens_of(arguments), told)
 
 
 def _more_room(this: Run, asked: Request) -> int | None:
     """Return the limit with which the answer is asked for again, where it was cut and that was not done yet."""
     if not limits.is_cut(asked.message) or this.state.max_tokens is not None:
         return None
-    return limits.raised(asked.arguments, this.options.max_tokens_raised)
+    told = this.talk.most_tokens.get(this.options.model)
+    return limits.raised(asked.arguments, this.options.max_tokens_raised, told)
 
 
 async def _void(this: Run, asked: Request, dispatcher: Dispatcher) -> AsyncGenerator[Event, None]:
@@ -144,5 +178,5 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
     this.following = replace(
         following, continuations=number, max_tokens=state.max_tokens, said=said
     )
-    max_tokens = state.max_tokens or this.options.max_tokens
-    yield _continuation(this, here, number, max_tokens, is_void=False)
+    options = {"max_tokens": this.options.max_tokens, "extra_body": this.options.extra}
+    yield _continuation(this, here, number, _most(this, options, state), is_void=False)

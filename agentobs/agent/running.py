@@ -73,6 +73,8 @@ class Run:
     """Whole answers."""
     text: str = ""
     """The text of the last one, and of its parts before it where it goes on from an answer that was cut or paused."""
+    cut: Json | None = None
+    """The answer of this turn that was cut, while it is asked for again with more room."""
     broken: list[Json] = field(default_factory=list)
     """What came of answers that broke off."""
     upkept: list[Json] = field(default_factory=list)
@@ -209,11 +211,27 @@ class Run:
 
     def answered(self, message: Json) -> None:
         """Note the whole answer of a turn, and count what it used."""
+        self.cut = None
         self.answers.append(message)
         self.text = self.state.said + text_of(message.get("content"))
         self.thought(message)
         self.counted(message, "exact")
         self.turn_took(message)
+
+    def put_back(self) -> Json | None:
+        """Let the answer stand that was cut and asked for again in vain; return it, or None where there is none.
+
+        What it used is counted already.
+        """
+        message, self.cut = self.cut, None
+        if message is None:
+            return None
+        self.broken = [each for each in self.broken if each is not message]
+        self.answers.append(message)
+        self.text = self.state.said + text_of(message.get("content"))
+        self.thought(message)
+        self.turn_took(message)
+        return message
 
     def turn_took(self, message: Json) -> None:
         """Note what a turn used by itself, where somebody looks for a runaway."""

@@ -112,6 +112,8 @@ class Conversation:
     """What all its runs used, to be priced."""
     breaker: Breaker = field(default=Breaker(), compare=False, repr=False)
     """Keeps its requests from a provider that is down."""
+    most_tokens: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """The most tokens that an answer of a model may have, by model, as far as the provider has told it."""
     fell_back_to: str | None = field(default=None, compare=False)
     """The model that another one fell back to: what it thought is signed by it."""
     is_begun: bool = False

@@ -68,6 +68,8 @@ class Request:
     """Makes the arguments anew from the run as it stands, for another model; None where that is not wanted."""
     number: int = 0
     """The attempts so far, those of the same turn before it included."""
+    had: int = 0
+    """The limit with which its answer was cut; it is of use only with more."""
     tried: Tried = field(default_factory=Tried)
     message: Json = field(default_factory=dict)
     """The answer, as far as it has come."""
@@ -191,7 +193,10 @@ async def _failure(this: Run, asked: Request, error: Exception, now_ns: int) -> 
         key = f"{asked.point}:retry-after:{asked.number}"
         left = await telling.ask(this.world, asked.inside, "elapsed", key, failure.asked_s)
         failure = replace(failure, asked_s=None if failure.asked_s is None else left or 0.0)
-    return replace(failure, room=limits.of_use(failure, asked.arguments))
+    if failure.kind == "beyond_model" and failure.room is not None:
+        model = str(limits.field_of(asked.arguments, "model"))
+        this.talk.most_tokens[model] = failure.room
+    return replace(failure, room=limits.of_use(failure, asked.arguments, asked.had))
 
 
 async def _refreshed(this: Run, asked: Request) -> bool:

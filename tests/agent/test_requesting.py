@@ -361,6 +361,83 @@ def test_more_room_than_the_model_has() -> None:
     assert result_of(events).text == "Done."
 
 
+BEYOND = error(
+    400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum allowed"
+)
+
+
+def test_what_the_model_may_say_is_kept() -> None:
+    """It is not asked for more again in the conversation, and what is told of its limit is what is asked for."""
+    talk = Conversation()
+    replies: list[Any] = [cut("void"), BEYOND, cut("One "), DONE, cut("void"), DONE]
+    with Provider([r if isinstance(r, Sent) else streamed(r) for r in replies]) as provider:
+        events = events_of(provider, conversation=talk)
+        events += events_of(provider, conversation=talk)
+        events_of(provider, conversation=talk, max_tokens=9_000)
+    limits_asked = [r["max_tokens"] for r in provider.requests]
+    assert limits_asked == [100, 64_000, 8_192, 8_192, 100, 8_192, 8_192]
+    assert [(e.max_tokens, e.is_void) for e in of_kind(events, Continuation)] == [
+        (64_000, True),
+        (8_192, False),
+        (8_192, True),
+    ]
+
+
+def test_a_cut_answer_is_not_asked_for_again_with_the_same_room() -> None:
+    """Where the model may say no more than it was let, it goes on from there; nothing that was paid for is void."""
+    talk = Conversation()
+    answers: list[Any] = [cut("One "), BEYOND, cut("two "), DONE, cut("Half "), DONE]
+    with Provider([r if isinstance(r, Sent) else streamed(r) for r in answers]) as provider:
+        first = events_of(provider, conversation=talk, max_tokens=8_192)
+        second = events_of(provider, conversation=talk, max_tokens=8_192)
+    asked = [r["max_tokens"] for r in provider.requests]
+    assert asked == [8_192, 64_000, 8_192, 8_192, 8_192, 8_192]
+    assert [(e.number, e.max_tokens, e.is_void) for e in of_kind(first, Continuation)] == [
+        (1, 64_000, True),
+        (1, 8_192, False),
+        (2, 8_192, False),
+    ]
+    result = result_of(first)
+    assert (result.text, result.num_turns) == ("One two Done.", 3)
+    assert result.usage[MODEL].output_tokens == 15
+    assert of_kind(second, Tombstone) == []
+    assert result_of(second).text == "Half Done."
+
+
+def test_the_window_has_no_more_room() -> None:
+    """What fits beside the prompt is no more than the cut answer had: the model goes on from that."""
+    full = error(400, "invalid_request_error", text=OVERFLOW.format(190_000, 64_000))
+    with Provider([streamed(cut("One ")), full, streamed(DONE)]) as provider:
+        events = events_of(provider, max_tokens=9_000)
+    assert [r["max_tokens"] for r in provider.requests] == [9_000, 64_000, 9_000]
+    assert result_of(events).text == "One Done."
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (error(500, "api_error", retry="false"), "model_error"),
+        (error(413, "request_too_large"), "prompt_too_long"),
+        (
+            streamed(message(text("x"), stop_reason="model_context_window_exceeded")),
+            "prompt_too_long",
+        ),
+    ],
+)
+def test_a_cut_answer_outlives_the_one_that_was_to_replace_it(failure: Sent, reason: str) -> None:
+    """Where that fails for good, the result and the conversation have what had come, and its tokens count once."""
+    talk = Conversation()
+    with Provider([streamed(cut("Half")), failure, streamed(DONE)]) as provider:
+        events = events_of(provider, conversation=talk)
+        result = result_of(events)
+        assert (result.text, result.terminal_reason, result.num_turns) == ("Half", reason, 1)
+        assert [m.message["content"] for m in of_kind(events, Message)] == [[text("Half")]]
+        assert talk.messages[1:] == ({"role": "assistant", "content": [text("Half")]},)
+        assert result.usage[MODEL].output_tokens in (5, 10)
+        assert result.meter.total().calls == result.usage[MODEL].output_tokens // 5
+        assert result_of(events_of(provider, conversation=talk)).text == "Done."
+
+
 @pytest.mark.parametrize(
     "content",
     [
