@@ -14,7 +14,7 @@ from typing import Literal
 from agentobs.agent import recovery, telling
 from agentobs.agent.context import counting, summarising, trimming
 from agentobs.agent.context.files import FILES_TOKENS_MAX, attached, recent_files
-from agentobs.agent.context.groups import Group, first_call
+from agentobs.agent.context.groups import Group, first_call, unanswered, without_last
 from agentobs.agent.context.settings import Counted
 from agentobs.agent.context.windows import window_of
 from agentobs.agent.events import Compaction, Degraded, Event
@@ -25,8 +25,8 @@ from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools import Tool
 from agentobs.agent.upkeep import Upkeep, upkeep
 from agentobs.records.canonical import Json
-from agentobs.records.exchanges import Place, lane_under
-from agentobs.records.messages import text_of
+from agentobs.records.exchanges import Place, QuerySource, lane_under
+from agentobs.records.messages import blocks, text_of
 
 Trigger = Literal["auto", "reactive", "manual"]
 
@@ -65,6 +65,10 @@ class Need:
     """What was done; None where it failed."""
     made: Group | None = None
     """The shorter conversation, as far as it is made; None where no way is enough."""
+    error: Exception | None = None
+    """Why there is no summary: what the request for it ended with."""
+    was_cut: bool = False
+    """Whether there is none because it did not end within its limit."""
     summary: str | None = None
     """What the model was asked for; None where there is none to be had."""
     methods: list[str] = field(default_factory=list)
@@ -92,7 +96,7 @@ def length(this: Run, tools: Sequence[Tool]) -> int:
     """Return how many tokens the next request of a run has."""
     messages, known = this.state.messages, this.talk.context.counted
     # What stands around the messages is in the count; it is looked at only where there is none.
-    is_known = known is not None and known.messages <= len(messages)
+    is_known = counting.is_counted(messages, known)
     return counting.tokens_of(messages, known, 0 if is_known else _around(this, tools))
 
 
@@ -100,7 +104,7 @@ def counted(this: Run, messages: Sequence[Json], usage: object) -> None:
     """Note how long a conversation is by the usage of the answer that it ends with."""
     tokens = counting.held(usage)
     if tokens is not None:
-        this.talk.context.counted = Counted(tokens, len(messages))
+        this.talk.context.counted = Counted(tokens, len(messages), messages[-1])
 
 
 def automatic(this: Run, tools: Sequence[Tool], here: Place | None) -> Need | None:
@@ -124,7 +128,6 @@ def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
     progress = this.talk.context
     if progress.has_reacted or not recovery.is_too_long(error):
         return None
-    progress.has_reacted = True
     tokens = length(this, tools)
     if told := summarising.told_sizes(recovery.text_of(error)):
         tokens, progress.window_told = max(tokens, told[0]), told[1]
@@ -161,9 +164,10 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
             yield event
         return
     need.done = _boundary(this, need, before, messages)
+    asked = unanswered(before, this.talk.messages)
     this.state = replace(this.state, messages=messages)
-    this.talk.messages = messages
-    progress.counted = Counted(need.done.tokens_after, len(messages))
+    this.talk.messages = without_last(messages, asked)
+    progress.counted = Counted(need.done.tokens_after, len(messages), messages[-1])
     progress.failures, progress.last_turn = 0, this.state.turn
     _tell(this, here, need.done)
     yield need.done
@@ -171,17 +175,29 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
     for ran in told:
         yield ran
     this.state = with_context(this.state, verdict.context)
-    this.talk.messages = this.state.messages
+    if not asked:
+        this.talk.messages = this.state.messages
 
 
 async def _failed(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
-    progress = this.talk.context
-    progress.failures += 1
+    progress, passes = this.talk.context, may_pass(need.error)
+    if not passes:
+        progress.failures += 1
     numbers = {"tokens": need.tokens, "threshold": need.threshold, "failures": progress.failures}
+    if need.was_cut:
+        numbers["cut"] = 1
     telling.event(this.world, here, "compaction_failed", need.trigger, numbers)
-    if progress.failures == FAILURES_MAX:
+    if progress.failures == FAILURES_MAX and not passes:
         telling.event(this.world, here, "degraded", "compaction", {"failures": FAILURES_MAX})
         yield Degraded("compaction", "failures")
+
+
+def may_pass(error: Exception | None) -> bool:
+    """Return whether an error is the provider's state, which says nothing of the conversation."""
+    if error is None:
+        return False
+    kind = recovery.classify(error)
+    return recovery.FOLLOWS[kind].is_retried or kind == "circuit_open"
 
 
 async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerator[Event, None]:
@@ -204,14 +220,26 @@ async def _shortened(this: Run, need: Need, here: Place | None) -> AsyncGenerato
     async with aclosing(_summarised(this, need, messages, here)) as events:
         async for event in events:
             yield event
-    made = need.made
-    if made is None or need.trigger == "manual":
+    if need.trigger == "manual" or need.error is not None:
         return
-    if _left(this, need, made) >= need.threshold:
-        # What the model has not seen yet is taken from it only here, where nothing else is left.
-        made = trimming.trim(made, 0, spares_new=False)
-        need.methods.append("trim")
-    need.made = made if _left(this, need, made) < need.threshold else None
+    if need.made is None or _left(this, need, need.made) >= need.threshold:
+        need.made = _without_new(this, need, need.made or messages)
+
+
+def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
+    """Return a conversation without results that the model has not seen yet, the last of them if that is enough.
+
+    They are taken from it only here, where nothing else is left. None where it stays too long.
+    """
+    most = min(need.threshold, need.tokens)
+    few = need.target if need.trigger == "reactive" else most
+    for kept, enough in ((this.options.context.kept_results, few), (0, most)):
+        made = trimming.trim(messages, kept, spares_new=False)
+        if _left(this, need, made) < enough:
+            if need.methods[-1:] != ["trim"]:
+                need.methods.append("trim")
+            return made
+    return None
 
 
 async def _summarised(
@@ -239,43 +267,57 @@ async def _summarised(
             yield event
     if need.summary is None:
         return
-    need.methods.append("summary")
-    need.files = len(files)
     made = summarising.goes_on(need.summary, files, kept)
-    need.made = made if _left(this, need, made) < need.tokens else None
+    if _left(this, need, made) < need.tokens:
+        need.methods.append("summary")
+        need.files = len(files)
+        need.made = made
 
 
 async def _summary(
     this: Run, need: Need, gone: Group, number: int, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask for a summary, of less where that is too long itself: `need.summary`, None where there is none to be had."""
+    """Ask for a summary, of less where that is too long itself: `need.summary`, None where there is none to be had.
+
+    One that was cut is asked for once more, shorter.
+    """
     lane = lane_under(here.lane if here else "main", f"compaction:{number}")
+    source: QuerySource = "summary" if need.trigger == "manual" else "compaction"
     options, context = _known(this), this.options.context
-    for drops in range(summarising.DROPS_MAX + 1):
-        arguments = summarising.request(
-            gone, this.state, options, need.tools, this.owed, need.instructions
-        )
-        point = f"{this.state.turn}:compaction:{number}.{drops}"
-        asked = Upkeep(arguments, "compaction", lane, point)
+    drops, wanted = 0, need.instructions
+    for count in range(summarising.DROPS_MAX + 2):
+        arguments = summarising.request(gone, this.state, options, need.tools, this.owed, wanted)
+        point = f"{this.state.turn}:compaction:{number}.{count}"
+        asked = Upkeep(arguments, source, lane, point)
         try:
             async with aclosing(upkeep(this, asked, here)) as events:
                 async for event in events:
                     yield event
         except recovery.PROVIDER_ERRORS as error:
             if not recovery.is_too_long(error):
+                need.error = error
                 return
             told = summarising.told_sizes(recovery.text_of(error))
         else:
             answer = asked.answer
             if answer is None or answer.get("stop_reason") == "refusal":
                 return
+            if answer.get("stop_reason") == "max_tokens" and need.was_cut:
+                return
+            if answer.get("stop_reason") == "max_tokens":
+                need.was_cut = True
+                again = summarising.SHORTER.format(words=max(context.summary_tokens // 2, 1))
+                wanted = "\n\n".join(filter(None, (need.instructions, again)))
+                continue
             if not recovery.is_too_long(answer):
+                need.was_cut = False
                 need.summary = text_of(answer.get("content")).strip() or None
                 return
             told = None
         excess = told[0] - told[1] + context.summary_tokens if told else None
         fewer = summarising.shorter(gone, excess)
-        if fewer is None:
+        drops += 1
+        if fewer is None or drops > summarising.DROPS_MAX:
             return
         gone = fewer
 
@@ -349,11 +391,25 @@ def _boundary(this: Run, need: Need, before: Group, messages: Group) -> Compacti
 
 
 def _kept_from(before: Group, messages: Group) -> str | None:
-    """Return the id of the first call since which nothing was changed."""
+    """Return the id of the first call since which nothing was changed, or how many messages that are.
+
+    A message that stands in one with the summary is unchanged, too.
+    """
     same = 0
     while same < min(len(before), len(messages)) and before[-1 - same] is messages[-1 - same]:
         same += 1
-    return first_call(messages[len(messages) - same :])
+    if same < min(len(before), len(messages)) and _ends_with(
+        messages[-1 - same], before[-1 - same]
+    ):
+        same += 1
+    if not same:
+        return None
+    return first_call(messages[len(messages) - same :]) or f"message:{same}"
+
+
+def _ends_with(message: Json, part: Json) -> bool:
+    own, said = blocks(message), blocks(part)
+    return bool(said) and message.get("role") == part.get("role") and own[-len(said) :] == said
 
 
 def _tell(this: Run, here: Place | None, done: Compaction) -> None:

@@ -80,9 +80,16 @@ def tokens_of(messages: Sequence[Json], counted: Counted | None, around: int) ->
         counted: how long it was when it was last counted.
         around: what stands around it, see `declared`; a count holds that already.
     """
-    if counted is None or counted.messages > len(messages):
+    if counted is None or not is_counted(messages, counted):
         return around + estimate(messages)
     return counted.tokens + estimate(messages[counted.messages :])
+
+
+def is_counted(messages: Sequence[Json], counted: Counted | None) -> bool:
+    """Return whether a count holds for a conversation: not where the provider itself has made it shorter since."""
+    if counted is None or not counted.holds(messages):
+        return False
+    return covered(messages) < counted.messages
 
 
 def after(tokens: int, before: int, now: int) -> int:

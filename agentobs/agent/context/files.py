@@ -20,7 +20,7 @@ FILES_MAX = 5
 FILE_TOKENS_MAX = 5_000
 """The most tokens of one; of a longer one its beginning."""
 FILES_TOKENS_MAX = 50_000
-"""The most tokens of all."""
+"""The most tokens of all, with their paths. Five files have no more than 25,000: it bounds what a path can be."""
 
 
 @dataclass(frozen=True, slots=True)

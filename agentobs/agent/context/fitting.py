@@ -14,6 +14,7 @@ from agentobs.agent.context.compacting import (
     automatic,
     compaction,
     length,
+    may_pass,
     reactive,
     threshold,
 )
@@ -59,8 +60,10 @@ async def ask_fitting(
             yield event
     if this.subtype != "success":
         return
+    progress = this.talk.context
+    progress.has_reacted = need.done is not None or not may_pass(need.error)
     if need.done is None:
-        raise refused
+        raise need.error or refused
     this.state = replace(this.state, transition="reactive_compaction")
     async with aclosing(ask(this, tools, dispatcher, here)) as events:
         async for event in events:

@@ -58,6 +58,38 @@ def first_call(messages: Iterable[Json]) -> str | None:
     return next((block["id"] for message in messages for block in tool_uses(message)), None)
 
 
+def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:
+    """Return how many blocks at the end of a run's conversation are not in the one that is kept.
+
+    That is what was said to the model, which has not answered yet. What is added to a message that is kept belongs
+    to that.
+    """
+    known, count = {id(message) for message in kept}, 0
+    for message in reversed(messages):
+        if message.get("role") != "user" or id(message) in known:
+            break
+        if kept and _begins_with(message, kept[-1]):
+            break
+        count += len(blocks(message))
+    return count
+
+
+def without_last(messages: Group, count: int) -> Group:
+    """Return messages without so many blocks at their end."""
+    left = list(messages)
+    while left and count > 0:
+        content = blocks(left.pop())
+        if len(content) > count:
+            left.append({**messages[len(left)], "content": content[: len(content) - count]})
+        count -= len(content)
+    return tuple(left)
+
+
+def _begins_with(message: Json, part: Json) -> bool:
+    said = blocks(part)
+    return message.get("role") == part.get("role") and blocks(message)[: len(said)] == said
+
+
 def _grouped(messages: Sequence[Json]) -> list[Group]:
     groups: list[list[Json]] = []
     owed: set[str] = set()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from agentobs.errors import UsageError
+from agentobs.records.canonical import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,15 @@ class Counted:
     tokens: int
     messages: int
     """How many messages those are; what follows them is estimated."""
+    last: Json = field(compare=False, repr=False)
+    """The last of them."""
+
+    def holds(self, messages: Sequence[Json]) -> bool:
+        """Return whether a conversation still has at that place what was counted last.
+
+        Where messages were taken out before it the count would cover newer ones, and hide them.
+        """
+        return 0 < self.messages <= len(messages) and messages[self.messages - 1] is self.last
 
 
 @dataclass(slots=True)

@@ -35,6 +35,9 @@ Write that summary now, for yourself. Call no tool. Say, under headings of these
 
 Be exact and complete, and no longer than that needs."""
 
+SHORTER = "Your last summary did not end within its limit and was lost. Write one of at most {words:,} words."
+"""What is added where a summary was cut; a word has about 1.3 tokens, so that it takes two thirds of the room."""
+
 BOUNDARY = """\
 This conversation goes on from an earlier part that got too long. This is its summary, written by you:
 

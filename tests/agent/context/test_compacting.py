@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,15 +9,32 @@ import pytest
 from agentobs.agent.context import Context
 from agentobs.agent.context.fitting import compact
 from agentobs.agent.context.trimming import DROPPED, is_trimmed
-from agentobs.agent.events import Compaction, Degraded, Event, RequestStart, Result
+from agentobs.agent.events import Compaction, Degraded, RequestStart, Result
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import Tool, tool
+from agentobs.agent.tools import tool
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldQuestion
 from agentobs.records.facts import Event as EventFact
 from agentobs.records.messages import text_of
 from agentobs.world import Abort
+from tests.agent.context.playing import (
+    DONE,
+    SMALL,
+    SUMMARY,
+    THOUGHT,
+    TOO_LARGE,
+    TOO_LONG,
+    before,
+    blocks_of,
+    heavy,
+    look,
+    looks,
+    peek,
+    played,
+    results,
+    said,
+)
 from tests.agent.provider import Provider, Reply, call, error, message, streamed, text
 from tests.agent.scene import (
     events_of,
@@ -30,60 +46,6 @@ from tests.agent.scene import (
     spans,
     ticking_world,
 )
-
-SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
-"""A window in which a conversation has 2,000 tokens."""
-TOO_LONG = error(
-    400, "invalid_request_error", text="prompt is too long: 210000 tokens > 200000 maximum"
-)
-TOO_LARGE = error(413, "request_too_large")  # made by us: no recorded traffic has one
-THOUGHT = {"type": "thinking", "thinking": "Hm", "signature": "c2lnbmVkIQ=="}
-
-
-@tool(read_only=True, paths=("where",))
-def look(where: str) -> str:
-    """Look into a file."""
-    return f"{where}: " + "y" * 2450
-
-
-@tool(read_only=True)
-def peek(where: str) -> str:
-    """Look at something small."""
-    return where
-
-
-def said(tokens: int, *content: dict[str, Any], **more: Any) -> Reply:
-    """An answer with which the conversation has so many tokens."""
-    usage = {"input_tokens": tokens - 10, "output_tokens": 10}
-    return streamed(message(*content, usage=usage, **more))
-
-
-DONE = said(300, text("Done."))
-SUMMARY = said(2500, text("They looked at files."))
-
-
-def looks(*tokens: int, of: str = "look") -> list[Reply]:
-    """Answers that each look into a file, named a, b, c ..."""
-    letters = "abcdefghijklmnop"
-    return [
-        said(count, {**THOUGHT}, call(f"toolu_{letter}", of, where=f"{letter}.txt"))
-        for count, letter in zip(tokens, letters, strict=False)
-    ]
-
-
-def played(
-    replies: Sequence[Reply],
-    *,
-    tools: Sequence[Tool] = (look, peek),
-    talk: Conversation | None = None,
-    prompt: str = "Hello",
-    **changes: Any,
-) -> tuple[list[Event], list[dict[str, Any]]]:
-    """Run the agent; return its events and the requests."""
-    changes = {"context": SMALL, **changes}
-    with Provider(replies) as provider:
-        events = events_of(provider, prompt, tools=tools, conversation=talk, **changes)
-    return events, provider.requests
 
 
 def test_below_the_threshold_nothing_happens() -> None:
@@ -106,16 +68,6 @@ def test_old_results_are_trimmed_first() -> None:
     assert trimmed == [True, True, False]
     assert len(requests) == 4, "nobody was asked for a summary"
     assert requests[-1]["messages"][1]["content"][0] == THOUGHT
-
-
-def results(request: dict[str, Any]) -> list[Any]:
-    return [
-        block["content"]
-        for each in request["messages"]
-        if isinstance(each["content"], list)
-        for block in each["content"]
-        if block["type"] == "tool_result"
-    ]
 
 
 def test_then_the_oldest_groups_are_dropped() -> None:
@@ -146,16 +98,6 @@ def test_what_is_remembered_takes_the_place_of_a_summary() -> None:
     assert len(provider.requests) == 3
 
 
-def heavy(turns: int) -> list[Reply]:
-    """Answers with so much text that neither trimming nor dropping a little is enough, then the last one."""
-    long = text("z" * 3600)
-    texts = [
-        said(1200 * (n + 1), THOUGHT, long, call(f"toolu_{n}", "peek", where=f"{n}.txt"))
-        for n in range(turns)
-    ]
-    return [*texts, DONE]
-
-
 def test_a_summary_is_asked_for_at_last() -> None:
     """It is asked for with tools forbidden, and the conversation goes on from it and the last group."""
     *replies, done_ = heavy(2)
@@ -178,11 +120,6 @@ def test_a_summary_is_asked_for_at_last() -> None:
     told = {str(r.kind): r for r in of_kind(records, EventFact)}
     assert told["compaction"].numbers["summary"] == 1
     assert told["compaction_kept"].label == "toolu_1"
-
-
-def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
-    content = message["content"]
-    return content if isinstance(content, list) else [text(content)]
 
 
 def test_recent_files_are_attached_again() -> None:
@@ -216,24 +153,13 @@ def test_a_refused_prompt_is_made_shorter_once(refusal: Reply) -> None:
     transitions = [e.transition for e in of_kind(events, RequestStart)]
     assert transitions == ["start", "reactive_compaction"]
     assert result_of(events).text == "Done."
-    events, _ = played([refusal], talk=talk, context=Context())
+    later = [*looks(300, 1000, 1700, 2400), refusal, SUMMARY, DONE]
+    events, requests = played(later, talk=talk, context=Context())
     assert not of_kind(events, Compaction)
+    assert len(requests) == 5, (
+        "there was enough that could be made shorter, and nobody was asked to"
+    )
     assert result_of(events).terminal_reason == "prompt_too_long"
-
-
-def before(turns: int, size: int = 3000, said_: int = 0) -> list[dict[str, Any]]:
-    """A conversation of so many turns that looked into files."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the key."}]
-    for n in range(turns):
-        outcome = {"type": "tool_result", "tool_use_id": f"t{n}", "content": "y" * size}
-        messages += [
-            {
-                "role": "assistant",
-                "content": [text("So." + "z" * said_), call(f"t{n}", "look", where=f"{n}.txt")],
-            },
-            {"role": "user", "content": [outcome]},
-        ]
-    return [*messages, {"role": "assistant", "content": [text("Not found. " + "z" * size)]}]
 
 
 def test_an_answer_that_fills_the_window() -> None:
@@ -248,8 +174,10 @@ def test_an_answer_that_fills_the_window() -> None:
     assert (done.trigger, done.turn) == ("reactive", 4)
     assert result_of(events).text == "Done."
     assert "So the" not in str(requests[2]["messages"])
-    events, _ = played([full], talk=talk, context=Context())
+    later = [*looks(300, 1000, 1700, 2400), full, SUMMARY, DONE]
+    events, requests = played(later, talk=talk, context=Context())
     assert not of_kind(events, Compaction)
+    assert len(requests) == 5
     assert result_of(events).terminal_reason == "prompt_too_long"
 
 
@@ -286,7 +214,8 @@ def test_a_hook_that_keeps_the_run_does_not_make_it_two() -> None:
         return {"outcome": "blocking", "reason": "More!"}
 
     talk = Conversation(messages=tuple(before(3)), turns=3)
-    with Provider([TOO_LARGE, SUMMARY, DONE, TOO_LARGE]) as provider:
+    later = [*looks(300, 1000, 1700, 2400), TOO_LARGE, SUMMARY, DONE]
+    with Provider([TOO_LARGE, SUMMARY, DONE, *later]) as provider:
         events = events_of(
             provider,
             tools=[look],
@@ -296,7 +225,7 @@ def test_a_hook_that_keeps_the_run_does_not_make_it_two() -> None:
         )
     requests = provider.requests
     assert len(of_kind(events, Compaction)) == 1
-    assert len(requests) == 4
+    assert len(requests) == 3 + 5
     assert result_of(events).terminal_reason == "prompt_too_long"
 
 
@@ -310,16 +239,15 @@ def test_a_prompt_that_stays_too_long_ends_the_run() -> None:
 
 def test_a_summary_that_is_too_long_drops_its_oldest_groups() -> None:
     """It is asked for again with less, at most three times; then the compaction has failed."""
-    talk = Conversation(messages=tuple(before(8, said_=3000)), turns=8)
+    said_before = tuple(before(8, size=300, said_=6000))
+    talk = Conversation(messages=said_before, turns=8)
     replies = [TOO_LONG, *[error(400, "invalid_request_error", text="prompt is too long")] * 4]
     events, requests = played(replies, talk=talk, context=Context())
     sizes = [len(request["messages"]) for request in requests]
     assert len(requests) == 5
     assert sizes[1] > sizes[2] > sizes[3] > sizes[4]
     assert result_of(events).terminal_reason == "prompt_too_long"
-    assert talk.messages[: len(before(8, said_=3000))] == tuple(before(8, said_=3000)), (
-        "nothing was lost"
-    )
+    assert talk.messages == said_before, "nothing was lost"
 
 
 def test_after_three_failures_nothing_is_tried_any_more() -> None:

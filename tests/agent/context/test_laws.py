@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.agent.context import counting, summarising, trimming
-from agentobs.agent.context.files import attached, recent_files
+from agentobs.agent.context.files import File, attached, recent_files
 from agentobs.agent.context.groups import flat, joined, parts
 from agentobs.agent.context.settings import Counted
 from agentobs.agent.state import Options, State
@@ -128,23 +128,49 @@ def inner(content: object) -> list[Message]:
 @QUICK
 @given(conversations(), st.integers(0, 40_000))
 def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
-    """At most five files are attached, each once, none of more than 5,000 tokens, all within the room there is."""
+    """At most five files are attached, each once, all within the room there is."""
     gone, kept = summarising.split(messages, 0)
     files = recent_files(gone, kept, [look])
     assert len({file.path for file in files}) == len(files) <= 5
     made = attached(files, tokens)
     sizes = [counting.text_tokens(block["text"]) for block in made]
     assert sum(sizes) <= tokens
-    assert all(size <= 5_100 for size in sizes)
 
 
 @QUICK
 @given(conversations(), st.integers(1, 10**6))
 def test_counting(messages: Messages, told: int) -> None:
     """What was counted is exact; what came after it adds up; what is left never seems less than its share."""
-    covered = counting.tokens_of(messages, Counted(told, len(messages)), 10)
+    covered = counting.tokens_of(messages, Counted(told, len(messages), messages[-1]), 10)
     assert covered == told
     estimated = counting.estimate(messages)
     assert counting.tokens_of(messages, None, 10) == 10 + estimated
     assert counting.after(told, estimated, estimated) == told
     assert counting.after(told, estimated, 0) >= 0
+
+
+def test_a_file_has_5000_tokens() -> None:
+    """Of a longer file its beginning is attached, with the words around it."""
+    (block,) = attached([File("a.txt", "z" * 100_000, False)], 10**6)
+    assert block["text"].count("z") == 17_500
+    assert 5_000 <= counting.text_tokens(block["text"]) < 5_050
+
+
+def test_all_files_have_50000_tokens() -> None:
+    """What the blocks have in all, the paths included: five files alone have no more than 25,000."""
+    files = [File(f"{number}/" + "p" * 50_000, "z" * 17_500, False) for number in range(3)]
+    sizes = [counting.text_tokens(block["text"]) for block in attached(files, 10**6)]
+    assert len(sizes) == 2
+    assert sum(sizes) < 50_000 < sum(sizes) + sizes[0] < 60_000
+
+
+@QUICK
+@given(conversations(), st.data())
+def test_a_count_never_hides_what_is_new(messages: Messages, data: st.DataObject) -> None:
+    """Where any message before it is taken out, or replaced, the newest one is counted all the same."""
+    count = Counted(7, len(messages), messages[-1])
+    new = {"role": "user", "content": "word " * 100}
+    gone = data.draw(st.integers(0, len(messages) - 1))
+    fewer = (*messages[:gone], *messages[gone + 1 :], new)
+    for each in (fewer, (*messages[:-1], {**messages[-1]}, new), (*messages, new)):
+        assert counting.tokens_of(each, count, 0) >= counting.estimate([new])
