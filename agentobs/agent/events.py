@@ -40,10 +40,12 @@ TerminalReason = Literal[
     "internal_error",
     "refusal",
     "max_output_tokens",
+    "too_many_pauses",
     "hook_stopped",
     "stop_hook_prevented",
 ]
 """What ended a run. `max_output_tokens`: the answer was cut at its limit as often as it may go on;
+`too_many_pauses`: the model paused it so often in a row;
 `hook_stopped`: a hook refused the prompt, or ended the run; `stop_hook_prevented`: hooks kept it from ending
 too often; `model_error` is every other failure of the provider; `tool_set_error` a tool that has
 to be there and is not; `internal_error` an exception that is neither the provider's nor a tool's."""
@@ -308,7 +310,8 @@ class Compaction:
     messages_before: int
     messages_after: int
     kept_from: str | None
-    """The id of the first tool call that stays as it was said, where there is one."""
+    """What stays as it was said: the id of the first tool call in it, or, where it holds none, `message:N` for the
+    last N messages. None where nothing does."""
     turns_since_last: int | None
     """Turns since the compaction before; None for the first one."""
     files: int = 0

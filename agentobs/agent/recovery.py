@@ -41,6 +41,10 @@ class WindowFullError(APIError):
     """The answer filled the model's window, so that nothing more can be said in this conversation."""
 
 
+class PausedError(APIError):
+    """The model paused its answer too often in a row."""
+
+
 class CircuitOpenError(APIError):
     """The provider was not asked, for it has failed too often in a row."""
 

@@ -158,7 +158,10 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
     said = limits.said_so_far(state.said, message, is_paused=is_paused)
     if is_paused:
         if state.pauses >= limits.PAUSES_MAX:
-            this.ended("error_during_execution", "model_error")
+            text = f"The model has paused its answer {limits.PAUSES_MAX + 1} times in a row."
+            url = str(this.client.base_url)
+            error = recovery.PausedError(text, httpx2.Request("POST", url), body=None)
+            this.failed("too_many_pauses", error)
             return
         this.following = replace(
             state,

@@ -28,7 +28,7 @@ from agentobs.agent.tools import Tool, declarations
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
-from agentobs.records.messages import tool_uses
+from agentobs.records.messages import is_blank, tool_uses, unthought
 from agentobs.world import Abort
 
 Prompt = str | list[Json]
@@ -245,6 +245,7 @@ def request(
     arguments |= request_fields(options.thinking)
     if options.extra:
         arguments["extra_body"] = _extra(options.extra, arguments)
+    arguments = _thinkable(arguments)
     if options.cache is None:
         return arguments
     return marked(arguments, options.cache, len(system.static))
@@ -297,10 +298,11 @@ def told_apart(message: Json, used: frozenset[str]) -> tuple[Json, dict[str, str
 def answered(state: State, message: Json) -> State:
     """Return the state once the model has answered, before any tool runs.
 
-    An answer without content is left out: the provider refuses it anywhere but at the end.
+    An answer without content, or of blank text alone, is left out: the provider refuses it.
     """
     answer = _echo(message)
-    heard = (*state.messages, answer) if answer["content"] else state.messages
+    is_nothing = not answer["content"] or is_blank(answer["content"])
+    heard = state.messages if is_nothing else (*state.messages, answer)
     return replace(state, phase="dispatching_tools", messages=heard)
 
 
@@ -428,6 +430,26 @@ def _extra(extra: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, 
     if ours and isinstance(theirs, Mapping):
         return {**extra, "output_config": {**ours, **theirs}}
     return dict(extra)
+
+
+def _thinkable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without a budget of thinking where the provider refuses one.
+
+    Between calls and their results the model cannot begin to think: what another model thought is gone, say.
+    """
+    if unthought(arguments["messages"]) is None:
+        return arguments
+    kept = dict(arguments)
+    if _is_budget(kept.get("thinking")):
+        del kept["thinking"]
+    extra = kept.get("extra_body", {})
+    if _is_budget(extra.get("thinking")):
+        kept["extra_body"] = {name: extra[name] for name in extra if name != "thinking"}
+    return kept
+
+
+def _is_budget(thinking: Any) -> bool:
+    return isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
 
 
 def _echo(message: Json) -> Json:

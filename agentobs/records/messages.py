@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,8 @@ def fault(messages: Sequence[Any]) -> str | None:
             return f"messages.{at}: `tool_use` blocks can only be in `assistant` messages"
         if any(block.get("type") == "text" and block.get("text") == "" for block in content):
             return f"messages.{at}: text content blocks must be non-empty"
+        if is_blank(content):
+            return f"messages.{at}: text content blocks must contain non-whitespace text"
         if not content and at < len(merged) - 1:
             return f"messages.{at}: all messages must have non-empty content"
     if merged and merged[-1][0] == "assistant":
@@ -164,6 +166,54 @@ def fault(messages: Sequence[Any]) -> str | None:
         if last and last[-1].get("type") in ("thinking", "redacted_thinking"):
             return f"messages.{len(merged) - 1}: The final block in an assistant message cannot be `thinking`."
     return None
+
+
+def fault_of_request(body: Mapping[str, Any]) -> str | None:
+    """Return why the provider would refuse a request, in its own words, or None: its conversation, or its thinking."""
+    messages = body.get("messages") or ()
+    thinking = body.get("thinking")
+    is_enabled = isinstance(thinking, dict) and thinking.get("type") == "enabled"
+    found = unthought(messages) if is_enabled else None
+    if found is None:
+        return fault(messages)
+    return (
+        f"messages.{found.at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{found.type}`. "
+        "When `thinking` is enabled, a final `assistant` message must start with a thinking block."
+    )
+
+
+class Unthought(NamedTuple):
+    """An answer whose calls have results now, and which began without thinking."""
+
+    at: int
+    """Which message, neighbouring ones of one role taken as one."""
+    type: str
+    """What it begins with."""
+
+
+def unthought(messages: Sequence[Any]) -> Unthought | None:
+    """Return the last answer where tools have answered it, and it did not begin with thinking; else None.
+
+    The provider refuses a budget of thinking then (seen in recorded exchanges of 2026).
+    """
+    merged = _merged(messages)
+    if len(merged) < 2 or merged[-1][0] != "user" or merged[-2][0] != "assistant":
+        return None
+    if not any(block.get("type") == "tool_result" for block in merged[-1][1]):
+        return None
+    first = str(merged[-2][1][0].get("type")) if merged[-2][1] else "nothing"
+    is_thought = first in ("thinking", "redacted_thinking")
+    return None if is_thought else Unthought(len(merged) - 2, first)
+
+
+def is_blank(content: Sequence[Any]) -> bool:
+    """Return whether content blocks are nothing but text without any letter; the provider refuses such a message."""
+    return bool(content) and all(
+        isinstance(block, dict)
+        and block.get("type") == "text"
+        and not str(block.get("text") or "").strip()
+        for block in content
+    )
 
 
 def _merged(messages: Sequence[Any]) -> list[tuple[str, list[dict[str, Any]]]]:

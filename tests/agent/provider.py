@@ -15,7 +15,7 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from agentobs.records.messages import fault
+from agentobs.records.messages import fault_of_request
 
 MODEL = "claude-test-1"
 USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3}
@@ -53,7 +53,7 @@ class Provider:
                 asked = json.loads(body)
                 provider.requests.append(asked)
                 provider.headers.append({k.lower(): v for k, v in self.headers.items()})
-                refused = fault(asked["messages"]) or too_many_marks(asked)
+                refused = fault_of_request(asked) or too_many_marks(asked)
                 if refused:
                     provider.faults.append(refused)
                     self._send(error(400, "invalid_request_error", text=refused))
@@ -97,7 +97,11 @@ class Provider:
 def too_many_marks(asked: dict[str, Any]) -> str | None:
     """Why the real provider refuses a request for its marks of the cache, or None."""
     marks = json.dumps(asked).count('"cache_control": {')
-    return f"A maximum of 4 blocks with cache_control may be provided. Found {marks}." if marks > 4 else None
+    return (
+        f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
+        if marks > 4
+        else None
+    )
 
 
 def message(*content: dict[str, Any], stop_reason: str = "end_turn", **more: Any) -> dict[str, Any]:

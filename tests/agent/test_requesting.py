@@ -29,6 +29,7 @@ from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.recovery import PROVIDER_ERRORS
 from agentobs.agent.running import Run
 from agentobs.agent.state import Conversation, begin
+from agentobs.agent.thinking import Budgeted
 from agentobs.agent.tools import tool
 from agentobs.agent.upkeep import Upkeep, upkeep
 from agentobs.records.exchanges import (
@@ -63,6 +64,7 @@ OVERFLOW = (
     "input length and `max_tokens` exceed context limit: {} + {} > 200000, decrease input length"
 )
 THOUGHT = {"type": "thinking", "thinking": "Hm, so", "signature": "c2ln"}
+BUDGET = {"type": "enabled", "budget_tokens": 1024}
 ALONE: dict[str, Any] = {"unattended": True}
 
 
@@ -99,6 +101,16 @@ def test_new_credentials_are_used() -> None:
     assert "first!" not in repr(asked) + repr(exchanges)
     assert all(b"second" not in e.question.body for e in exchanges)
     assert clients == 1
+
+
+def test_the_loop_owns_retries_with_new_credentials_as_well() -> None:
+    """What fails after them is tried again by the loop alone."""
+    replies = [error(401, "authentication_error"), error(500, "api_error"), streamed(DONE)]
+    with Provider(replies) as provider:
+        events, _, _ = in_loop(_refreshing(provider, True))
+    assert [h["x-stainless-retry-count"] for h in provider.headers] == ["0"] * 3
+    assert [e.status for e in of_kind(events, Retry)] == [401, 500]
+    assert result_of(events).text == "Done."
 
 
 @pytest.mark.parametrize(("made", "requests"), [(False, 1), (True, 2)])
@@ -205,6 +217,21 @@ def test_another_model_after_three_overloads() -> None:
         assert [e.wait_s for e in of_kind(events, Retry)] == [0.5, 1.0, 0.0]
         assert result_of(events).subtype == "success"
     assert [r["model"] for r in provider.requests] == [MODEL] * 4 + [OTHER]
+
+
+def test_another_model_cannot_begin_to_think_between_tools() -> None:
+    """It is given no budget for it until the tools are done with; the provider refuses that. Then it is again."""
+    asking = message(THOUGHT, text("See"), call("a", "look", where="box"))
+    asking_again = message(call("b", "look", where="bag"))
+    answers = [streamed(asking), *[OVERLOADED] * 3, streamed(asking_again), *[streamed(DONE)] * 2]
+    hows: list[dict[str, Any]] = [{"thinking": Budgeted(1024)}, {"extra": {"thinking": BUDGET}}]
+    for how in hows:
+        talk, asked = Conversation(), {**how, "max_tokens": 2000, "tools": [look]}
+        with Provider(answers) as provider:
+            events = events_of(provider, conversation=talk, fallback_model=OTHER, **asked)
+            later = events_of(provider, conversation=talk, model=OTHER, **asked)
+        assert [r.get("thinking") for r in provider.requests] == [*[BUDGET] * 4, None, None, BUDGET]
+        assert (result_of(events).text, result_of(later).text) == ("Done.", "Done.")
 
 
 def test_an_answer_of_the_first_model_is_void() -> None:
@@ -469,6 +496,24 @@ def test_the_window_is_full() -> None:
     assert result.usage[MODEL].output_tokens == 5
 
 
+@pytest.mark.parametrize("content", [[text(" \n")], [text("\t"), text("")], []])
+def test_a_blank_answer_is_left_out(content: list[Any]) -> None:
+    """The provider refuses a message of nothing but blank text; beside a call it takes it."""
+    talk = Conversation()
+    with Provider([whole(message(*content)), whole(DONE)]) as provider:
+        events_of(provider, conversation=talk, stream=False)
+        assert result_of(events_of(provider, conversation=talk, stream=False)).text == "Done."
+    assert [m["role"] for m in provider.requests[1]["messages"]] == ["user", "user"]
+
+
+def test_blank_text_beside_a_call_stays() -> None:
+    """It goes back as it came."""
+    asking = message(text(" "), call("a", "look", where="box"))
+    with Provider([streamed(asking), streamed(DONE)]) as provider:
+        events_of(provider, tools=[look])
+    assert provider.requests[1]["messages"][1]["content"] == asking["content"]
+
+
 def test_a_paused_answer_goes_back_as_it_is() -> None:
     """The model goes on from it; its text is that of both parts."""
     searching = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
@@ -488,8 +533,12 @@ def test_pauses_are_bounded() -> None:
     with Provider([whole(paused)] * 40) as provider:
         result = result_of(events_of(provider, stream=False))
     assert (result.terminal_reason, len(provider.requests)) == (
-        "model_error",
+        "too_many_pauses",
         limits.PAUSES_MAX + 1,
+    )
+    assert (result.error, result.error_text) == (
+        "PausedError",
+        "The model has paused its answer 21 times in a row.",
     )
 
 

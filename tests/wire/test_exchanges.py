@@ -12,7 +12,7 @@ from anthropic import Anthropic
 
 import agentobs
 from agentobs.records.exchanges import ModelExchange
-from agentobs.records.messages import fault
+from agentobs.records.messages import fault_of_request
 from replay import Replay, load
 from replay.fixture import FILE, write
 from tests.wire import corpus, usage
@@ -178,13 +178,13 @@ def plain(exchange: Exchange) -> dict[str, Any]:
 def test_no_conversation_that_was_taken_counts_as_faulty() -> None:
     """What the emulated provider refuses when it is strict, the real one never answered."""
     refused = {
-        file.name: fault(exchange.body["messages"])
+        file.name: fault_of_request(exchange.body)
         for file in map(corpus.read, corpus.files())
         for exchange in file.exchanges
         if exchange.status == 200
         and exchange.path.partition("?")[0] == "/v1/messages"
         and isinstance(exchange.body, dict)
         and "thread" not in exchange.body
-        and fault(exchange.body["messages"])
+        and fault_of_request(exchange.body)
     }
     assert refused == {}
