@@ -100,6 +100,38 @@ SCENARIOS: dict[str, Scenario] = {
         [peek],
         options={"context": SMALL},
     ),
+    "many-results-at-once": Scenario(
+        "Where there is nothing to sum up yet, results go that the model has not seen; the last stays.",
+        [
+            said(300, *(call(f"toolu_{n}", "read", where=f"{n}.txt") for n in range(8))),
+            DONE,
+        ],
+        [read],
+        options={"context": SMALL},
+    ),
+    "summary-cut": Scenario(
+        "A summary that was cut at its limit is asked for once more, shorter.",
+        [
+            *talks(1200, 2400),
+            said(2500, text("They looked"), stop_reason="max_tokens"),
+            SUMMARY,
+            DONE,
+        ],
+        [peek],
+        options={"context": SMALL},
+    ),
+    "paused-after-compaction": Scenario(
+        "The provider has made the conversation shorter itself and pauses; its answer goes back, and it goes on.",
+        [
+            streamed(
+                message(
+                    {"type": "compaction", "content": "They looked for the key."},
+                    stop_reason="compaction",
+                )
+            ),
+            DONE,
+        ],
+    ),
     "remembered": Scenario(
         "What the session remembers takes the place of a summary; in the replay nobody is asked for it.",
         [*talks(1200, 2400), DONE],

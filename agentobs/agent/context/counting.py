@@ -61,6 +61,8 @@ def held(usage: Any) -> int | None:
         return None
     rounds = usage.get("iterations")
     said = [each for each in rounds if _is_answer(each)] if isinstance(rounds, list) else []
+    if rounds and not said:
+        return None  # it paused after a compaction: what stays was not read yet
     last = said[-1] if said else usage
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     sent = sum(_count(last.get(name)) for name in parts)

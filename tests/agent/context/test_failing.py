@@ -234,7 +234,8 @@ def test_the_provider_pauses_after_a_compaction_of_its_own() -> None:
     """An answer that ends so goes back as it is and is gone on with; what lay before it does not count any more."""
     block = {"type": "compaction", "content": "They looked for the key."}
     rounds = [{"type": "compaction", "input_tokens": 1900, "output_tokens": 50}]
-    usage = {"input_tokens": 0, "output_tokens": 0, "iterations": rounds}
+    used = {"input_tokens": 1900, "output_tokens": 50, "cache_read_input_tokens": 0}
+    usage = {**used, "iterations": rounds}
     paused = streamed(message(block, usage=usage, stop_reason="compaction"))
     talk = Conversation()
     replies = [said(1900, text("z" * 6000)), paused, said(100, text("Done."))]
