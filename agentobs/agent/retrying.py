@@ -155,6 +155,20 @@ def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next
     return Next(tried, wait_s, jitter_s, step)
 
 
+def beside_a_run(
+    error: Exception, tried: Tried, seconds: float, chance: float, *, has_content: bool, now_ns: int
+) -> Next | None:
+    """Return how a request in the background goes on that no run makes, or None where it is given up.
+
+    Nothing is changed about it, and no wait is as long as its answer may take, which is so many `seconds`.
+    """
+    failure = failure_of(error, has_content=has_content, now_ns=now_ns)
+    following = after(failure, tried, Policy(is_background=True), chance)
+    if following is None or following.step is not None or following.wait_s >= seconds:
+        return None
+    return following
+
+
 def _step(failure: Failure, tried: Tried, policy: Policy) -> Step | None:
     """Return what is to be changed, if that can help and was not done yet.
 

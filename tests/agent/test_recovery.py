@@ -36,6 +36,7 @@ from agentobs.agent.retrying import (
     Tried,
     after,
     asked_wait_s,
+    beside_a_run,
     failure_of,
     is_dated,
     pieces,
@@ -146,6 +147,20 @@ def test_the_background_fails_fast(kind: ErrorClass) -> None:
         None,
         "refresh",
     )
+
+
+def test_requests_beside_a_run() -> None:
+    """What hooks and the classifier ask is tried as the background is; nothing is changed, and no wait is too long."""
+
+    def waits(error: Exception, retries: int = 0) -> float | None:
+        tried = Tried(retries=retries)
+        found = beside_a_run(error, tried, 30.0, 0.5, has_content=False, now_ns=NOON_NS)
+        return None if found is None else found.wait_s + found.jitter_s
+
+    assert [waits(refused(500), n) for n in range(3)] == [0.5625, 1.125, None]
+    assert waits(refused(500, retry_after="29")) == 29.0
+    gone = [refused(500, retry_after="30"), refused(529), refused(429), refused(401), refused(400)]
+    assert [waits(each) for each in gone] == [None] * 5
 
 
 def test_waits_double_up_to_a_bound_and_jitter_only_adds() -> None:
