@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from agentobs.agent.agents import Agent
 from agentobs.agent.asking import Reply
 from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context
@@ -27,6 +28,7 @@ from agentobs.agent.loop import complete
 from agentobs.agent.occasions import STOP_BLOCKS_MAX, end
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.state import Conversation
+from agentobs.agent.sub_agents import sub_agents
 from agentobs.agent.tools import tool
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import WorldQuestion
@@ -526,3 +528,82 @@ def test_a_person_who_is_asked_for_more_money_is_told_of() -> None:
         )
     assert [each["kind"] for each in heard.seen] == ["budget"]
     assert result_of(events).terminal_reason == "completed"
+
+
+@tool
+def store(what: str) -> str:
+    """Store something."""
+    return f"stored {what}"
+
+
+LOUDER = hook("pre_tool_use", "louder")
+
+
+def louder(asked: Json) -> Json:
+    return {"input": {"what": asked["tool_input"]["what"] + "!"}}
+
+
+def test_a_doubled_call_runs_once_though_a_hook_rewrites_it() -> None:
+    """Two calls are one where the model asked the same, whatever ran of the first."""
+    double = message(call("t1", "store", what="a"), call("t1", "store", what="a"))
+    with Provider([streamed(double), streamed(DONE)]) as provider:
+        events, _ = hooked(provider, [LOUDER], {"louder": louder}, tools=[store])
+    assert [(d.answer.outcome, d.answer.content[:9]) for d in of_kind(events, ToolDone)] == [
+        ("executed", "stored a!"),
+        ("duplicate", "This call"),
+    ]
+
+
+def test_a_rewritten_call_runs_beside_others_only_where_it_may() -> None:
+    """Whether it may is looked at anew: what hooks make of it waits for those before it, and runs alone."""
+    now: list[str] = []
+    most: list[int] = []
+
+    async def go(kind: str) -> str:
+        """Go."""
+        now.append(kind)
+        most.append(len(now))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        now.remove(kind)
+        return kind
+
+    walk = tool(concurrent=lambda given: given["kind"] == "read")(go)
+    calls = [call(name, "go", kind="read") for name in "abc"]
+
+    def second(asked: Json) -> Json:
+        return {"input": {"kind": "write"}} if asked["tool_use_id"] == "b" else {}
+
+    with Provider([streamed(message(*calls)), streamed(DONE)]) as provider:
+        events, _ = hooked(
+            provider, [hook("pre_tool_use", "second")], {"second": second}, tools=[walk]
+        )
+    assert most == [1, 1, 1]
+    assert [d.answer.content for d in of_kind(events, ToolDone)] == ["read", "write", "read"]
+    with Provider([streamed(message(*calls)), streamed(DONE)]) as provider:
+        hooked(provider, [hook("pre_tool_use", "none")], {"none": {}}, tools=[walk])
+    assert most[3:] == [1, 2, 3]
+
+
+def test_a_veto_says_why() -> None:
+    """Of a prompt: in the result. Of an agent: to the model of who started it."""
+    veto = {"outcome": "blocking", "reason": "No scouts today."}
+    with Provider([]) as provider:
+        events, _ = hooked(provider, [hook("user_prompt_submit", "no")], {"no": veto})
+    result = result_of(events)
+    assert (result.error, result.error_text) == ("hook_stopped", "No scouts today.")
+    start = sub_agents([Agent("scout", "Looks around.")])
+    sent = message(call("a", "agent", agent="scout", prompt="Look."))
+    with Provider([streamed(sent), streamed(DONE)]) as provider:
+        hooked(provider, [hook("sub_agent_start", "no")], {"no": veto}, tools=[start])
+    told = provider.requests[-1]["messages"][-1]["content"][0]["content"]
+    assert told.startswith("The agent did not finish: a hook stopped it: No scouts today.")
+
+
+def test_a_hook_that_stops_says_why() -> None:
+    """The result has the words of the hook that ended the run after its tools."""
+    stop = {"stop": True, "reason": "Enough."}
+    with Provider([streamed(message(call("a", "look", where="box")))]) as provider:
+        events, _ = hooked(provider, [hook("post_tool_use", "enough")], {"enough": stop}, tools=[look])
+    result = result_of(events)
+    assert (result.terminal_reason, result.error_text) == ("hook_stopped", "Enough.")

@@ -41,6 +41,7 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import InteractionEnd, InteractionStart, SpanEnd, SpanStart
 from agentobs.records.messages import fault
+from tests.holding import hold
 
 from .provider import Provider, call, error, message, streamed, text
 from .provider import Reply as Sent
@@ -333,7 +334,11 @@ def test_a_tool_of_an_agent_that_raises() -> None:
         raise RuntimeError("ouch")
 
     events, requests = play(
-        message(start("a", "twin")), message(call("c", "fall")), FOUND, DONE, tools=[look, fall, START]
+        message(start("a", "twin")),
+        message(call("c", "fall")),
+        FOUND,
+        DONE,
+        tools=[look, fall, START],
     )
     assert (
         requests[2]["messages"][-1]["content"][0]["content"]
@@ -544,11 +549,16 @@ def test_a_long_report_is_bounded() -> None:
 
 
 def background(*answers: dict[str, Any] | Sent, **more: Any) -> Any:
-    """Run one prompt, finish, run another one; return the events of both, the records and the requests."""
+    """Run one prompt, finish, run another one; return the events of both, the records and the requests.
+
+    Agents are asked nothing before the first run has ended.
+    """
     talk, replies = Conversation(), [a if isinstance(a, Sent) else streamed(a) for a in answers]
 
     async def both(provider: Provider) -> list[list[Event]]:
         async with provider.client() as client:
+            ended = asyncio.Event()
+            hold(client, lambda lane: lane != "main", ended)
             world = ticking_world(client, (look, work))
             found = []
             for prompt in ("Hello", "And now?"):
@@ -560,6 +570,7 @@ def background(*answers: dict[str, Any] | Sent, **more: Any) -> Any:
                     conversation=talk,
                 )
                 found.append([event async for event in running])
+                ended.set()
                 await finish(talk)
             return found
 
@@ -648,6 +659,8 @@ def test_background_work_that_is_stopped() -> None:
 
     async def go(provider: Provider) -> list[Event]:
         async with provider.client() as client:
+            ended = asyncio.Event()
+            hold(client, lambda lane: lane != "main", ended)
             world = ticking_world(client, (look, work))
             for prompt in ("Hello", "And now?"):
                 running = run(
@@ -659,6 +672,7 @@ def test_background_work_that_is_stopped() -> None:
                 )
                 events = [event async for event in running]
                 if prompt == "Hello":
+                    ended.set()
                     while not any(inner([e], ToolDispatch) for e in talk.background["a"].events):
                         await asyncio.sleep(0)
                     await finish(talk, cancel=True)
@@ -670,8 +684,7 @@ def test_background_work_that_is_stopped() -> None:
         message(text("I begin."), call("c", "work")),
         DONE,
     ]
-    hold = streamed(replies[2])
-    with Provider([streamed(replies[0]), streamed(DONE), hold, streamed(DONE)]) as provider:
+    with Provider([streamed(reply) for reply in replies]) as provider, recorded():
         events = in_loop(go(provider))
     [entered] = of_kind(events, BackgroundResult)
     assert entered.subtype == "error_during_execution"
@@ -682,10 +695,26 @@ def test_background_work_that_is_stopped() -> None:
 
 def test_background_work_that_is_left() -> None:
     """Where the event loop ends, it is cancelled, and every span is closed."""
+    at_work = asyncio.Event()
+
+    @tool(read_only=True)
+    async def toil() -> str:
+        """Work for ever."""
+        at_work.set()
+        await asyncio.Event().wait()
+        return ""
+
+    @tool(read_only=True)
+    async def wait() -> str:
+        """Wait until somebody works."""
+        await at_work.wait()
+        return "at work"
+
     with recorded() as records:
         play(
-            message(start("a", "twin", run_in_background=True)),
-            *(DONE, message(call("c", "work"))),
+            message(start("a", "twin", run_in_background=True), call("b", "wait")),
+            *(message(call("c", "toil")), DONE),
+            tools=[toil, wait, look, START],
         )
     assert "open" not in {status for *_, status in spans(records)}
     assert [str(r.result) for r in of_kind(records, InteractionEnd)] == ["success", "cancelled"]
@@ -722,14 +751,19 @@ def test_calls_of_one_id_in_two_agents_are_two() -> None:
             await asyncio.sleep(0)
         raise RuntimeError(f"exit {number}")
 
-    @tool(read_only=True)
+    @tool(read_only=True, timeout_s=20)
     async def wait() -> str:
-        """Wait until the other agent has ended."""
+        """Wait until the call of the other agent was stopped."""
         waiting.append("")
-        await asyncio.sleep(0.05)
+        await stopped.wait()
         return "waited"
 
+    def on(event: Event) -> None:
+        if any(done.answer.outcome == "aborted" for _, _, done in inner([event], ToolDone)):
+            stopped.set()
+
     waiting: list[str] = []
+    stopped = asyncio.Event()
     both = message(call("x", "wait"), call("y", "shell", number=1))
     alone = message(call("x", "wait"))
     with recorded():
@@ -737,6 +771,7 @@ def test_calls_of_one_id_in_two_agents_are_two() -> None:
             message(start("a", "twin"), start("b", "twin")),
             *(both, alone, FOUND, FOUND, DONE),
             tools=[look, shell, wait, START],
+            on=on,
         )
     waits = [d.answer.outcome for _, _, d in inner(events, ToolDone) if d.question.name == "wait"]
     assert sorted(waits) == ["aborted", "executed"]

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
-from anthropic import AsyncAnthropic
+from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
 import agentobs
 from agentobs.agent import (
+    Abort,
     Agent,
     Conversation,
     Event,
@@ -52,6 +54,8 @@ class Inventor:
     def __init__(self, width: int, seed: int) -> None:
         self.width = width
         self._chance, self._lock = random.Random(seed), threading.Lock()
+        self._nested = {0, 3}
+        """Depths at which no agent starts others any more: at the two between, the one that asks first does."""
 
     def answer(self, asked: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """A message for a request, and how long it takes."""
@@ -64,10 +68,13 @@ class Inventor:
         depth, draw = int(task.split()[1]), self._chance.random()
         if turn == 1 and depth == 0:
             beside = self._starts(turn, depth, self.width)
-            return message(*beside, self._start("b", 1 + self.width % 2, run_in_background=True))
-        if turn == 1 and depth < 3 and draw < 0.4:
-            return message(*self._starts(turn, depth, self._chance.randint(1, 2)))
-        if turn < 3 and (draw < 0.6 or depth == 0):
+            return message(
+                *beside, self._start("b", 1 + self.width % 2 * 2, run_in_background=True)
+            )
+        if turn == 1 and depth not in self._nested:
+            self._nested.add(depth)
+            return message(*self._starts(turn, depth, 3 - depth))
+        if turn == 2 - bool(depth) and (draw < 0.5 or depth == 0):
             looks = [call(f"t{turn}_{n}", "look", where=f"{draw:.4f}") for n in range(2)]
             return message(text(f"Looking {draw:.6f}"), *looks)
         return message(text(f"Found {draw:.12f} at depth {depth}."))
@@ -128,23 +135,39 @@ HOOKS = table(
 )
 
 
-async def dig(url: str | None, noise: random.Random | None = None) -> list[Event]:
+How = Literal["finish", "cancel", "abort"]
+"""What comes after the first answer: agents in the background end, or are stopped; or all is stopped before."""
+
+TLS = ssl.create_default_context()
+"""Made once: it takes longer than all else that a client needs."""
+
+
+async def dig(
+    url: str | None,
+    noise: random.Random | None = None,
+    how: How = "finish",
+    stop_after_s: float | None = None,
+) -> list[Event]:
     """Let the agent dig, with all it starts; in noise, each of its questions takes some turns of the event loop."""
     events: list[Event] = []
-    async with AsyncAnthropic(api_key=KEY, base_url=url) as client:
+    inner = DefaultAsyncHttpxClient(verify=TLS)
+    async with AsyncAnthropic(api_key=KEY, base_url=url, http_client=inner) as client:
         agentobs.record(client)
         if noise is not None:
-            inner = client._client
             inner._transport = _Noisy(inner._transport, noise)
-        world = live_world(client, TOOLS, hooks=HOOKS)
+        abort = Abort()
+        world = live_world(client, TOOLS, hooks=HOOKS, abort=abort)
         world = world if noise is None else noisy(world, noise)
         options = Options(model=MODEL, max_tokens=99, permissions=ANYTHING, hooks=HOOKS)
         talk = Conversation()
         with agentobs.session("crowd"):
+            if stop_after_s is not None:
+                asyncio.get_running_loop().call_later(stop_after_s, abort.stop)
             for prompt in ("Dig 0 deep", "And now?"):
                 running = run(prompt, world=world, options=options, tools=TOOLS, conversation=talk)
                 events += [event async for event in running]
-                await finish(talk)
+                await finish(talk, cancel=how == "cancel")
+                abort.clear()
     return events
 
 

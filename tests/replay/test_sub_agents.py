@@ -34,13 +34,16 @@ from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.asking import named
 from replay import DivergenceError, Fixture, Replay
 from replay.freeze import failing_turn, freeze
+from tests.holding import hold
 from tests.provider_script import MODEL, call, streamed, text
 from tests.replay.agents import KEY, frozen, last_session
 from tests.replay.agents import recorded as answered
-from tests.replay.crowd import ANYTHING, Inventor, by_lane, dig, inventing
+from tests.replay.crowd import ANYTHING, How, Inventor, by_lane, dig, inventing
 
 
-def recorded(home: Path, width: int) -> tuple[Recording, dict[str, list[str]]]:
+def recorded(
+    home: Path, width: int, how: How = "finish", stop_after_s: float | None = None
+) -> tuple[Recording, dict[str, list[str]]]:
     """Record a crowd, live; return the recording and the events of each lane."""
     from agentobs.recording.session import start_recorder
 
@@ -48,15 +51,15 @@ def recorded(home: Path, width: int) -> tuple[Recording, dict[str, list[str]]]:
     with inventing(Inventor(width, seed=width)) as url:
         start_recorder(str(home))
         try:
-            events = asyncio.run(dig(url))
+            events = asyncio.run(dig(url, None, how, stop_after_s))
         finally:
             assert agentobs.stop_recorder()
     return last_session(home), by_lane(events)
 
 
-def replayed(fixture: Fixture, seed: int) -> dict[str, list[str]]:
+def replayed(fixture: Fixture, seed: int, how: How = "finish") -> dict[str, list[str]]:
     with Replay(fixture) as replay:
-        events = replay.run(dig, None, random.Random(seed))
+        events = replay.run(dig, None, random.Random(seed), how)
     assert replay.progress.requests_matched == replay.progress.requests
     return by_lane(events)
 
@@ -73,9 +76,22 @@ def test_agents_beside_each_other_replay_in_any_schedule(tmp_path: Path, width: 
     ]
     assert len(firsts) == width
     assert len(set(firsts)) == 1
+    assert max(lane.count("/") for lane in live) == 3
     fixture = frozen(tmp_path, recording, "crowd")
     for seed in range(13):
         assert replayed(fixture, seed) == live
+
+
+@pytest.mark.parametrize("width", [2, 5, 8])
+@pytest.mark.parametrize("how", ["cancel", "abort"])
+def test_a_crowd_that_is_stopped_replays(tmp_path: Path, width: int, how: How) -> None:
+    """Wherever it was when its background, or all of it, was stopped: there each lane stops again."""
+    for number in range(2):
+        after_s = random.Random(width + number).uniform(0, 0.15) if how == "abort" else None
+        recording, live = recorded(tmp_path / str(number), width, how, after_s)
+        fixture = frozen(tmp_path / str(number), recording, "crowd")
+        for seed in range(2):
+            assert replayed(fixture, seed, how) == live
 
 
 START = sub_agents([Agent("scout", "Looks around.")])
@@ -106,6 +122,8 @@ class Chief:
     async def answer(self, cancel: bool | None = None, leave: type | None = None) -> None:
         """Answer one prompt; finish then, or cancel what is left, or leave it; or leave at an event of a kind."""
         client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=self.url, max_retries=0))
+        if self.changes.get("holds"):
+            hold(client, lambda lane: lane != "main", asyncio.Event())
         tools = (self.changes.get("look", look), work, START)
         world = live_world(client, tools, abort=self.abort)
         more = self.changes.get("options", {})
@@ -189,15 +207,40 @@ def test_background_work_that_was_left_replays(tmp_path: Path, asks: int) -> Non
 
 
 def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
-    """`finish` stops it at a point that is recorded; a replay stops there."""
+    """`finish` stops it at a point that is recorded; a replay stops there, and not because of `finish`."""
+    at_work = asyncio.Event()
+
+    @tool(read_only=True)
+    async def toil(how: str) -> str:
+        """Work for ever; wait until somebody does."""
+        if how == "wait":
+            await at_work.wait()
+            return "at work"
+        at_work.set()
+        await asyncio.Event().wait()
+        return ""
+
     given = [
-        streamed(start(1, run_in_background=True), number=1),
-        streamed(call(3, "work"), number=2),
-        streamed(call(3, "work"), number=3),
+        streamed(start(1, run_in_background=True), call(2, "toil", how="wait"), number=1),
+        streamed(call(3, "toil", how="work"), number=2),
+        streamed(text("Done."), number=3),
     ]
-    # Whichever of the two is asked first works for ever; both are stopped, or never begin.
-    fixture, live = made(tmp_path, [*given[:1], streamed(text("A"), number=2), given[1]], True)
-    assert by_lane(again(fixture, True).events) == by_lane(live.events)
+    fixture, live = made(tmp_path, given, True, look=toil)
+    assert fixture.results is not None
+    assert fixture.results["main/toolu_1"] == ["cancelled"]
+    assert [a.question.key for a in fixture.world if a.question.kind == "abort"] == ["1:tools"]
+    for _ in range(3):
+        assert by_lane(again(fixture, True, look=toil).events) == by_lane(live.events)
+
+
+def test_background_work_that_never_began_replays(tmp_path: Path) -> None:
+    """`finish` stops it while its first request is held back; a replay answers nothing to it either."""
+    given = [streamed(start(1, run_in_background=True), number=1), streamed(text("A"), number=2)]
+    fixture, live = made(tmp_path, given, True, holds=True)
+    assert fixture.results is not None
+    assert fixture.results["main/toolu_1"] == ["cancelled"]
+    for _ in range(3):
+        assert by_lane(again(fixture, True).events) == by_lane(live.events)
 
 
 def test_a_run_that_was_left_among_agents_replays(tmp_path: Path) -> None:
