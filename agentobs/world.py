@@ -200,7 +200,7 @@ async def nobody(question: WorldQuestion) -> Any:
             return list(question.asked)
         case "hook":
             return {"outcome": "cancelled", "reason": "nobody runs hooks here"}
-        case "limit" | "background" | "elapsed":
+        case "limit" | "background" | "elapsed" | "compacted":
             return question.asked
         case "keep":
             return None

@@ -44,6 +44,7 @@ WHY: dict[AskKind, str] = {
     "limit": "the budget, or what was spent when this was recorded, is another now",
     "background": "background agents end elsewhere than when it was recorded",
     "elapsed": "the agent looks at the clock elsewhere than when it was recorded",
+    "compacted": "the conversation is made shorter by hand elsewhere than when it was recorded",
     "abort": "the run was stopped there when it was recorded, and did not get there now",
 }
 """The probable cause where such a question is not the recorded one."""

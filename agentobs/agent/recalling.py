@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from agentobs.agent import recovery
+from agentobs.agent.context.groups import outline
 from agentobs.agent.state import (
     State,
     answered,
@@ -184,7 +185,22 @@ class _Heard:
         node["children"] = self._children(lane, base["children"] if base else {})
         if asks:
             self._continue(node, asks)
+        self._shorten(node, lane, asks)
         return node
+
+    def _shorten(self, node: Json, lane: str, asks: list[ModelExchange]) -> None:
+        """Put in its place what somebody made of a conversation by hand after its last request."""
+        since_ns = asks[-1].started_ns if asks else 0
+        for each in self.recording.exchanges:
+            if (
+                isinstance(each, WorldExchange)
+                and (each.question.kind, each.place.lane) == ("compacted", lane)
+                and each.started_ns >= since_ns
+                and _is_before(each.started_ns, self.until_ns)
+                and isinstance(each.answer, dict)
+                and each.answer.get("before") == outline(node["messages"])
+            ):
+                node["messages"] = each.answer["messages"]
 
     def _children(self, lane: str, before: Json) -> Json:
         """Return the agents that were started in a lane, those from before included, by their ids.

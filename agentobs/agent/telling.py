@@ -206,7 +206,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
             return {"outcome": "cancelled", "reason": why}
         case "spent_today" | "abort" | "refresh" | "conversation" | "section" | "memory":
             return None
-        case "limit" | "background" | "elapsed" | "keep":
+        case "limit" | "background" | "elapsed" | "compacted" | "keep":
             return None
     assert_never(kind)
 

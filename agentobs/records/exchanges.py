@@ -111,7 +111,11 @@ class Answer:
 
 
 QuerySource = Literal["main", "sub_agent", "compaction", "hook", "classifier", "memory", "summary"]
-"""Who asks: the agent itself, an agent that it started, or one of the calls made for its upkeep."""
+"""Who asks: the agent itself, an agent that it started, or one of the calls made for its upkeep.
+
+A `compaction` is what the loop makes by itself, a `summary` what somebody asks for by hand. With `memory` nothing of
+the loop asks: what is remembered comes from a function of the caller's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,7 @@ AskKind = Literal[
     "limit",
     "background",
     "elapsed",
+    "compacted",
 ]
 """What the loop may ask the world beside model and tools:
 
@@ -298,9 +303,13 @@ AskKind = Literal[
   much time has passed. The loop knows it itself and asks with what it sees as the question; the live world
   says the same again. It is asked because it depends on who came first or how late it is, which a replay
   has to take from the recording.
+- `compacted`: what somebody has made of a conversation by hand. Asked in the same way, so that it is recorded: no
+  request may follow that would hold it.
 """
 
-ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed"))
+ECHOED: frozenset[AskKind] = frozenset(
+    ("limit", "background", "elapsed", "compacted")
+)
 """Questions that hold their own live answer."""
 
 SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}

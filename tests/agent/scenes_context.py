@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentobs.agent import Abort, Event, Result, tool
+from agentobs.agent import Abort, Conversation, Event, Result, tool
 from agentobs.agent.context import Context
+from agentobs.agent.context.fitting import compact
+from agentobs.world import World
 from tests.agent.provider import Reply, call, error, message, streamed, text
 from tests.agent.scenario import Outside, Scenario
+from tests.agent.scene import options
 
 SMALL = Context(window_tokens=3000, summary_tokens=500, reserve_tokens=500, kept_results=1)
 """A window in which a conversation has 2,000 tokens."""
@@ -78,6 +81,18 @@ def _stopped(folder: Path) -> Outside:
 
     stopped: list[bool] = []
     return Outside(abort=abort, on=on, live={"memory": remembered})
+
+
+async def _by_hand(world: World) -> Conversation:
+    """A conversation that was made shorter before it goes on."""
+    said_before = [
+        {"role": role, "content": [text(f"{number} " + "z" * 3000)]}
+        for number in range(3)
+        for role in ("user", "assistant")
+    ]
+    talk = Conversation(messages=tuple(said_before), turns=3)
+    assert await compact(talk, world=world, options=options()) is not None
+    return talk
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -150,6 +165,11 @@ SCENARIOS: dict[str, Scenario] = {
         ],
         [skim, peek],
         options={"context": SMALL},
+    ),
+    "made-shorter-by-hand": Scenario(
+        "Somebody has a conversation made shorter; the next run goes on from its summary and its last answer.",
+        [SUMMARY, DONE],
+        begin=_by_hand,
     ),
     "summary-too-long": Scenario(
         "A request for a summary that is too long itself drops its oldest groups and is made again.",

@@ -18,6 +18,7 @@ from agentobs.agent.context.compacting import (
     reactive,
     threshold,
 )
+from agentobs.agent.context.groups import outline
 from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import Compaction, Event
 from agentobs.agent.holding import within_budget
@@ -111,7 +112,12 @@ async def compact(
     limit = threshold(this)
     target = int(TARGET_SHARE * limit)
     need = Need("manual", tools, length(this, tools), limit, target, instructions)
+    before = outline(conversation.messages)
     async with aclosing(compaction(this, need, here)) as events:
         async for _ in events:
             pass
+    if need.done is not None:
+        # No request may follow in this session, and whoever resumes it goes on from what is recorded.
+        asked = {"before": before, "messages": list(conversation.messages)}
+        await telling.ask(world, here, "compacted", f"{turn}:{conversation.context.begun}", asked)
     return need.done

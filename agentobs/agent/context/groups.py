@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentobs.agent.context.counting import is_compaction
-from agentobs.records.canonical import Json
+from agentobs.agent.thinking import is_thinking
+from agentobs.records.canonical import Json, canonical, digest
 from agentobs.records.messages import blocks, tool_results, tool_uses
 
 Group = tuple[Json, ...]
@@ -56,6 +57,17 @@ def joined(messages: Iterable[Json]) -> Group:
 def first_call(messages: Iterable[Json]) -> str | None:
     """Return the id of the first tool call in some messages."""
     return next((block["id"] for message in messages for block in tool_uses(message)), None)
+
+
+def outline(messages: Iterable[Json]) -> str:
+    """Return a digest of what tells a conversation from others: who said what, and the ids of calls."""
+    names = ("text", "id", "tool_use_id", "type")
+    said = [
+        [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in own]]
+        for message in messages
+        if (own := [block for block in blocks(message) if not is_thinking(block)])
+    ]
+    return digest(canonical(said).encode("utf-8", "surrogatepass"))
 
 
 def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:

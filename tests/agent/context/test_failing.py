@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentobs
+from agentobs.agent import complete, live_world
 from agentobs.agent.context import Context
+from agentobs.agent.context.fitting import compact
 from agentobs.agent.context.trimming import is_trimmed
 from agentobs.agent.events import Compaction, Degraded, RequestStart, Retry
+from agentobs.agent.resuming import resumed
 from agentobs.agent.state import Conversation
 from agentobs.records.facts import Event as EventFact
 from agentobs.records.messages import text_of
@@ -29,7 +34,7 @@ from tests.agent.context.playing import (
     said,
 )
 from tests.agent.provider import MODEL, Provider, Reply, call, error, message, streamed, text
-from tests.agent.scene import events_of, of_kind, recorded, result_of
+from tests.agent.scene import events_of, in_loop, of_kind, options, recorded, result_of
 
 OVERLOADED = error(529, "overloaded_error")
 MANY = said(300, *(call(f"toolu_{n}", "look", where=f"{n}.txt") for n in range(20)))
@@ -251,3 +256,43 @@ def test_the_provider_pauses_after_a_compaction_of_its_own() -> None:
     assert told[1] > 1900
     assert told[2] < 100
     assert [message["role"] for message in talk.messages[-2:]] == ["assistant"] * 2
+
+
+def test_what_somebody_made_shorter_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session whose conversation was made shorter by hand at its end is resumed as it was left.
+
+    What somebody made of another conversation in the same session is not put in its place.
+    """
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+
+    async def main(provider: Provider) -> tuple[Conversation, Conversation]:
+        async with provider.client() as client:
+            world = live_world(agentobs.record(client), load=agentobs.load_conversation)
+            talk, other = Conversation(), Conversation()
+            async with agentobs.session("first") as first:
+                for each in (other, talk):
+                    for prompt in ("Hello", "And now?"):
+                        await complete(prompt, world=world, options=options(), conversation=each)
+                for each in (talk, other):
+                    assert await compact(each, world=world, options=options()) is not None
+            async with agentobs.session("second"):
+                return talk, await resumed(world, first.session_id)
+
+    long, longer = (streamed(message(text(letter * 30_000))) for letter in "zy")
+    others = streamed(message(text("Of another matter.")))
+    try:
+        with Provider([longer, longer, long, long, SUMMARY, others]) as provider:
+            talk, again = in_loop(main(provider))
+    finally:
+        assert agentobs.stop_recorder()
+    assert "They looked at files." in json.dumps(talk.messages)
+    assert again.messages == talk.messages
+    assert (again.turns, again.meter.total().calls) == (2, 6)
+    rows = agentobs.query(
+        "SELECT query_source, count(*) FROM attempts GROUP BY ALL ORDER BY 1",
+        home=tmp_path / "home",
+    )
+    assert rows == [("main", 4), ("summary", 2)]
