@@ -152,7 +152,7 @@ class LiveAnswers:
             case "keep":
                 kept, key, text = self._running.kept, question.key, question.asked
                 return await in_thread(lambda: kept(key, text))
-            case "limit" | "background" | "elapsed" | "compacted" | "abort":
+            case "limit" | "background" | "elapsed" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
 
@@ -297,27 +297,23 @@ async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
 
     Of two that come together the first one counts. Where nobody answers, all reasons are told.
     """
-    left, nobodies, usage = set(asking), list[Json](), list[Json]()
+    left, answers = set(asking), list[Json]()
     try:
-        while left:
+        while left and all(answer["by"] == "nobody" for answer in answers):
             ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            answers = [dict(task.result()) for task in asking if task in ended]
-            usage += [each for answer in answers for each in answer.pop("usage", [])]
-            for answer in answers:
-                if answer["by"] != "nobody":
-                    return _with_usage(answer, usage)
-            nobodies += answers
+            answers += [dict(task.result()) for task in asking if task in ended]
     finally:
         for task in left:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=WITHDRAW_S)
-    reason = " ".join(filter(None, (answer.get("reason") for answer in nobodies)))
-    return _with_usage({"behaviour": "deny", "by": "nobody", "reason": reason}, usage)
-
-
-def _with_usage(answer: Json, usage: list[Json]) -> Json:
-    return {**answer, "usage": usage} if usage else answer
+    slow = [task for task in left if task.done() and not task.cancelled() and not task.exception()]
+    given = [*answers, *(task.result() for task in slow)]
+    usage = [each for answer in given for each in answer.get("usage", [])]
+    reason = " ".join(filter(None, (answer.get("reason") for answer in answers)))
+    nobody_did: Json = {"behaviour": "deny", "by": "nobody", "reason": reason}
+    first = next((answer for answer in answers if answer["by"] != "nobody"), nobody_did)
+    return {**first, "usage": usage} if usage else first
 
 
 def token_refresh(client: AsyncAnthropic) -> Callable[[], bool] | None:

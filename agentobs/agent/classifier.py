@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agentobs import tracing
 from agentobs.agent import telling
 from agentobs.agent.hooks.models import Judge, inside, judged
-from agentobs.agent.hooks.reading import plain, quoted
+from agentobs.agent.hooks.reading import plain, quoted, sendable
 from agentobs.agent.results import told
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.canonical import Json
@@ -80,7 +80,7 @@ async def classified(
 ) -> Json:
     """Return the classifier's answer to a question for consent, or that of nobody and why; see `consented`.
 
-    Either holds the `usage` of its request.
+    Either holds the `usage` of its request. Whoever was faster cancels it; it answers then, too, with that alone.
     """
     try:
         shown = json.dumps(question.asked["about"], ensure_ascii=False)
@@ -88,31 +88,36 @@ async def classified(
         return _no_answer(quoted(told(error)))
     if len(shown) > CALL_CHARS_MAX:
         return _no_answer("the call is too long to be judged")
-    text = f"{classifier.instructions}\n\nThe call:\n\n{plain(shown)}"
-    judge = Judge(client, classifier.model, classifier.timeout_s)
+    text = f"{classifier.instructions}\n\nThe call:\n\n{sendable(shown)}"
+    used: list[Json] = []
+    judge = Judge(client, classifier.model, classifier.timeout_s, used)
     here = inside(tracing.place(), "consent", question.key, "classifier")
     try:
         async with asyncio.timeout(classifier.timeout_s):
             with telling.at(here):
-                value, usage, why = await judged(judge, _SYSTEM, text, _Word)
+                value, why = await judged(judge, _SYSTEM, text, _Word)
+        answer = _read(value, why)
     except ReplaySays:
         raise
     except TimeoutError:
-        return _no_answer(f"it has not answered within {classifier.timeout_s:g} seconds")
+        answer = _no_answer(f"it has not answered within {classifier.timeout_s:g} seconds")
+    except asyncio.CancelledError:
+        if not used:
+            raise
+        answer = _no_answer("it was withdrawn")
     except Exception as error:
-        return _no_answer(quoted(told(error)))
-    return _read(value, why, usage)
+        answer = _no_answer(quoted(told(error)))
+    return {**answer, "usage": used} if used else answer
 
 
-def _read(value: Any, why: str, usage: list[Json]) -> Json:
-    used = {"usage": usage} if usage else {}
+def _read(value: Any, why: str) -> Json:
     if value is None:
-        return {**_no_answer(why), **used}
+        return _no_answer(why)
     try:
         word = _Word.model_validate(value)
     except ValidationError:
-        return {**_no_answer("its answer is neither yes nor no"), **used}
-    return {"behaviour": word.behaviour, "by": "classifier", "reason": plain(word.reason), **used}
+        return _no_answer("its answer is neither yes nor no")
+    return {"behaviour": word.behaviour, "by": "classifier", "reason": plain(word.reason)}
 
 
 def _no_answer(why: str) -> Json:

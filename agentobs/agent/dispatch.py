@@ -433,8 +433,12 @@ class Dispatcher:
 
     def _followed(self, event: HookEvent, plan: _Plan) -> bool:
         """Return whether hooks wait for an event of a call."""
+        return bool(self._following(event, plan))
+
+    def _following(self, event: HookEvent, plan: _Plan) -> tuple[Hook, ...]:
+        """Return the hooks that wait for an event of a call."""
         hooks = self.crew.hooks
-        return hooks is not None and bool(hooks.matching(self._occasion(event, plan, {})))
+        return () if hooks is None else hooks.matching(self._occasion(event, plan, {}))
 
     async def _hooked(
         self, event: HookEvent, plan: _Plan, more: Mapping[str, Any]
@@ -444,14 +448,17 @@ class Dispatcher:
             return None
         what = self._occasion(event, plan, more)
         hooks = self.crew.hooks.claimed(what)
-        return await self._fired(plan, hooks, what) if hooks else None
+        if not hooks:
+            return None
+        verdict = await self._fired(plan, hooks, what)
+        self.context += verdict.context
+        return verdict
 
     async def _fired(self, plan: _Plan, hooks: Sequence[Hook], what: Occasion) -> Verdict:
         assert self.crew.hooks is not None
         self._open(plan)
         verdict, ran = await self.crew.hooks.fire_these(hooks, what, plan.inside)
         plan.hooks_ran += ran
-        self.context += verdict.context
         if verdict.stop:
             self.hook_stops = True
             self.hook_reasons += [verdict.reason] if verdict.reason else []
@@ -559,14 +566,16 @@ class Dispatcher:
                 # A tool may change what it gets; what is recorded is what was asked.
                 answer = await (self._agent(plan) or world.run_tool(plan.shown))
             done = ToolDone(question, answer, max(world.now() - started_ns, 0))
-            telling.tool(inside, started_ns, done)
+            after = self._following(_after(done), plan)
+            looking = tuple(hook.name for hook in after if not (hook.once or hook.background))
+            telling.tool(inside, started_ns, done, looking)
             self.tools_ns += done.duration_ns
         except BaseException as error:
             telling.close(inside, error)
             plan.inside = None
             raise
         plan.inside = inside
-        if not self._followed(_after(done), plan):
+        if not after:
             telling.close(inside)
             plan.inside = None
         if answer.is_error and plan.tool is not None and plan.tool.cancels_siblings:
@@ -618,16 +627,21 @@ class Dispatcher:
             what = self._occasion(_after(done), plan, facts)
             if claimed := hooks.claimed(what):
                 after.append(self._follow_up(plan, done, claimed, what))
-        await asyncio.gather(*after)
+            else:
+                telling.close(plan.inside)
+                plan.inside = None
+        for texts in await asyncio.gather(*after):
+            self.context += texts
 
     async def _follow_up(
         self, plan: _Plan, done: ToolDone, hooks: Sequence[Hook], what: Occasion
-    ) -> None:
-        """Fire the hooks after a call; they may change what the model sees of its result."""
+    ) -> list[str]:
+        """Fire the hooks after a call, which may change what the model sees of its result; return what they add."""
         verdict = await self._fired(plan, hooks, what)
         assert plan.tool is not None
+        texts = list(verdict.context)
         if verdict.blocked:
-            self.context.append(objection(plan.tool.name, verdict.reason))
+            texts.append(objection(plan.tool.name, verdict.reason))
         if verdict.output is not None:
             content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
             plan.done = replace(
@@ -636,6 +650,7 @@ class Dispatcher:
             telling.event(self.crew.world, plan.inside, "rewritten", "output", {})
         telling.close(plan.inside)
         plan.inside = None
+        return texts
 
     async def _gather(self) -> AsyncGenerator[HookRan | SubAgent | ToolDone, None]:
         """Wait for the calls that run, tell all results, and look whether something was said meanwhile."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from agentobs.agent import recovery
+from agentobs.agent import hooked, recovery
 from agentobs.agent.context.groups import outline
+from agentobs.agent.permissions import Denials
 from agentobs.agent.state import (
     State,
     answered,
@@ -145,6 +146,10 @@ class _Heard:
             self.lanes.setdefault(each.place.lane, []).append(each)
             if message := _told(each):
                 self.told[each.attempt_id] = message
+        for lane, asked in self.lanes.items():
+            # Agents in the background ask on; what they asked since the bodies were chosen has none.
+            while lane != "main" and asked and not asked[-1].question.body:
+                asked.pop()
 
     def asks(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
         """Return the requests for messages of a lane, or those that came later."""
@@ -179,9 +184,11 @@ class _Heard:
             "thought_ns": base.get("thought_ns") if base else None,
             "usage": list(base["usage"]) if base else [],
             "lost": base["lost"] if base else 0,
+            "hooks_done": [],
             "children": {},
             "lanes": [lane],
         }
+        self._judged(node, lane, base, asks)
         node["children"] = self._children(lane, base["children"] if base else {})
         if asks:
             self._continue(node, asks)
@@ -202,6 +209,43 @@ class _Heard:
             ):
                 node["messages"] = each.answer["messages"]
 
+    def _judged(
+        self, node: Json, lane: str, base: Json | None, asks: Sequence[ModelExchange]
+    ) -> None:
+        """Put into a conversation which hooks have run in it, and how often the classifier has denied calls.
+
+        Those denials are counted over all agents, and an agent begins with those of who starts it.
+        """
+        before = [each for each in self.asks(lane) if asks and each.started_ns < asks[0].started_ns]
+        since_ns = before[-1].started_ns + before[-1].ended_ns if before else 0
+        found = self._questions(lane, since_ns)
+        done, denied = (base.get("hooks_done"), base.get("denials")) if base else (None, None)
+        node["hooks_done"] = sorted({*(done or ()), *hooked.names(found)})
+        if lane == "main":
+            everywhere = self._questions(None, since_ns)
+            denials = hooked.denials(everywhere, Denials(*(denied or ())))
+            node["denials"] = [denials.in_a_row, denials.in_all]
+
+    def _questions(self, lane: str | None, since_ns: int = 0) -> list[WorldExchange]:
+        """Return what the world was asked in a lane, or in all, from an instant on."""
+        return [
+            each
+            for each in self.recording.exchanges
+            if isinstance(each, WorldExchange)
+            and lane in (None, each.place.lane)
+            and each.started_ns >= since_ns
+            and _is_before(each.started_ns, self.until_ns)
+        ]
+
+    def _inputs(self, lane: str) -> dict[str, Any]:
+        """Return with which inputs calls of a lane ran, as far as that is known: hooks may have changed them."""
+        ran = {
+            each.question.tool_use_id: each.question.input
+            for each in self.recording.exchanges
+            if isinstance(each, ToolExchange) and each.place.lane == lane
+        }
+        return hooked.inputs(hooked.fired(self._questions(lane))) | ran
+
     def _children(self, lane: str, before: Json) -> Json:
         """Return the agents that were started in a lane, those from before included, by their ids.
 
@@ -213,15 +257,19 @@ class _Heard:
             children[agent_id] = (
                 earlier if is_same else self.agent(lane_under(lane, agent_id), earlier)
             )
+        inputs = self._inputs(lane)
         for ask in self.asks(lane):
             for block in _calls(self.told.get(ask.attempt_id, {})):
                 inside = lane_under(lane, block["id"])
                 if not self.asks(inside):
                     continue
-                given = block.get("input")
+                given = inputs.get(block["id"], block.get("input"))
                 resumed_id = given.get("resume") if isinstance(given, dict) else None
                 former = same(children, resumed_id)
-                child = self.agent(inside, children.get(former))
+                try:
+                    child = self.agent(inside, children.get(former))
+                except RecordingError:
+                    continue  # the others can go on without it
                 if former:
                     child["lanes"] = [*children[former]["lanes"], *child["lanes"]]
                     children[former] = {"same": block["id"]}
@@ -253,7 +301,8 @@ class _Heard:
         state = State("awaiting_model", messages, turn, 0, 0, "start")
         if last in kept:
             state = self._answered(state, last, frozenset(node["children"]))
-        said = [*self._said(last), *self._unheard(last, frozenset(node["children"]))]
+        said = [*self._said(last), *self._kept_on(last, turn)]
+        said += self._unheard(last, frozenset(node["children"]))
         if said:
             state = go_on(state, said, "follow_up")
         why = fault(state.messages)
@@ -295,6 +344,9 @@ class _Heard:
         known = {name: interrupted(name) for name in agents} | self._answers(last)
         sent = self._sent(last)
         content = [sent.get(r["tool_use_id"], r) for r in owed_results(state.messages, known)]
+        fired = hooked.fired(self._questions(last.place.lane, last.started_ns))
+        texts = hooked.context(fired, [question.tool_use_id for question in asked])
+        content += [{"type": "text", "text": text} for text in texts]
         messages = (*state.messages, {"role": "user", "content": content})
         return State("awaiting_model", messages, state.turn + 1, 0, 0, "next_turn")
 
@@ -304,10 +356,12 @@ class _Heard:
         calls_made = [
             block for ask in self.asks(lane) for block in _calls(self.told.get(ask.attempt_id, {}))
         ]
+        inputs = self._inputs(lane)
+        given = {block["id"]: inputs.get(block["id"], block.get("input")) for block in calls_made}
         started = [
-            block["id"]
-            for block in calls_made
-            if isinstance(block.get("input"), dict) and block["input"].get("run_in_background")
+            name
+            for name, value in given.items()
+            if isinstance(value, dict) and value.get("run_in_background")
         ]
         heard = {
             agent_id
@@ -331,15 +385,17 @@ class _Heard:
         }
 
     def _answers(self, last: ModelExchange) -> dict[str, ToolAnswer]:
-        """Return what the tools answered that the last answer called, as far as they had."""
-        return {
-            each.question.tool_use_id: each.answer
+        """Return what the model sees of the results of the last answer's calls, as far as there are any."""
+        lane = last.place.lane
+        ran = [
+            each
             for each in self.recording.exchanges
             if isinstance(each, ToolExchange)
-            and each.place.lane == last.place.lane
+            and each.place.lane == lane
             and each.started_ns >= last.started_ns
             and _is_before(each.started_ns, self.until_ns)
-        }
+        ]
+        return hooked.seen(ran, self._questions(lane, last.started_ns))
 
     def _sent(self, last: ModelExchange) -> dict[str, Json]:
         """Return the results that the request after the last one sent, where that is recorded."""
@@ -372,6 +428,12 @@ class _Heard:
             if isinstance(text, str)
         ]
 
+    def _kept_on(self, last: ModelExchange, turn: int) -> list[str]:
+        """Return why hooks did not let the agent end after the last answer, which no request has told the model."""
+        if self.until_ns is not None or last.attempt_id not in self.told:
+            return []
+        return hooked.kept_on(hooked.fired(self._questions(last.place.lane, last.started_ns)), turn)
+
 
 def unheard(agent_id: str) -> str:
     """Return what is said of an agent that worked in the background when the run ended."""
@@ -399,9 +461,9 @@ def unmarked(value: Any) -> Any:
         return value
     kept = {name: inner for name, inner in value.items() if name != "cache_control"}
     match kept.get("content"):
-        case [{"type": "text", "text": str(text), **more}] if (
-            kept.get("role") == "user" and more.keys() <= {"cache_control"}
-        ):
+        case [{"type": "text", "text": str(text), **more}] if kept.get(
+            "role"
+        ) == "user" and more.keys() <= {"cache_control"}:
             kept["content"] = text
         case list(blocks):
             kept["content"] = [unmarked(block) for block in blocks]

@@ -5,7 +5,8 @@ resumed replays without the recording of the earlier one. What the world answers
 `agentobs.agent.recalling` makes of a recording:
 
     {"session_id": ..., "messages": [...], "turns": 3, "tool_turns": 2, "model": ..., "thought_ns": null,
-     "usage": [...], "lost": 0, "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
+     "usage": [...], "lost": 0, "hooks_done": [...], "denials": [0, 2],
+     "children": {"toolu_1": {"messages": [...], ...}, "toolu_0": {"same": "toolu_1"}}}
 
 Each call of the provider and each turn with tools stands once, with the agent that made it: what a conversation has
 spent is the sum over itself and its children. What a person permitted is not in it: permission was given to what
@@ -19,6 +20,7 @@ from typing import Any
 
 from agentobs import errors, tracing
 from agentobs.agent import telling
+from agentobs.agent.permissions import Denials
 from agentobs.agent.recalling import FIELDS, nodes, same
 from agentobs.agent.state import Conversation
 from agentobs.errors import RecordingError, UsageError
@@ -111,6 +113,9 @@ def conversation_from(answer: Json) -> Conversation:
         # What the recorded model thought is signed by it: another one goes on without.
         fell_back_to=answer.get("model"),
         thought_ns=answer.get("thought_ns"),
+        # A hook that is not to run once runs all the same, see `hooks.matching`.
+        hooks_done=frozenset(answer.get("hooks_done") or ()),
+        denials=Denials(*(answer.get("denials") or ())),
     )
     for node in nodes(answer):
         talk.meter.add_rows([(_usage(row), row["at_ns"]) for row in node["usage"]])

@@ -199,10 +199,18 @@ class Run:
                 meter.add(model, usage, at_ns, certainty)
 
     def counted_inside(self, used: Sequence[Json]) -> None:
-        """Count what requests used that hooks made: each a `model` and the `usage` that the provider told."""
+        """Count what requests used that hooks made: each a `model` and the `usage` that the provider told.
+
+        With the `certainty` of a lower bound it is what an attempt used that broke off, as far as it told.
+        """
         self.upkept += used
         for each in used:
-            self.counted(each, "exact")
+            is_broken = each.get("certainty") == "lower_bound"
+            self.counted(each, "lower_bound" if is_broken else "exact")
+            if is_broken and "output_tokens" not in each["usage"]:
+                row, at_ns = not_told(each["model"] or self.options.model), self.world.now()
+                for meter in self.meters:
+                    meter.add_rows([(row, at_ns)])
 
     def thought(self, message: Json) -> None:
         """Note when the model answered, once it has thought: what it thought goes after an hour."""

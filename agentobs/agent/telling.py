@@ -252,10 +252,13 @@ def permission(
     )
 
 
-def tool(here: Place | None, started_ns: int, done: ToolDone) -> None:
-    """Tell of a tool call that has its answer."""
+def tool(
+    here: Place | None, started_ns: int, done: ToolDone, followed_by: tuple[str, ...] = ()
+) -> None:
+    """Tell of a tool call that has its answer, and of the hooks that will look at it."""
     if here is not None:
-        sink.emit(ToolExchange(here, started_ns, done.duration_ns, done.question, done.answer))
+        took_ns, question, answer = done.duration_ns, done.question, done.answer
+        sink.emit(ToolExchange(here, started_ns, took_ns, question, answer, followed_by))
 
 
 def maybe_label(text: str | None) -> Label | None:

@@ -109,6 +109,8 @@ class Recorder:
         self._results: dict[str, InteractionEnd] = {}
         self._beside: set[str] = set()
         """Interactions of agents in the background: how they end does not say how their session does."""
+        self._going_on: set[str | None] = set()
+        """Those that have not ended, and may outlive their session."""
         self._waiting_bytes = self._given = self._handled = 0
         self._written = self._dropped = 0
         self._closed = False
@@ -116,10 +118,15 @@ class Recorder:
     def __call__(self, record: Record) -> None:
         """Take one record; never waits, never raises.
 
-        With the end of a session come its exchanges that have not ended: nothing of it follows its end.
+        With the end of a session come its exchanges that have not ended: nothing of it follows its end, but for
+        what its agents in the background go on to do.
         """
-        if isinstance(record, SessionEnd):
-            for exchange in wire.take_open(record.session_id):
+        if isinstance(record, InteractionStart) and is_beside(record.lane):
+            self._going_on.add(record.interaction_id)
+        elif isinstance(record, InteractionEnd):
+            self._going_on.discard(record.interaction_id)
+        elif isinstance(record, SessionEnd):
+            for exchange in wire.take_open(record.session_id, but=self._going_on):
                 self(exchange)
         size = weight(record)
         if self._waiting_bytes + size > QUEUE_BYTES or self._closed:
@@ -448,6 +455,7 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
         "outcome": exchange.answer.outcome,
         "lane": exchange.place.lane,
         "turn": exchange.place.turn,
+        **({"followed_by": list(exchange.followed_by)} if exchange.followed_by else {}),
         "redactions": _notes(findings),
     }
 

@@ -222,11 +222,14 @@ class _Interactions:
 
 
 def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the facts of a session; damage between its first and its last one may have been one of them."""
+    """Yield the facts of a session; damage between its beginning and its end may have been one of them.
+
+    What its agents in the background did after its end follows that.
+    """
     mark = session_id.encode()
     path = facts_path(home, segment_id)
     lost: Damage | None = None
-    inside = False
+    inside = has_ended = False
     for line in read(path):
         if isinstance(line, Damage):
             lost = lost or line
@@ -234,9 +237,8 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
             lost = None if line.kind == "session_starts" else lost
             if lost is None:
                 yield line.kind, fact
-            inside = line.kind != "session_ends"
-            if not inside:
-                return
+            has_ended = has_ended or line.kind == "session_ends"
+            inside = not has_ended
         if inside and lost is not None:
             raise _damaged(path, lost)
 
@@ -293,6 +295,7 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
         answer=ToolAnswer(
             content["result"], value["is_error"], value["outcome"], fact.get("tries", 1)
         ),
+        followed_by=tuple(value.get("followed_by", ())),
     )
 
 

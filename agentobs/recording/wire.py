@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from itertools import starmap
 from typing import Any, TypeVar
 
@@ -206,9 +206,15 @@ _open: weakref.WeakSet[_Tape] = weakref.WeakSet()
 """The tapes of exchanges that have not ended."""
 
 
-def take_open(session_id: str | None = None) -> list[ModelExchange]:
-    """Take the exchanges that have not ended, of one session or all, as they stand: their recording ends now."""
+def take_open(
+    session_id: str | None = None, but: Container[str | None] = ()
+) -> list[ModelExchange]:
+    """Take the exchanges that have not ended, of one session or all, as they stand: their recording ends now.
+
+    Those of the interactions `but` go on.
+    """
     tapes = [t for t in _open_tapes() if session_id is None or t.place.session_id == session_id]
+    tapes = [t for t in tapes if t.place.interaction_id not in but]
     taken = [tape.take("cancelled") for tape in tapes]
     return [exchange for exchange in taken if exchange is not None]
 

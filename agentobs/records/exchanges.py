@@ -262,6 +262,8 @@ class ToolExchange:
     duration_ns: int
     question: ToolQuestion
     answer: ToolAnswer
+    followed_by: tuple[str, ...] = ()
+    """The hooks that look at the result before the model does, by name; those that run once left out."""
 
 
 AskKind = Literal[

@@ -111,7 +111,7 @@ def test_the_classifier_is_first_and_allows() -> None:
 
 
 def test_the_person_is_first() -> None:
-    """The classifier's request is ended, and its answer is nobody's."""
+    """The classifier's request is ended, and its answer is nobody's; what it used counts as far as it is known."""
     reply, hold = held(says("deny"))
     with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
         person = Person(provider, Said(True, "session"), after=2)
@@ -121,7 +121,10 @@ def test_the_person_is_first() -> None:
         hold.set()
     assert deciders(events) == [("allow", "person")]
     (answer,) = [r.answer for r in records if isinstance(r, WorldExchange)]
+    usage = answer.pop("usage")
     assert answer == {"behaviour": "allow", "by": "person", "scope": "session", "reason": ""}
+    assert usage == [{"model": SMALL, "usage": {}, "certainty": "lower_bound"}]
+    assert result_of(events).meter.by_model()["claude-1-small"].calls == 1
 
 
 def test_the_classifier_denies_and_the_model_hears_why() -> None:

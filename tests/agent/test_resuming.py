@@ -177,8 +177,10 @@ def asked(
     )
 
 
-def ran(tool_use_id: str, said: str, *, at: int, lane: str = "main") -> ToolExchange:
-    question = ToolQuestion(tool_use_id, "look", {})
+def ran(
+    tool_use_id: str, said: str, *, at: int, lane: str = "main", given: Any = None
+) -> ToolExchange:
+    question = ToolQuestion(tool_use_id, "look", given or {})
     return ToolExchange(Place(SESSION, None, lane), T0 + at, 1, question, ToolAnswer(said))
 
 
@@ -355,19 +357,55 @@ def test_an_agent_that_was_gone_on_with_is_one() -> None:
     assert talk.children["y"].meter.total().calls == 2
 
 
+@pytest.mark.parametrize("asks", [{"run_in_background": True}, {}])
 @pytest.mark.parametrize("told", [False, True])
-def test_an_agent_in_the_background_that_never_reported(told: bool) -> None:
-    """The model waits for its report, so it is told that none will come; unless it has come."""
-    begun = message({**call("x", "agent"), "input": {"run_in_background": True}})
+def test_an_agent_in_the_background_that_never_reported(told: bool, asks: Json) -> None:
+    """The model waits for its report, so it is told that none will come; unless it has come.
+
+    Whether it works in the background, a hook may have said.
+    """
+    begun = message({**call("x", "agent"), "input": asks})
     talk = talk_of(
         asked(1, [USER], begun, at=1),
         asked(1, [USER], message(text("One.")), at=2, lane="main/x"),
-        ran("x", "It works in the background.", at=2),
+        ran("x", "It works in the background.", at=2, given={"run_in_background": True}),
         *([said("background", ["x"], at=3)] if told else []),
         asked(2, [USER], message(text("Waiting.")), at=4),
     )
     last = text(unheard("x")) if not told else text("Waiting.")
     assert talk.messages[-1]["content"] == [last]
+
+
+def test_an_agent_that_a_hook_wants_to_be_gone_on_with() -> None:
+    """The call ran with another input than the model gave: the agent is the earlier one, under both ids."""
+    again = [USER, {"role": "assistant", "content": [text("One.")]}, USER]
+    hook = WorldQuestion(
+        "hook",
+        "2:pre_tool_use:y:same",
+        {"event": "pre_tool_use", "hook": "same", "turn": 2, "tool_use_id": "y"},
+    )
+    talk = talk_of(
+        asked(1, [USER], message(call("x", "agent")), at=1),
+        asked(1, [USER], message(text("One.")), at=2, lane="main/x"),
+        ran("x", "One.", at=2),
+        asked(2, [USER], message(call("y", "agent")), at=4),
+        WorldExchange(Place(SESSION, None, "main", 2), T0 + 5, 1, hook, {"input": {"resume": "x"}}),
+        asked(2, again, message(text("Two.")), at=6, lane="main/y"),
+    )
+    assert talk.children["x"] is talk.children["y"]
+
+
+def test_an_agent_whose_request_has_no_body() -> None:
+    """It asked on after the bodies were chosen: the conversation comes back, the agent as far as is known."""
+    known: list[Exchange] = [
+        asked(1, [USER], LOOK, at=1),
+        ran("a", "nothing", at=2),
+        asked(1, [USER], message(text("One.")), at=3, lane="main/a"),
+    ]
+    last = asked(2, [USER], message(text("Two.")), at=4, lane="main/a")
+    bare = dataclasses.replace(last, question=dataclasses.replace(last.question, body=b""))
+    assert len(talk_of(*known, bare).children["a"].messages) == 2
+    assert talk_of(*known[:2], bare).children == {}
 
 
 def test_a_session_that_was_resumed_itself() -> None:

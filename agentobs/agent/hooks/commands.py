@@ -17,7 +17,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.agent.hooks.hooks import Command
-from agentobs.agent.hooks.reading import ANSWER_BYTES_MAX, failed, of_bytes, quoted, said
+from agentobs.agent.hooks.reading import ANSWER_BYTES_MAX, failed, of_bytes, plain, quoted, said
 from agentobs.records.canonical import Json
 
 BLOCKS = 2
@@ -52,7 +52,7 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
     try:
         _write(transport, payload)
         await talk.ended.wait()
-        _signal(transport, signal.SIGKILL)  # those whom it has left behind
+        _kill(transport, talk)  # those whom it has left behind
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 await talk.silent.wait()
@@ -96,6 +96,8 @@ class _Talk(asyncio.SubprocessProtocol):
         self.kept: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
         self.is_cut = False
         """Whether standard output was longer than an answer may be."""
+        self.is_over = False
+        """Whether its group was killed, once and for all."""
         self.ended, self.silent = asyncio.Event(), asyncio.Event()
         self._open = {1, 2}
 
@@ -123,7 +125,7 @@ def _write(transport: asyncio.SubprocessTransport, payload: bytes) -> None:
 
 
 def _answer(status: int | None, talk: _Talk) -> Json:
-    printed, complaint = bytes(talk.kept[1]), bytes(talk.kept[2]).decode("utf-8", "replace")
+    printed, complaint = bytes(talk.kept[1]), plain(bytes(talk.kept[2]).decode("utf-8", "replace"))
     if status == 0:
         if talk.is_cut:
             return failed(f"it printed more than {ANSWER_BYTES_MAX:,} bytes")
@@ -139,19 +141,31 @@ def _answer(status: int | None, talk: _Talk) -> Json:
 
 
 async def _end(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
-    """End a program that still runs: it is asked to first. Then nothing of its group is left."""
+    """End a program and its group: it is asked to first. Nothing is sent to a group that was killed already.
+
+    The id of a group whose leader has been waited for may be given to another one.
+    """
     try:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if not talk.ended.is_set():
-                _signal(transport, number)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GRACE_S):
-                        await talk.ended.wait()
-                _signal(transport, signal.SIGKILL)  # whoever it has left behind
-    finally:
         if not talk.ended.is_set():
-            _signal(transport, signal.SIGKILL)
+            _signal(transport, signal.SIGTERM)
+            await _ended(talk)
+        _kill(transport, talk)  # and whoever it has left behind
+        await _ended(talk)
+    finally:
+        _kill(transport, talk)
         transport.close()
+
+
+async def _ended(talk: _Talk) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_S):
+            await talk.ended.wait()
+
+
+def _kill(transport: asyncio.SubprocessTransport, talk: _Talk) -> None:
+    if not talk.is_over:
+        talk.is_over = True
+        _signal(transport, signal.SIGKILL)
 
 
 def _signal(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:

@@ -29,7 +29,9 @@ from agentobs.agent.hooks.hooks import (
     table,
 )
 from agentobs.agent.hooks.http import posted
-from agentobs.agent.hooks.reading import crashed, failed, of_value, plain, said
+from agentobs.agent.hooks.reading import crashed, failed, of_value, said, sendable
+from agentobs.agent.hooks.verdict import is_output
+from agentobs.agent.results import fit, render
 from agentobs.agent.threads import in_thread
 from agentobs.agent.tools import Tool
 from agentobs.errors import ReplaySays, UsageError, say_once
@@ -87,6 +89,7 @@ class LiveHooks:
             for tool in tools
             if tool.tool_class == "read" and not tool.needs_person and tool.agents is None
         }
+        self._chars_max = {tool.name: tool.result_chars_max for tool in tools}
         self._background: set[asyncio.Task[Json]] = set()
         for hook in self._hooks.values():
             self._check(hook)
@@ -109,7 +112,7 @@ class LiveHooks:
             return said("blocking", "what happens is nested too deep to be told to a hook")
         running = self._ran(hook, payload, models.inside(here, "hook", question.key, "hook"))
         if not hook.background:
-            return await running
+            return self._fitted(asked, await running)
         if len(self._background) >= BACKGROUND_MAX:
             running.close()
             return failed(f"{BACKGROUND_MAX} hooks run in the background already")
@@ -118,6 +121,13 @@ class LiveHooks:
         task.add_done_callback(self._background.discard)
         return {"outcome": "success"}
 
+    def _fitted(self, asked: Json, answer: Json) -> Json:
+        """Return an answer with its output as the model can see it, so that it is recorded as it was seen."""
+        output, chars_max = answer.get("output"), self._chars_max.get(str(asked.get("tool_name")))
+        if output is None or chars_max is None or not is_output(output):
+            return answer
+        return {**answer, "output": fit(render(output), chars_max, lambda _: None)}
+
     async def settled(self) -> None:
         """Return when no hook runs in the background any more; each ends within its time."""
         while self._background:
@@ -125,21 +135,21 @@ class LiveHooks:
 
     async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
         """Run a hook within its time; whatever it does, this returns an answer."""
-        seconds = hook.timeout_s or usual_seconds(hook.run)
+        seconds, used = hook.timeout_s or usual_seconds(hook.run), list[Json]()
         with telling.at(here):
-            task = asyncio.create_task(self._answered(hook, payload, seconds))
+            task = asyncio.create_task(self._answered(hook, payload, seconds, used))
         try:
             await asyncio.wait({task}, timeout=seconds)
             if task.done():
-                return task.result()
+                return _with(task.result(), used)
         finally:
             if not task.done():
                 await _give_up(task)
-        return said("cancelled", f"it has not answered within {seconds:g} seconds")
+        return _with(said("cancelled", f"it has not answered within {seconds:g} seconds"), used)
 
-    async def _answered(self, hook: Hook, payload: str, seconds: float) -> Json:
+    async def _answered(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
         try:
-            return await self._of_kind(hook, payload, seconds)
+            return await self._of_kind(hook, payload, seconds, used)
         except ReplaySays:
             raise
         except asyncio.CancelledError:
@@ -149,7 +159,7 @@ class LiveHooks:
         except BaseException as error:  # a SystemExit of a hook's own code, too
             return crashed(error)
 
-    async def _of_kind(self, hook: Hook, payload: str, seconds: float) -> Json:
+    async def _of_kind(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
         match hook.run:
             case Command():
                 data = payload.encode("utf-8")
@@ -157,26 +167,28 @@ class LiveHooks:
             case Http():
                 return await posted(hook.run, payload.encode("utf-8"), self._resolve)
             case PromptHook():
-                judge = self._judge(hook.run, seconds)
+                judge = self._judge(hook.run, seconds, used)
                 return await models.prompted(hook.run, judge, hook.event, payload)
             case AgentHook():
-                return await self._by_agent(hook.run, hook.event, payload, seconds)
+                judge = self._judge(hook.run, seconds, used)
+                return await self._by_agent(hook.run, hook.event, payload, judge)
             case _:
                 return await _called(hook.run, payload)
 
     async def _by_agent(
-        self, hook: AgentHook, event: HookEvent, payload: str, seconds: float
+        self, hook: AgentHook, event: HookEvent, payload: str, judge: models.Judge
     ) -> Json:
         assert self._run is not None
         names = self._tools if hook.tools is None else hook.tools
         tools = [self._tools[name] for name in names]
-        judge = self._judge(hook, seconds)
         return await models.by_agent(hook, judge, event, payload, tools, self._roots, self._run)
 
-    def _judge(self, hook: PromptHook | AgentHook, seconds: float) -> models.Judge:
+    def _judge(
+        self, hook: PromptHook | AgentHook, seconds: float, used: list[Json]
+    ) -> models.Judge:
         model = hook.model or self._model
         assert model is not None
-        return models.Judge(self._client, model, seconds)
+        return models.Judge(self._client, model, seconds, used)
 
     def _check(self, hook: Hook) -> None:
         """Refuse a hook that needs what is not there."""
@@ -200,6 +212,14 @@ class LiveHooks:
             )
 
 
+def _with(answer: Json, used: list[Json]) -> Json:
+    """Return an answer with what requests for it used, beside what a function tells that it used."""
+    told = answer.get("usage")
+    return (
+        {**answer, "usage": [*(told if isinstance(told, list) else []), *used]} if used else answer
+    )
+
+
 def usual_seconds(run: Run) -> float:
     """Return how long a hook may take where nobody says otherwise."""
     return AGENT_SECONDS if isinstance(run, AgentHook) else SECONDS
@@ -221,7 +241,7 @@ def _payload(asked: Json, here: Place | None, cwd: Path) -> str:
     text = json.dumps({**told, **more}, ensure_ascii=False)
     # Not a number is no JSON: it is told as a text, for a program that cannot read its input says nothing.
     exact = json.loads(text, parse_constant=str)
-    return plain(json.dumps(exact, ensure_ascii=False, allow_nan=False))
+    return sendable(json.dumps(exact, ensure_ascii=False, allow_nan=False))
 
 
 def _facts(payload: str) -> dict[str, str]:

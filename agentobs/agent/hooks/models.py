@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,21 +13,24 @@ from anthropic import AsyncAnthropic
 from pydantic import BaseModel, Field, create_model
 
 from agentobs import tracing
-from agentobs.agent import telling
+from agentobs.agent import recovery, telling
 from agentobs.agent.asking import LiveAnswers
-from agentobs.agent.events import Event, Message, RequestStart, Result
+from agentobs.agent.events import Event, RequestStart, Result
 from agentobs.agent.execution import live_tools
 from agentobs.agent.hooks.hooks import MAY, AgentHook, HookEvent, PromptHook
 from agentobs.agent.hooks.reading import crashed, failed, of_value, said
 from agentobs.agent.model import Asking, attempt
 from agentobs.agent.recovery import PROVIDER_ERRORS, text_of
+from agentobs.agent.retrying import Tried, beside_a_run
 from agentobs.agent.schema import input_schema
-from agentobs.agent.state import Options
+from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools import Tool
+from agentobs.ledger import Meter
 from agentobs.records.canonical import Json, digest
 from agentobs.records.exchanges import AskKind, Place, QuerySource, lane_inside
 from agentobs.records.messages import tool_uses
-from agentobs.world import Abort, World
+from agentobs.records.usage import Certainty, Usage
+from agentobs.world import Abort, World, chance, now
 
 RunAgent = Callable[..., AsyncGenerator[Event, None]]
 """The loop itself, `agentobs.agent.run`; handed in, for the loop knows us."""
@@ -36,6 +40,13 @@ ANSWER = "answer"
 
 ANSWER_TOKENS_MAX = 1_024
 """The most tokens of one answer. Our choice: it is a word and a reason."""
+
+STOP_S = 2.0
+"""How long an agent may take to stop once its time is up. Our choice; less than a hook has to clean up in
+(`live.CLEAN_UP_S`)."""
+
+AT_LEAST: Json = {"certainty": "lower_bound"}
+"""Marks what an attempt used that broke off: so much at least."""
 
 SYSTEM = (
     "You judge for the people who run an AI agent what that agent does. They tell you what to look at; then comes, "
@@ -53,21 +64,22 @@ class Judge:
     model: str
     seconds: float
     """How long one answer may take."""
+    used: list[Json]
+    """What the requests used, as the answer of the world carries it: filled as they go, also where this is given up."""
 
 
 async def prompted(hook: PromptHook, judge: Judge, event: HookEvent, payload: str) -> Json:
     """Ask a model once and return its answer."""
-    value, usage, why = await judged(judge, SYSTEM, asked(hook.prompt, payload), judgement(event))
-    return _with(of_value(value) if value is not None else failed(why), usage)
+    value, why = await judged(judge, SYSTEM, asked(hook.prompt, payload), judgement(event))
+    return of_value(value) if value is not None else failed(why)
 
 
 async def judged(
     judge: Judge, system: str, text: str, answer: type[BaseModel]
-) -> tuple[Json | None, list[Json], str]:
+) -> tuple[Json | None, str]:
     """Ask a model once, at the current place.
 
-    Return what it gave to the answering tool, not validated; what the request used; and, where it gave nothing,
-    why.
+    Return what it gave to the answering tool, not validated, and, where it gave nothing, why.
     """
     arguments: dict[str, Any] = {
         "model": judge.model,
@@ -83,16 +95,53 @@ async def judged(
         ],
         "tool_choice": {"type": "tool", "name": ANSWER},
     }
-    client, message = judge.client.with_options(max_retries=0), dict[str, Any]()
-    asking = Asking(client, Abort(), "hook", judge.seconds)
     try:
         with telling.span("llm_request", tracing.place(), judge.model) as inside:
-            async with aclosing(attempt(asking, arguments, inside, message)) as steps:
+            message = await _tried(judge, arguments, inside)
+    except PROVIDER_ERRORS as error:
+        return None, f"the model could not be asked: {text_of(error)}"
+    if isinstance(usage := message.get("usage"), dict):
+        judge.used.append({"model": str(message.get("model")), "usage": usage})
+    return _read(message)
+
+
+async def _tried(judge: Judge, arguments: dict[str, Any], here: Place | None) -> Json:
+    """Ask until there is an answer, as often as a request in the background is tried.
+
+    Raises:
+        recovery.PROVIDER_ERRORS: there is none.
+    """
+    client, tried = judge.client.with_options(max_retries=0), Tried()
+    asking = Asking(client, Abort(), "hook", judge.seconds)
+    while True:
+        message = dict[str, Any]()
+        try:
+            async with aclosing(attempt(asking, arguments, here, message)) as steps:
                 async for _ in steps:
                     pass
-    except PROVIDER_ERRORS as error:
-        return None, _usage([message]), f"the model could not be asked: {text_of(error)}"
-    return _read(message)
+            return message
+        except PROVIDER_ERRORS as error:
+            judge.used.extend(broken(judge.model, message, error))
+            has_content = bool(message.get("content"))
+            following = beside_a_run(
+                error, tried, judge.seconds, chance(), has_content=has_content, now_ns=now()
+            )
+            if following is None:
+                raise
+        except asyncio.CancelledError:
+            judge.used.extend(broken(judge.model, message, None))
+            raise
+        tried = following.tried
+        await asyncio.sleep(following.wait_s + following.jitter_s)
+
+
+def broken(model: str, message: Json, error: Exception | None) -> list[Json]:
+    """Return what an attempt used, as far as is known, that broke with an error or was given up."""
+    usage = message.get("usage")
+    if isinstance(usage, dict):
+        return [{"model": str(message.get("model") or model), "usage": usage, **AT_LEAST}]
+    may_have_cost = error is None or recovery.may_have_cost(error)
+    return [{"model": model, "usage": {}, **AT_LEAST}] if may_have_cost else []
 
 
 async def by_agent(
@@ -105,7 +154,7 @@ async def by_agent(
     run: RunAgent,
 ) -> Json:
     """Let an agent look around and answer; one that ends without an answer was cancelled."""
-    running, abort = live_tools(tools), Abort()
+    running, abort, tally = live_tools(tools), Abort(), _Tally(judge.used)
     world = World(
         client=judge.client,
         run_tool=running.run_tool,
@@ -121,20 +170,55 @@ async def by_agent(
         answer_seconds=judge.seconds,
         agent="hook",
     )
-    prompt = asked(hook.prompt, payload)
-    messages: list[Json] = []
-    async with aclosing(
-        run(prompt, world=world, options=options, tools=tools, source="hook")
-    ) as events:
+    events = run(
+        asked(hook.prompt, payload),
+        world=world,
+        options=options,
+        tools=tools,
+        conversation=Conversation(meter=tally),
+        source="hook",
+    )
+    playing = asyncio.ensure_future(_played(events, hook, abort))
+    try:
+        return await asyncio.shield(playing)
+    except asyncio.CancelledError:
+        # Stopped in good order, it counts what the attempt under way has used.
+        abort.stop()
+        await asyncio.wait({playing}, timeout=STOP_S)
+        raise
+    finally:
+        if not playing.done():
+            playing.cancel()
+
+
+async def _played(events: AsyncGenerator[Event, None], hook: AgentHook, abort: Abort) -> Json:
+    async with aclosing(events):
         async for each in events:
             match each:
                 case RequestStart() if each.turn > hook.max_turns:
                     abort.stop()
-                case Message():
-                    messages.append(each.message)
                 case Result():
-                    return _with(_answer(each, hook), _usage(messages))
+                    return _answer(each, hook)
     raise AssertionError("a run ended without a result")
+
+
+class _Tally(Meter):
+    """A meter that also notes what it adds, as the answer of the world carries it."""
+
+    def __init__(self, used: list[Json]) -> None:
+        super().__init__()
+        self._used = used
+
+    def add(
+        self, model: str, usage: Mapping[str, Any], at_ns: int, certainty: Certainty = "exact"
+    ) -> None:
+        self._used.append(
+            {"model": model, "usage": dict(usage), **(AT_LEAST if certainty != "exact" else {})}
+        )
+
+    def add_rows(self, rows: Iterable[tuple[Usage, int]]) -> None:
+        """Note attempts that told nothing; the loop adds no other rows."""
+        self._used += [{"model": row.model, "usage": {}, **AT_LEAST} for row, _ in rows]
 
 
 def asked(prompt: str, payload: str) -> str:
@@ -172,14 +256,14 @@ def inside(here: Place | None, kind: AskKind, key: str, source: QuerySource) -> 
     )
 
 
-def _read(message: Json) -> tuple[Json | None, list[Json], str]:
-    usage, calls = _usage([message]), tool_uses(message)
+def _read(message: Json) -> tuple[Json | None, str]:
+    calls = tool_uses(message)
     if message.get("stop_reason") == "max_tokens":
-        return None, usage, "the model's answer was cut at its limit"
+        return None, "the model's answer was cut at its limit"
     value = next((call.get("input") for call in calls if call.get("name") == ANSWER), None)
     if not isinstance(value, dict):
-        return None, usage, "the model gave no answer"
-    return value, usage, ""
+        return None, "the model gave no answer"
+    return value, ""
 
 
 def _answer(result: Result, hook: AgentHook) -> Json:
@@ -190,16 +274,3 @@ def _answer(result: Result, hook: AgentHook) -> Json:
     if result.terminal_reason in ("aborted_streaming", "aborted_tools"):
         return said("cancelled", f"its agent has not answered within {hook.max_turns} turns")
     return said("cancelled", f"its agent ended without an answer ({result.terminal_reason})")
-
-
-def _with(answer: Json, usage: list[Json]) -> Json:
-    return {**answer, "usage": usage} if usage else answer
-
-
-def _usage(messages: Sequence[Json]) -> list[Json]:
-    """Return what answers used, as the answer of the world carries it."""
-    return [
-        {"model": str(each.get("model")), "usage": each["usage"]}
-        for each in messages
-        if isinstance(each.get("usage"), dict)
-    ]

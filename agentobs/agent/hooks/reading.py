@@ -20,6 +20,10 @@ QUOTED_CHARS_MAX = 500
 """How much of what cannot be used is told, in characters. Our choice."""
 
 
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""C0, DEL and C1 (https://www.unicode.org/charts/PDF/U0080.pdf)."""
+
+
 def said(outcome: Outcome, reason: str) -> Json:
     """Return an answer that is no more than its outcome and why."""
     return {"outcome": outcome, "reason": plain(reason)}
@@ -69,12 +73,25 @@ def of_value(value: Any) -> Json:
         return failed(f"its answer is no JSON: {quoted(str(error))}")
     if len(text) > ANSWER_BYTES_MAX:
         return failed(f"its answer is longer than {ANSWER_BYTES_MAX:,} bytes")
-    return {"outcome": "success", **json.loads(plain(text))}
+    return {"outcome": "success", **cleaned(json.loads(sendable(text)))}
+
+
+def sendable(text: str) -> str:
+    """Return text that can be written as UTF-8: half a surrogate pair becomes a question mark."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def plain(text: str) -> str:
-    """Return text that can be written as UTF-8: half a surrogate pair becomes a question mark."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Return text that can be sent and shown, without control characters but the end of a line and the tab."""
+    return sendable(text).translate(_CONTROLS)
+
+
+def cleaned(answer: Json) -> Json:
+    """Return an answer without control characters in what the model is told; an input or output stays as it is."""
+    said = {
+        name: answer[name] for name in ("reason", "context") if isinstance(answer.get(name), str)
+    }
+    return {**answer, **{name: plain(text) for name, text in said.items()}}
 
 
 def quoted(text: str) -> str:

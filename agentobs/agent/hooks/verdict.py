@@ -156,6 +156,15 @@ def usage_in(answer: Any) -> list[Json]:
     return [each for each in listed if _is_usage(each)]
 
 
+def is_output(value: Any) -> bool:
+    """Return whether a value can stand for a tool's output: a text, or content blocks."""
+    if isinstance(value, str):
+        return True
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and isinstance(each.get("type"), str) for each in value
+    )
+
+
 def _strictest(answers: Sequence[HookAnswer]) -> Behaviour | None:
     said = {each.decision for each in answers}
     strict: tuple[Behaviour, ...] = ("deny", "ask", "allow")
@@ -198,7 +207,7 @@ def _fault(answer: Json, event: HookEvent | None) -> str | None:
         "reason": isinstance(answer.get("reason", ""), str),
         "decision": answer.get("decision", "deny") in ("allow", "deny", "ask"),
         "input": isinstance(answer.get("input", {}), dict),
-        "output": _is_output(answer.get("output", "")),
+        "output": is_output(answer.get("output", "")),
         "context": isinstance(answer.get("context", ""), str),
         "stop": isinstance(answer.get("stop", False), bool),
         "usage": all(_is_usage(each) for each in _listed(answer.get("usage", []), [None])),
@@ -231,14 +240,6 @@ _DOES: dict[Effect, str] = {
     "context": "tell the model anything",
     "stop": "end the run",
 }
-
-
-def _is_output(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, list) and all(
-        isinstance(each, dict) and isinstance(each.get("type"), str) for each in value
-    )
 
 
 def _is_usage(value: Any) -> bool:

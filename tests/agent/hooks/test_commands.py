@@ -69,10 +69,37 @@ def test_exit_code_2_blocks_and_says_why() -> None:
 def test_exit_code_2_blocks_also_after_100_mb() -> None:
     """Much output is read and dropped: the veto counts, and memory stays flat."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    read = answer(Command("head -c 100000000 /dev/zero; head -c 100000000 /dev/zero >&2; exit 2"))
+    much = "head -c 100000000 /dev/zero"
+    read = answer(Command(f"{much}; {much} | tr '\\0' n >&2; exit 2"))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert (read.outcome, len(read.reason)) == ("blocking", 10_000)
     assert after - before < 30_000  # KiB
+
+
+def test_a_reason_without_control_characters() -> None:
+    """The model reads it, and people on a terminal: of ten thousand NUL bytes, nothing is left."""
+    said = answer(
+        Command("head -c 10000 /dev/zero >&2; printf 'No\\033[2J,\\n\\tnever' >&2; exit 2")
+    )
+    assert (said.outcome, said.reason) == ("blocking", "No[2J,\n\tnever")
+    nothing = answer(Command("head -c 10000 /dev/zero >&2; exit 2"))
+    assert nothing.reason == "It was blocked, and the hook did not say why."
+    told = answer(lambda told: {"context": "mind\0 the\x9b gap", "reason": "a\x7fb"})
+    assert (told.context, told.reason) == ("mind the gap", "ab")
+
+
+def test_a_group_that_was_killed_gets_no_more_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id may be another group's by then: a child that got away keeps the output open for half a second."""
+    sent: list[int] = []
+    kill = os.killpg
+
+    def noted(group: int, number: int) -> None:
+        sent.append(number)
+        kill(group, number)
+
+    monkeypatch.setattr(os, "killpg", noted)
+    assert raw(Command("setsid sleep 2 & exit 0"))["outcome"] == "success"
+    assert sent == [signal.SIGKILL]
 
 
 def test_100_mb_are_no_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,19 @@ import pytest
 
 from agentobs.agent import Abort, HookRan, Permissions, Result, Rule, ToolDone, tool
 from agentobs.agent.hooks import AgentHook, Hook, PromptHook, table
-from agentobs.records.exchanges import ToolExchange, is_inside_answer
+from agentobs.records.exchanges import ToolExchange, WorldExchange, is_inside_answer
 from agentobs.records.facts import SpanStart
-from tests.agent.provider import Provider, Reply, call, error, message, streamed, text, whole
+from tests.agent.provider import (
+    Provider,
+    Reply,
+    call,
+    cut_after,
+    error,
+    message,
+    streamed,
+    text,
+    whole,
+)
 from tests.agent.scene import of_kind, recorded, result_of
 
 from .playing import SMALL, played
@@ -141,6 +152,49 @@ def test_an_agent_hook_whose_model_fails_is_cancelled() -> None:
     outcome, reason = ran(events)
     assert outcome == "cancelled"
     assert "its agent failed" in reason
+
+
+def small(events: list[Any], records: list[Any]) -> tuple[int, list[Any]]:
+    """How often the small model was asked, as the run counts it, and how sure each count of the answer is."""
+    asked = [r for r in records if isinstance(r, WorldExchange) and r.question.kind == "hook"]
+    [answer] = [each.answer for each in asked]
+    calls = result_of(events).meter.by_model()["claude-1-small"].calls
+    return calls, [each.get("certainty") for each in answer["usage"]]
+
+
+def test_what_an_agent_hook_used_counts_when_its_time_is_up() -> None:
+    """Its whole answers, and the one that was still coming, as far as that had told."""
+    looks, hold = message(call("b", "look", where="box"), model=SMALL), threading.Event()
+    late = streamed(message(text("Hm."), model=SMALL), hold=hold)
+    agent = Hook("pre_tool_use", AgentHook("Is it safe?"), name="agent", timeout_s=2)
+    with Provider([WRITES, streamed(looks), late, DONE]) as provider, recorded() as records:
+        events = played(provider, tools=[write, look], hooks=table([agent]))
+        hold.set()
+    assert ran(events) == ("cancelled", "it has not answered within 2 seconds")
+    assert small(events, records) == (2, [None, "lower_bound"])
+    assert result_of(events).usage[SMALL].input_tokens == 20
+
+
+def test_what_a_prompt_hook_used_counts_when_its_time_is_up() -> None:
+    """Nothing had come: it is a lower bound."""
+    hold = threading.Event()
+    late = Reply(answered(reason="Fine.").pieces, hold=hold)
+    hook = Hook("pre_tool_use", PromptHook("Is it safe?"), name="judge", timeout_s=0.5)
+    with Provider([WRITES, late, DONE]) as provider, recorded() as records:
+        events = played(provider, tools=[write], hooks=table([hook]))
+        hold.set()
+    assert ran(events)[0] == "cancelled"
+    assert small(events, records) == (1, ["lower_bound"])
+
+
+def test_attempts_that_broke_inside_an_agent_hook_count() -> None:
+    """The attempt before the whole answer was paid for, too."""
+    broken = cut_after(message(text("Hm."), model=SMALL), 3)
+    replies = [WRITES, broken, given(outcome="success", reason="ok"), DONE]
+    with Provider(replies) as provider, recorded() as records:
+        events = played(provider, tools=[write, look], hooks=table([AGENT]))
+    assert ran(events)[0] == "success"
+    assert small(events, records) == (2, ["lower_bound", None])
 
 
 def test_an_agent_hook_changes_nothing_and_leaves_no_root(tmp_path: Path) -> None:
