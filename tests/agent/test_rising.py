@@ -140,7 +140,7 @@ def test_nothing_is_left_while_a_person_is_asked(how: str) -> None:
                 listening.cancel()
             await asyncio.wait({listening}, timeout=20)
             assert listening.done()
-        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        return asyncio.all_tasks() - {asyncio.current_task()}
 
     with Provider([streamed(SENT), streamed(message(call("c", "work")))]) as provider, recorded():
         assert asyncio.run(go(provider)) == set()

@@ -51,8 +51,8 @@ ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
 class Inventor:
     """Invents answers, each another one; safe to share between threads."""
 
-    def __init__(self, width: int, seed: int) -> None:
-        self.width = width
+    def __init__(self, width: int, seed: int, background_s: float = 0.01) -> None:
+        self.width, self.background_s = width, background_s
         self._chance, self._lock = random.Random(seed), threading.Lock()
         self._nested = {0, 3}
         """Depths at which no agent starts others any more: at the two between, the one that asks first does."""
@@ -60,7 +60,9 @@ class Inventor:
     def answer(self, asked: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """A message for a request, and how long it takes."""
         with self._lock:
-            return self._message(asked), self._chance.random() * 0.01
+            is_slow = "slowly" in text_of(asked["messages"][0]["content"])
+            longest_s = self.background_s if is_slow else 0.01
+            return self._message(asked), self._chance.random() * longest_s
 
     def _message(self, asked: dict[str, Any]) -> dict[str, Any]:
         task = text_of(asked["messages"][0]["content"])
@@ -68,9 +70,9 @@ class Inventor:
         depth, draw = int(task.split()[1]), self._chance.random()
         if turn == 1 and depth == 0:
             beside = self._starts(turn, depth, self.width)
-            return message(
-                *beside, self._start("b", 1 + self.width % 2 * 2, run_in_background=True)
-            )
+            depth = 1 + self.width % 2 * 2
+            slow = {"prompt": f"Dig {depth} deep, slowly", "run_in_background": True}
+            return message(*beside, call("b", "agent", agent="digger", **slow))
         if turn == 1 and depth not in self._nested:
             self._nested.add(depth)
             return message(*self._starts(turn, depth, 3 - depth))
@@ -82,8 +84,8 @@ class Inventor:
     def _starts(self, turn: int, depth: int, count: int) -> list[dict[str, Any]]:
         return [self._start(f"t{turn}_{number}", depth + 1) for number in range(count)]
 
-    def _start(self, name: str, depth: int, **more: Any) -> dict[str, Any]:
-        return call(name, "agent", agent="digger", prompt=f"Dig {depth} deep", **more)
+    def _start(self, name: str, depth: int) -> dict[str, Any]:
+        return call(name, "agent", agent="digger", prompt=f"Dig {depth} deep")
 
 
 @contextmanager
