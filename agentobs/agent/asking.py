@@ -152,7 +152,7 @@ class LiveAnswers:
             case "keep":
                 kept, key, text = self._running.kept, question.key, question.asked
                 return await in_thread(lambda: kept(key, text))
-            case "limit" | "background" | "elapsed" | "abort":
+            case "limit" | "background" | "elapsed" | "compacted" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
 
