@@ -22,6 +22,7 @@ import httpx2
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
 import agentobs
+from agentobs import tracing
 from agentobs.agent import (
     Abort,
     Agent,
@@ -46,6 +47,14 @@ from tests.agent.scenarios import line
 from tests.replay.agents import KEY
 
 ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
+
+
+class Noise(random.Random):
+    """Chance for the turns of the event loop; with every other seed, the agent in the background is slow."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.slow = ("main/b", "nobody")[seed % 2]
 
 
 class Inventor:
@@ -146,7 +155,7 @@ TLS = ssl.create_default_context()
 
 async def dig(
     url: str | None,
-    noise: random.Random | None = None,
+    noise: Noise | None = None,
     how: How = "finish",
     stop_after_s: float | None = None,
 ) -> list[Event]:
@@ -182,7 +191,7 @@ def by_lane(events: list[Event]) -> dict[str, list[str]]:
     return lanes
 
 
-def noisy(world: World, noise: random.Random) -> World:
+def noisy(world: World, noise: Noise) -> World:
     """The same world, with some turns of the event loop before and after each answer."""
 
     async def ask(question: WorldQuestion) -> Any:
@@ -200,15 +209,17 @@ def noisy(world: World, noise: random.Random) -> World:
     return replace(world, ask=ask, run_tool=run_tool)
 
 
-async def _turns(noise: random.Random) -> None:
-    for _ in range(noise.choice((0, 0, 1, 2, 5, 15))):
+async def _turns(noise: Noise) -> None:
+    here = tracing.place()
+    times = 20 if here is not None and here.lane.startswith(noise.slow) else 1
+    for _ in range(times * noise.choice((0, 0, 1, 2, 5, 15))):
         await asyncio.sleep(0)
 
 
 class _Noisy(httpx2.AsyncBaseTransport):
     """Answers late by some turns of the event loop, and so do the pieces of an answer."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, noise: random.Random) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, noise: Noise) -> None:
         self._inner, self._noise = inner, noise
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -219,7 +230,7 @@ class _Noisy(httpx2.AsyncBaseTransport):
 
 
 class _Late(httpx2.AsyncByteStream):
-    def __init__(self, inner: Any, noise: random.Random) -> None:
+    def __init__(self, inner: Any, noise: Noise) -> None:
         self._inner, self._noise = inner, noise
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -38,7 +38,7 @@ from tests.holding import hold
 from tests.provider_script import MODEL, call, streamed, text
 from tests.replay.agents import KEY, frozen, last_session
 from tests.replay.agents import recorded as answered
-from tests.replay.crowd import ANYTHING, How, Inventor, by_lane, dig, inventing
+from tests.replay.crowd import ANYTHING, How, Inventor, Noise, by_lane, dig, inventing
 
 
 def recorded(
@@ -60,7 +60,7 @@ def recorded(
 
 def replayed(fixture: Fixture, seed: int, how: How = "finish") -> dict[str, list[str]]:
     with Replay(fixture) as replay:
-        events = replay.run(dig, None, random.Random(seed), how)
+        events = replay.run(dig, None, Noise(seed), how)
     assert replay.progress.requests_matched == replay.progress.requests
     return by_lane(events)
 
@@ -365,7 +365,7 @@ def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
     paths = set()
     for seed in range(3):
         with Replay(first) as replay:
-            replay.run(dig, None, random.Random(seed))
+            replay.run(dig, None, Noise(seed))
         paths.add(replay.trajectory)
     assert len(paths) == 1
 
