@@ -55,7 +55,11 @@ WITHDRAW_S = 1.0
 
 Person = Callable[[Consent], Reply | bool | Awaitable[Reply | bool]]
 """Asks a person. A plain function runs in a thread, which nobody can stop: where a classifier was faster its answer
-is ignored. An async one is cancelled then, and has to take its question back."""
+is ignored, and it is asked again only when it has returned. An async one is cancelled then, and has to take its
+question back."""
+
+LOOK_S = 0.05
+"""How often it is looked whether a person has answered an earlier question, in seconds. Our choice."""
 
 
 class Inbox:
@@ -120,6 +124,8 @@ class LiveAnswers:
         self._hooks, self._refresh, self._load = hooks, refresh, load
         self._sections = dict(sections or {})
         self._memory = memory
+        self._is_asked = False
+        """Whether a plain `person` has a question, also one that was withdrawn."""
 
     async def ask(self, question: WorldQuestion) -> Any:
         """Answer a question; see `World.ask`."""
@@ -268,7 +274,21 @@ class LiveAnswers:
     async def _replied(self, person: Person, consent: Consent) -> Any:
         if inspect.iscoroutinefunction(person):
             return await person(consent)
-        replied: Any = await in_thread(lambda: person(consent))
+        while self._is_asked:
+            await asyncio.sleep(LOOK_S)
+        self._is_asked = True
+
+        def ask() -> Any:
+            try:
+                return person(consent)
+            finally:
+                self._is_asked = False
+
+        try:
+            replied: Any = await in_thread(ask)
+        except RuntimeError:  # also where no thread could begin
+            self._is_asked = False
+            raise
         return await replied if inspect.isawaitable(replied) else replied
 
     def _there(self, names: Sequence[str]) -> list[str]:

@@ -80,6 +80,11 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 )
 @click.option("--hook-model", help="Whom hooks ask that are prompts or agents and name no model.")
 @click.option(
+    "--classifier",
+    metavar="MODEL",
+    help="Let a small model consent to calls, or deny them: beside the person at the terminal, or where there is none.",
+)
+@click.option(
     "--effort", type=click.Choice(EFFORTS), help="Let the model think, with so much effort."
 )
 @click.option("--fallback-model", help="Whom to ask after three overloads in a row.")
@@ -115,6 +120,7 @@ def run(
     settings: tuple[str, ...],
     hooks: tuple[str, ...],
     hook_model: str | None,
+    classifier: str | None,
     effort: str | None,
     fallback_model: str | None,
     unattended: bool,
@@ -125,7 +131,8 @@ def run(
 ) -> None:
     """Answer PROMPT; the session is recorded. Ctrl-C stops in good order, a second one at once.
 
-    Calls that need consent are asked about on the terminal; where there is none they are denied.
+    Calls that need consent are asked about on the terminal; where there is none they are denied, unless a
+    classifier consents.
     """
     if not any(world.environ(key) for key in KEYS):
         raise UsageError(
@@ -173,7 +180,7 @@ def run(
             max_tokens=max_tokens,
             most=most,
             permitted=permitted,
-            more={**more, "hook_model": hook_model},
+            more={**more, "hook_model": hook_model, "classifier": classifier},
             **earlier,
         )
     )
@@ -253,6 +260,7 @@ async def answer(
 
     from agentobs.agent import (
         Abort,
+        Classifier,
         Conversation,
         Result,
         TextDelta,
@@ -279,6 +287,7 @@ async def answer(
         more=more,
     )
     person = ask_on_terminal if sys.stdin.isatty() else None
+    classifier = more.get("classifier")
     here = live_world(
         client,
         found,
@@ -289,6 +298,7 @@ async def answer(
         load=_load,
         hooks=options.hooks,
         hook_model=more.get("hook_model"),
+        classifier=Classifier(classifier) if classifier else None,
     )
     talk = Conversation()
     if resume:

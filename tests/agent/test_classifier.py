@@ -26,6 +26,7 @@ from agentobs.agent.classifier import CALL_CHARS_MAX, Classifier
 from agentobs.agent.execution import live_tools
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.permissions import Denials
+from agentobs.agent.threads import LEFT_MAX
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange, WorldQuestion, is_inside_answer
 from agentobs.records.facts import SpanStart
@@ -125,6 +126,26 @@ def test_the_person_is_first() -> None:
     assert answer == {"behaviour": "allow", "by": "person", "scope": "session", "reason": ""}
     assert usage == [{"model": SMALL, "usage": {}, "certainty": "lower_bound"}]
     assert result_of(events).meter.by_model()["claude-1-small"].calls == 1
+
+
+def test_a_plain_person_who_does_not_answer_is_asked_once() -> None:
+    """The classifier is faster each time: one thread hangs, and asking goes on to work, however often."""
+    let_go, asked = threading.Event(), list[Consent]()
+
+    def person(consent: Consent) -> bool:
+        asked.append(consent)
+        let_go.wait(60)
+        return True
+
+    names = [f"c{at}" for at in range(LEFT_MAX + 6)]
+    replies = [writes(*names), *[says("allow") for _ in names], DONE]
+    with Provider(replies) as provider:
+        events = played(
+            provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
+        )
+        let_go.set()
+    assert deciders(events) == [("allow", "classifier")] * len(names)
+    assert len(asked) == 1
 
 
 def test_the_classifier_denies_and_the_model_hears_why() -> None:

@@ -12,7 +12,7 @@ import pytest
 import agentobs
 from agentobs.agent.thinking import Effort
 from agentobs.cli.run import EFFORTS
-from tests.agent.provider import Provider, error, message, streamed, text
+from tests.agent.provider import Provider, call, error, message, streamed, text, whole
 from tests.cli.test_commands import Shell
 
 DONE = message(text("Done."))
@@ -62,6 +62,28 @@ def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
     ended = shell("run", "Hello", "--hooks", "hooks.json")
     assert (ended.code, len(ended.err.splitlines())) == (1, 1)
     assert "'before_tool' is no event of hooks" in ended.err
+
+
+def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody sits at a terminal it alone decides: its yes lets a call run; where it fails, that is denied."""
+    (tmp_path / "written.py").write_text(
+        "from agentobs.agent import tool\n\n"
+        "@tool\ndef put(what: str) -> str:\n    'Put.'\n    return f'put {what}'\n"
+    )
+    puts = streamed(message(call("a", "put", what="x"), stop_reason="tool_use"))
+    allows = call("j", "answer", behaviour="allow", reason="Fine.")
+    judged = whole(message(allows, model="small", stop_reason="tool_use"))
+    fails = error(400, "invalid_request_error")
+    with Provider([puts, judged, streamed(DONE), puts, fails, streamed(DONE)]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        for _ in range(2):
+            assert shell(
+                "run", "Hello", "--tools", "written", "--classifier", "small"
+            ).out.endswith("Done.\n")
+    assert provider.requests[1]["model"] == "small"
+    told = [provider.requests[at]["messages"][-1]["content"][0]["content"] for at in (2, 5)]
+    assert told[0] == "put x"
+    assert "The classifier gave no answer" in told[1]
 
 
 def test_effort_and_another_model(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
