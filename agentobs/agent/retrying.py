@@ -283,9 +283,9 @@ class Breaker:
         return self.failures >= FAILURES
 
     def left_s(self, now_ns: int) -> float:
-        """Return after how many seconds one request may find out how it stands; 0 where it may now."""
-        left_s = COOL_DOWN_S - (now_ns - self.since_ns) / 1e9
-        return min(max(left_s, 0.0), COOL_DOWN_S)  # also where the clock was put back
+        """Return after how many whole seconds one request may find out how it stands; 0 where it may now."""
+        left_s = math.ceil(COOL_DOWN_S - (now_ns - self.since_ns) / 1e9)
+        return float(min(max(left_s, 0), COOL_DOWN_S))  # also where the clock was put back
 
     def failed(self, kind: ErrorClass, now_ns: int) -> Breaker:
         """Return what it is after a request that failed for good."""

@@ -7,6 +7,8 @@ into deltas as the real provider cuts it.
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +32,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
     cut: bool = False
     """Whether the connection is closed before the announced end."""
+    is_reset: bool = False
+    """Whether the connection is reset in place of any answer."""
     hold: threading.Event | None = None
     """Waited for before the last piece."""
 
@@ -61,6 +65,13 @@ class Provider:
                 self._send(next(script, error(500, "script_is_over", retry="false")))
 
             def _send(self, reply: Reply) -> None:
+                if reply.is_reset:
+                    # Closed without lingering, a socket says that the connection was reset.
+                    at_once = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+                    self.connection.close()
+                    self.close_connection = True
+                    return
                 size = sum(map(len, reply.pieces)) + (100 if reply.cut else 0)
                 self.send_response(reply.status)
                 for name, value in {**reply.headers, "content-length": str(size)}.items():

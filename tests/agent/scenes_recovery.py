@@ -95,6 +95,24 @@ SCENARIOS: dict[str, Scenario] = {
         [error(503, "api_error", retry="false")] * 5,
         prompts=("One", "Two", "Three", "Four", "Five", "Six", "Seven"),
     ),
+    "unattended-circuit": Scenario(
+        "Where nobody attends, the run waits until the circuit has cooled down.",
+        [*[error(503, "api_error", retry="false")] * 5, streamed(DONE)],
+        prompts=("One", "Two", "Three", "Four", "Five", "Six"),
+        options={"unattended": True},
+    ),
+    "model-limit": Scenario(
+        "A model that may say no more than it was let goes on from its cut answer.",
+        [
+            streamed(message(text("One, "), stop_reason="max_tokens")),
+            error(
+                400, "invalid_request_error", text="max_tokens: 64000 > 8192, which is the maximum"
+            ),
+            streamed(message(text("two, "), stop_reason="max_tokens")),
+            streamed(DONE),
+        ],
+        options={"max_tokens": 8192},
+    ),
     "bounded-retries": Scenario(
         "A server error is tried again so many times, and then stands.",
         [error(500, "api_error")] * 2,

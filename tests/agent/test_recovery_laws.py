@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from agentobs.agent.asking import Inbox
 from agentobs.agent.events import (
     Continuation,
     Event,
@@ -41,6 +42,7 @@ from agentobs.agent.loop import run
 from agentobs.agent.state import Conversation, begin
 from agentobs.agent.tools import tool
 from agentobs.records.messages import fault
+from agentobs.world import Abort
 
 from .provider import (
     Provider,
@@ -99,6 +101,10 @@ refusals = st.one_of(
     st.builds(lambda n: error(400, "bad", text=OVERFLOW.format(n)), st.integers(1, 300_000)),
 )
 overloads = st.sampled_from([error(529, "overloaded_error"), error_in_stream("overloaded_error")])
+no_answers = st.sampled_from(
+    [Sent(is_reset=True), Sent((b"{",)), Sent((b"[]",)), whole({"role": "user"})]
+)
+"""A connection that is reset, and answers that are no messages."""
 breaks = st.one_of(st.just(NOTHING), st.integers(1, 12), st.sampled_from(["api_error", "odd"]))
 contents = st.lists(
     st.sampled_from(["text", "thinking", "look", "write", "missing", "cut_call"]), max_size=4
@@ -120,6 +126,7 @@ class Recovery(RuleBasedStateMachine):
         self.client: AsyncAnthropic = self.provider.client()
         self.talk, self.ids = Conversation(), itertools.count(1)
         self.waits: list[float] = []
+        self.abort, self.inbox = Abort(), Inbox()
         self.running: AsyncGenerator[Event, None] | None = None
         self.events: list[Event] = []
 
@@ -167,7 +174,14 @@ class Recovery(RuleBasedStateMachine):
     @rule()
     def prompted(self) -> None:
         """Begin a run, which goes on from the conversation."""
-        world = ticking_world(self.client, [look, write], self.waits, refresh=lambda: True)
+        world = ticking_world(
+            self.client,
+            [look, write],
+            self.waits,
+            abort=self.abort,
+            inbox=self.inbox,
+            refresh=lambda: True,
+        )
         self.events, self.waits[:] = [], []
         self.running = run(
             "Hello",
@@ -182,6 +196,27 @@ class Recovery(RuleBasedStateMachine):
     @rule(refusal=refusals)
     def refused(self, refusal: Sent) -> None:
         self.answered_with(refusal, None)
+
+    @precondition(lambda self: self.running is not None)
+    @rule(nothing=no_answers)
+    def not_answered(self, nothing: Sent) -> None:
+        self.answered_with(nothing, None)
+
+    @rule(kind=st.sampled_from(["steer", "follow_up"]))
+    def said_meanwhile(self, kind: str) -> None:
+        """Somebody says something to the agent."""
+        getattr(self.inbox, kind)("And now?")
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def stopped(self) -> None:
+        """Somebody stops the run, which ends then without another request."""
+        before = len(self.provider.requests)
+        self.abort.stop()
+        self.goes_on()
+        assert self.running is None
+        assert len(self.provider.requests) == before
+        self.abort.clear()
 
     @precondition(lambda self: self.running is not None)
     @rule(overload=overloads, count=st.integers(1, 12))

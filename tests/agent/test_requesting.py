@@ -304,6 +304,21 @@ def test_streams_that_break_are_no_longer_asked_for() -> None:
     assert result_of(events).text == "Done."
 
 
+def test_a_connection_that_is_reset_before_any_answer() -> None:
+    """It is tried again; and so is one that is refused, which costs nothing."""
+    with Provider([Sent(is_reset=True), streamed(DONE)]) as provider:
+        events = events_of(provider)
+        base_url = provider.base_url
+    assert of_kind(events, Retry) == [Retry(1, 1, 0.5, "APIConnectionError", None)]
+    assert (len(provider.requests), result_of(events).text) == (2, "Done.")
+    provider.base_url = base_url  # where nobody listens any more
+    refused = events_of(provider, max_retries=2)
+    assert [e.error for e in of_kind(refused, Retry)] == ["APIConnectionError"] * 2
+    result = result_of(refused)
+    assert (result.error, result.terminal_reason) == ("APIConnectionError", "model_error")
+    assert result.meter.total().calls == 0
+
+
 # The limit of an answer
 
 
