@@ -66,6 +66,15 @@ def test_many_results_at_once_that_the_provider_refuses(refusal: Reply) -> None:
     assert result_of(events).text == "Done."
 
 
+def test_after_a_refusal_more_results_go() -> None:
+    """What is known to be counted wrong has to become half of what it was: else all results go."""
+    context = Context(kept_results=12)
+    events, requests = played([MANY, TOO_LARGE, DONE], context=context)
+    (done,) = of_kind(events, Compaction)
+    assert done.tokens_after < done.tokens_before / 2
+    assert [is_trimmed(content) for content in results(requests[-1])] == [True] * 20
+
+
 def test_a_summary_that_is_not_to_be_had_now() -> None:
     """A refused prompt whose summary fails ends the run with that failure, and the next run tries again."""
     talk = Conversation(messages=tuple(before(3)), turns=3)
@@ -108,6 +117,18 @@ def test_the_state_of_the_provider_is_no_failure(state: Reply) -> None:
     assert [done.methods for done in of_kind(events, Compaction)] == [("summary",)]
     assert (len(requests), talk.context.failures) == (12, 0)
     assert result_of(events).text == "Done."
+
+
+def test_an_open_circuit_is_no_failure() -> None:
+    """A summary that is not asked for, because the provider is down, does not switch compaction off."""
+    talk = Conversation(messages=chat(15), turns=15)
+    context = Context(window_tokens=7000, summary_tokens=500, reserve_tokens=500)
+    with Provider([error(503, "api_error")] * 5) as provider:
+        for _ in range(4):
+            events = events_of(provider, conversation=talk, context=context, max_retries=0)
+    assert len(provider.requests) == 5
+    assert result_of(events).error == "CircuitOpenError"
+    assert (talk.context.failures, talk.context.begun) == (0, 4)
 
 
 def test_an_overload_is_waited_out() -> None:

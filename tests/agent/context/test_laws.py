@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentobs.agent.context import counting, summarising, trimming
 from agentobs.agent.context.files import File, attached, recent_files
-from agentobs.agent.context.groups import flat, joined, parts
+from agentobs.agent.context.groups import flat, joined, parts, unanswered, without_last
 from agentobs.agent.context.settings import Counted
 from agentobs.agent.state import Options, State
 from agentobs.agent.tools import tool
@@ -174,3 +174,15 @@ def test_a_count_never_hides_what_is_new(messages: Messages, data: st.DataObject
     fewer = (*messages[:gone], *messages[gone + 1 :], new)
     for each in (fewer, (*messages[:-1], {**messages[-1]}, new), (*messages, new)):
         assert counting.tokens_of(each, count, 0) >= counting.estimate([new])
+
+
+@QUICK
+@given(conversations())
+def test_what_the_model_has_not_answered(messages: Messages) -> None:
+    """It can be told from what is kept, and taken away again; what is added to kept results belongs to them."""
+    prompt = {"role": "user", "content": "And now?"}
+    made = joined((*messages, prompt))
+    assert unanswered((*messages, prompt), messages) == 1
+    assert [blocks(each) for each in without_last(made, 1)] == [blocks(each) for each in messages]
+    assert unanswered(messages, messages) == 0
+    assert unanswered(made, messages) == (1 if messages[-1]["role"] == "assistant" else 0)
