@@ -24,7 +24,7 @@ from agentobs.agent.context import compacting
 from agentobs.agent.context.fitting import ask_fitting
 from agentobs.agent.context.nudging import nudge
 from agentobs.agent.context.spending import check as check_budget
-from agentobs.agent.dispatch import Crew, Dispatcher
+from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
 from agentobs.agent.execution import Keep, live_tools
 from agentobs.agent.holding import is_over_budget, within_budget
@@ -33,6 +33,7 @@ from agentobs.agent.hooks.live import LiveHooks
 from agentobs.agent.interrupt import Stopped
 from agentobs.agent.limits import is_cut, is_unfinished
 from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
+from agentobs.agent.planning import Crew
 from agentobs.agent.prompt import Written
 from agentobs.agent.requesting import stands, unfinished
 from agentobs.agent.running import Run
@@ -289,11 +290,13 @@ async def _turn(
     this.keep(state)
     this.used |= {question.tool_use_id for question in asked}
     if asked:
-        dispatcher.over_budget = await is_over_budget(this, here)
+        dispatcher.deciding.over_budget = await is_over_budget(this, here)
         async with aclosing(dispatcher.finish(asked, doubles)) as running:
             async for step in running:
                 yield step
-        state = next_turn(state, dispatcher.results, dispatcher.steering, dispatcher.context)
+        state = next_turn(
+            state, dispatcher.results, dispatcher.steering, dispatcher.deciding.context
+        )
         if dispatcher.stopped_at is None:
             key = f"{state.turn - 1}:tools"
             texts, told_of = await entered(this, here, key, state.turn)
@@ -326,8 +329,8 @@ async def _after_tools(
 ) -> AsyncGenerator[Event, None]:
     """Go on after tools have answered, unless the output has come or the turns are used up."""
     most = this.options.max_turns
-    if dispatcher.hook_stops:
-        this.ended_by_hook("hook_stopped", "\n".join(dispatcher.hook_reasons))
+    if dispatcher.deciding.hook_stops:
+        this.ended_by_hook("hook_stopped", "\n".join(dispatcher.deciding.hook_reasons))
     elif dispatcher.output is not None and not dispatcher.steering:
         async for ran in before_the_end(this, state, here):
             yield ran

@@ -21,7 +21,6 @@ from pydantic import ConfigDict, Field, create_model
 
 from agentobs.agent import telling
 from agentobs.agent.agents import DEPTH_MAX, Agent, Agents
-from agentobs.agent.dispatch import Tell
 from agentobs.agent.events import (
     BackgroundResult,
     Event,
@@ -32,6 +31,7 @@ from agentobs.agent.events import (
     together,
 )
 from agentobs.agent.permissions import Denials
+from agentobs.agent.planning import Tell
 from agentobs.agent.results import fit
 from agentobs.agent.running import Run
 from agentobs.agent.schema import input_schema

@@ -12,8 +12,9 @@ import anthropic
 import pytest
 
 from agentobs import tracing
-from agentobs.agent.dispatch import TOGETHER, Crew, Dispatcher, Step
+from agentobs.agent.dispatch import TOGETHER, Dispatcher, Step
 from agentobs.agent.events import ToolDispatch, ToolDone
+from agentobs.agent.planning import Crew
 from agentobs.agent.state import Conversation
 from agentobs.agent.tools import Tool, tool
 from agentobs.errors import ReplaySays
