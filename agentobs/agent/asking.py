@@ -274,7 +274,7 @@ class LiveAnswers:
     async def _replied(self, person: Person, consent: Consent) -> Any:
         if inspect.iscoroutinefunction(person):
             return await person(consent)
-        while self._is_asked:
+        while self._is_asked:  # noqa: ASYNC110 - a thread that ends may find the event loop gone
             await asyncio.sleep(LOOK_S)
         self._is_asked = True
 
