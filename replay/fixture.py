@@ -460,7 +460,9 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
 
 def _sorted_lanes(results: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence[str | None]]:
     """Return results with the agent's own first: which of those beside it began first was chance."""
-    return {lane: results[lane] for lane in sorted(results, key=lambda lane: (lane != "main", lane))}
+    return {
+        lane: results[lane] for lane in sorted(results, key=lambda lane: (lane != "main", lane))
+    }
 
 
 _KINDS = get_args(AskKind)

@@ -113,17 +113,21 @@ class Deciding:
         if not hooks:
             return None
         verdict = await self._fired(plan, hooks, what)
-        self.context += verdict.context
+        self._note(verdict, verdict.context)
         return verdict
+
+    def _note(self, verdict: Verdict, texts: Sequence[str]) -> None:
+        """Note what hooks add to the results, and whether they end the run."""
+        self.context += texts
+        if verdict.stop:
+            self.hook_stops = True
+            self.hook_reasons += [verdict.reason] if verdict.reason else []
 
     async def _fired(self, plan: Plan, hooks: Sequence[Hook], what: Occasion) -> Verdict:
         assert self.crew.hooks is not None
         self.open(plan)
         verdict, ran = await self.crew.hooks.fire_these(hooks, what, plan.inside)
         plan.hooks_ran += ran
-        if verdict.stop:
-            self.hook_stops = True
-            self.hook_reasons += [verdict.reason] if verdict.reason else []
         key = f"{what.event}:{plan.question.tool_use_id}"
         self.look_for_abort(f"{self.turn}:hook:{key}", 0)
         return verdict
@@ -214,12 +218,12 @@ class Deciding:
             else:
                 telling.close(plan.inside)
                 plan.inside = None
-        for texts in await asyncio.gather(*firing):
-            self.context += texts
+        for verdict, texts in await asyncio.gather(*firing):
+            self._note(verdict, texts)
 
     async def _follow_up(
         self, plan: Plan, done: ToolDone, hooks: Sequence[Hook], what: Occasion
-    ) -> list[str]:
+    ) -> tuple[Verdict, list[str]]:
         """Fire the hooks after a call, which may change what the model sees of its result; return what they add."""
         verdict = await self._fired(plan, hooks, what)
         assert plan.tool is not None
@@ -234,7 +238,7 @@ class Deciding:
             telling.event(self.crew.world, plan.inside, "rewritten", "output", {})
         telling.close(plan.inside)
         plan.inside = None
-        return texts
+        return verdict, texts
 
 
 def after(done: ToolDone) -> HookEvent:

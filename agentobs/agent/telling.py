@@ -45,9 +45,7 @@ class Interaction:
 
 
 @contextlib.contextmanager
-def interaction(
-    world: World, agent: str, *, is_background: bool = False
-) -> Iterator[Interaction]:
+def interaction(world: World, agent: str, *, is_background: bool = False) -> Iterator[Interaction]:
     """Tell of an interaction of the current session from start to end, however it ends.
 
     Whoever stops it on purpose makes no error of it; a cancellation that leaves the session does. That of an

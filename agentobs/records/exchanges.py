@@ -309,9 +309,7 @@ AskKind = Literal[
   request may follow that would hold it.
 """
 
-ECHOED: frozenset[AskKind] = frozenset(
-    ("limit", "background", "elapsed", "compacted")
-)
+ECHOED: frozenset[AskKind] = frozenset(("limit", "background", "elapsed", "compacted"))
 """Questions that hold their own live answer."""
 
 SILENT: frozenset[AskKind] = ECHOED | {"steering", "follow_up", "memory"}

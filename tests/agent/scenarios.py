@@ -103,7 +103,11 @@ def in_order(events: Sequence[Event]) -> list[str]:
             beside.setdefault(event.lane.split("/")[1], []).append(event)
             continue
         if isinstance(event, ToolDone | BackgroundResult):
-            agent_id = event.agent_id if isinstance(event, BackgroundResult) else event.question.tool_use_id
+            agent_id = (
+                event.agent_id
+                if isinstance(event, BackgroundResult)
+                else event.question.tool_use_id
+            )
             found += map(line, sorted(beside.pop(agent_id, ()), key=lambda each: each.lane))
         found.append(line(event))
     return found

@@ -604,6 +604,8 @@ def test_a_hook_that_stops_says_why() -> None:
     """The result has the words of the hook that ended the run after its tools."""
     stop = {"stop": True, "reason": "Enough."}
     with Provider([streamed(message(call("a", "look", where="box")))]) as provider:
-        events, _ = hooked(provider, [hook("post_tool_use", "enough")], {"enough": stop}, tools=[look])
+        events, _ = hooked(
+            provider, [hook("post_tool_use", "enough")], {"enough": stop}, tools=[look]
+        )
     result = result_of(events)
     assert (result.terminal_reason, result.error_text) == ("hook_stopped", "Enough.")
