@@ -17,6 +17,7 @@ from agentobs.agent.interrupt import Cause, Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
 from agentobs.records.exchanges import (
     ANSWERED_INSIDE,
+    ECHOED,
     SILENT,
     AskKind,
     Place,
@@ -187,7 +188,9 @@ async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: 
         except Interrupted as error:
             answer = _least(kind, error.cause)
     if answer or kind not in SILENT:
-        told(world, here, question, started_ns, answer)
+        # Of a question that holds its own answer the answer is enough.
+        recorded = replace(question, asked=None) if kind in ECHOED else question
+        told(world, here, recorded, started_ns, answer)
     return answer
 
 
