@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from agentobs.agent.thinking import is_thinking
+from agentobs.agent.thinking import is_thinking, never_last
 from agentobs.agent.tools import Tool
 from agentobs.records.canonical import Json
 
@@ -24,29 +24,61 @@ LOOKED_BACK = 20
 """So many blocks before a mark the provider looks for what it keeps (provider documentation, see above)."""
 
 
-def marked(arguments: dict[str, Any], lifetime: Lifetime, static: int) -> dict[str, Any]:
+class Sent:
+    """The messages of a conversation as its requests hold them: each is made ready once, however often it is sent."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._seen: tuple[Json, ...] = ()
+        self._ready: list[Json] = []
+        self._in_blocks = False
+        self.marks = 0
+        """How many marks the messages hold that were made ready last."""
+
+    def ready(self, messages: tuple[Json, ...], *, in_blocks: bool) -> list[Json]:
+        """Return messages of which no answer ends with thinking; those that need no change are the same objects.
+
+        Args:
+            messages: the conversation.
+            in_blocks: whether all texts of the user are to be written as blocks, as marks want them.
+        """
+        known = len(self._seen)
+        if messages[:known] != self._seen or in_blocks != self._in_blocks:
+            self._ready, self._in_blocks, self.marks, known = [], in_blocks, 0, 0
+        for message in never_last(messages[known:]):
+            kept = _as_blocks(message) if in_blocks else message
+            self._ready.append(kept)
+            self.marks += _count(_blocks(kept))
+        self._seen = messages
+        return list(self._ready)
+
+
+def marked(
+    arguments: dict[str, Any], lifetime: Lifetime, static: int, marks: int
+) -> dict[str, Any]:
     """Return the arguments of a request with the marks of the cache, as copies where something changes.
 
     They go on the last block that can have one of the messages, on the last system block, on the last tool, and,
     as far as marks are left, where the static part of the system prompt ends and where the request before ended,
     if that is too far back to be found. Marks that are there already count, and their zone gets no more; nor does
-    one that `extra_body` gives. All messages of the user are written as blocks, so that none is written otherwise once
-    its mark has moved on.
+    one that `extra_body` gives.
 
     Args:
-        arguments: of the SDK's `messages.create`, the system prompt as a list.
+        arguments: of the SDK's `messages.create`, the system prompt as a list, the user's texts as blocks.
         lifetime: how long the provider keeps what is marked.
         static: how many blocks of the system prompt stay for the conversation.
+        marks: how many the messages hold already.
     """
     given = arguments.get("extra_body") or {}
     sent: dict[str, Any] = {
         zone: given.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
     }
-    counts = {zone: _marks(zone, value) for zone, value in sent.items()}
+    counts = {zone: _marks(sent[zone]) for zone in ("tools", "system")}
+    counts["messages"] = _marks_of_all(given["messages"]) if "messages" in given else marks
     whole = "cache_control" in given
     left, mark = MARKS_MAX - sum(counts.values()) - whole, _mark(lifetime)
     free = {zone for zone in sent if zone not in given and sent[zone] and not counts[zone]}
-    out = {**arguments, "messages": [_in_blocks(message) for message in arguments["messages"]]}
+    out = {**arguments}
     is_ours = "messages" in free and not whole
     places = list(_message_places(out["messages"])) if is_ours else []
     wanted: list[tuple[str, Any]] = [("messages", place) for place in places[:1]]
@@ -89,8 +121,9 @@ def _message_places(messages: Sequence[Json]) -> Iterator[tuple[int, int]]:
     if last is None:
         return
     yield last
-    said = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
-    before = _last_place(messages, said[-1]) if said else None
+    places = reversed(range(len(messages)))
+    said = next((at for at in places if messages[at].get("role") == "assistant"), None)
+    before = _last_place(messages, said) if said is not None else None
     if before is not None and _between(messages, before, last) >= LOOKED_BACK:
         yield before
 
@@ -123,18 +156,20 @@ def _blocks(message: Json) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _in_blocks(message: Json) -> Json:
+def _as_blocks(message: Json) -> Json:
     content = message.get("content")
     is_text = message.get("role") == "user" and isinstance(content, str) and content.strip()
     return {**message, "content": _blocks(message)} if is_text else message
 
 
-def _marks(zone: str, value: Any) -> int:
-    """Return how many marks are in a zone, whoever gave it."""
-    listed = value if isinstance(value, list) else []
-    if zone == "messages":
-        return sum(_count(_blocks(each)) for each in listed if isinstance(each, dict))
-    return _count(listed)
+def _marks(value: Any) -> int:
+    """Return how many marks are in tools or a system prompt, whoever gave them."""
+    return _count(value if isinstance(value, list) else [])
+
+
+def _marks_of_all(messages: Any) -> int:
+    listed = messages if isinstance(messages, list) else []
+    return sum(_count(_blocks(each)) for each in listed if isinstance(each, dict))
 
 
 def _count(blocks: Sequence[Any]) -> int:

@@ -93,7 +93,7 @@ def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: 
 
     def arguments() -> dict[str, Any]:
         options = replace(settled.options, model=this.options.model)
-        made = request(this.state, options, settled.tools, this.owed)
+        made = request(this.state, options, settled.tools, this.owed, this.sent)
         most = _most(this, made, this.state)
         if most == limits.max_tokens_of(made):
             return made

@@ -10,6 +10,7 @@ from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from agentobs.agent import recovery, telling
+from agentobs.agent.cache import Sent
 from agentobs.agent.dispatch import Dispatcher
 from agentobs.agent.events import (
     Denial,
@@ -69,6 +70,8 @@ class Run:
     """What those agents used, by model."""
     entering: list[Background] = field(default_factory=list)
     """Agents whose results enter the conversation with what is kept next."""
+    sent: Sent = field(default_factory=Sent)
+    """The messages as its requests hold them."""
     answers: list[Json] = field(default_factory=list)
     """Whole answers."""
     text: str = ""

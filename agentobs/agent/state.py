@@ -16,14 +16,14 @@ from pydantic import BaseModel
 
 from agentobs.agent import output
 from agentobs.agent.budget import Budget
-from agentobs.agent.cache import Lifetime, marked
+from agentobs.agent.cache import Lifetime, Sent, marked
 from agentobs.agent.context import Context, Progress
 from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook
 from agentobs.agent.permissions import Denials, Permissions, Rule
 from agentobs.agent.prompt import Rendered, SystemPrompt, as_given, rendered
 from agentobs.agent.retrying import Breaker
-from agentobs.agent.thinking import Thinking, never_last, request_fields
+from agentobs.agent.thinking import Thinking, request_fields
 from agentobs.agent.tools import Tool, declarations
 from agentobs.ledger import Meter
 from agentobs.records.canonical import Json
@@ -218,18 +218,24 @@ def owed_results(
 
 
 def request(
-    state: State, options: Options, tools: Sequence[Tool], owed: Json | None = None
+    state: State,
+    options: Options,
+    tools: Sequence[Tool],
+    owed: Json | None = None,
+    sent: Sent | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of the SDK's `messages.create` that ask the next question.
 
-    `owed` declares the tool that takes the output, where one is owed. Of a system prompt in levels the texts are
-    sent that it holds itself; the loop asks for the others first.
+    `owed` declares the tool that takes the output, where one is owed. `sent` knows the messages of earlier requests,
+    which then cost next to nothing. Of a system prompt in levels the texts are sent that it holds itself; the loop
+    asks for the others first.
     """
+    sent = Sent() if sent is None else sent
     declared = [*declarations(tools), *([owed] if owed else [])]
     arguments: dict[str, Any] = {
         "model": options.model,
         "max_tokens": options.max_tokens,
-        "messages": never_last(state.messages),
+        "messages": sent.ready(state.messages, in_blocks=options.cache is not None),
     }
     system = _system(options.system)
     if isinstance(options.system, str) and options.cache is None:
@@ -248,7 +254,7 @@ def request(
     arguments = _thinkable(arguments)
     if options.cache is None:
         return arguments
-    return marked(arguments, options.cache, len(system.static))
+    return marked(arguments, options.cache, len(system.static), sent.marks)
 
 
 def question_of(block: Json) -> ToolQuestion:
@@ -437,12 +443,13 @@ def _thinkable(arguments: dict[str, Any]) -> dict[str, Any]:
 
     Between calls and their results the model cannot begin to think: what another model thought is gone, say.
     """
-    if unthought(arguments["messages"]) is None:
+    extra = arguments.get("extra_body", {})
+    asked = (arguments.get("thinking"), extra.get("thinking"))
+    if not any(map(_is_budget, asked)) or unthought(arguments["messages"]) is None:
         return arguments
     kept = dict(arguments)
     if _is_budget(kept.get("thinking")):
         del kept["thinking"]
-    extra = kept.get("extra_body", {})
     if _is_budget(extra.get("thinking")):
         kept["extra_body"] = {name: extra[name] for name in extra if name != "thinking"}
     return kept

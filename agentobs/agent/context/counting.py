@@ -91,7 +91,7 @@ def is_counted(messages: Sequence[Json], counted: Counted | None) -> bool:
     """Return whether a count holds for a conversation: not where the provider itself has made it shorter since."""
     if counted is None or not counted.holds(messages):
         return False
-    return covered(messages) < counted.messages
+    return not any(map(_is_boundary, messages[counted.messages :]))
 
 
 def after(tokens: int, before: int, now: int) -> int:
@@ -104,10 +104,12 @@ def after(tokens: int, before: int, now: int) -> int:
 
 def covered(messages: Sequence[Json]) -> int:
     """Return how many messages lie before the last compaction that the provider made itself."""
-    for at in range(len(messages) - 1, -1, -1):
-        if any(is_compaction(block) for block in blocks(messages[at])):
-            return at
-    return 0
+    places = reversed(range(len(messages)))
+    return next((at for at in places if _is_boundary(messages[at])), 0)
+
+
+def _is_boundary(message: Json) -> bool:
+    return any(map(is_compaction, blocks(message)))
 
 
 def is_compaction(block: Json) -> bool:
