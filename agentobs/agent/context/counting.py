@@ -11,7 +11,6 @@ from typing import Any
 
 from agentobs.agent.context.settings import Counted
 from agentobs.records.canonical import Json
-from agentobs.records.messages import blocks
 
 BYTES_PER_TOKEN = 3.5
 """UTF-8 bytes per token. The provider's glossary says 3.5 characters of English; recorded English prose has
@@ -109,7 +108,10 @@ def covered(messages: Sequence[Json]) -> int:
 
 
 def _is_boundary(message: Json) -> bool:
-    return any(map(is_compaction, blocks(message)))
+    content = message.get("content")
+    if not isinstance(content, list):
+        return False
+    return any(isinstance(block, dict) and is_compaction(block) for block in content)
 
 
 def is_compaction(block: Json) -> bool:
@@ -131,28 +133,32 @@ def _tokens(value: Any) -> float:
     """Return about how many tokens a JSON value has, however deep it is nested."""
     total, waiting = 0.0, [value]
     while waiting:
-        match waiting.pop():
-            case str() as text:
-                total += _bytes(text) / BYTES_PER_TOKEN
-            case {"type": "image"}:
-                total += IMAGE_TOKENS
-            case {"type": "document", "source": dict() as source} if source.get("type") != "text":
-                waiting.append(source.get("content"))
-                data = source.get("data")
-                pages = 1 + (len(data) // PAGE_CHARS if isinstance(data, str) else 0)
-                total += PAGE_TOKENS * pages
-            case dict() as inner:
-                for name, each in inner.items():
-                    if name not in _OPAQUE:
-                        total += len(name) / BYTES_PER_TOKEN
-                        waiting.append(each)
-            case list() | tuple() as several:
-                waiting += several
-            case None:
-                pass
-            case _:
-                total += 1
+        each = waiting.pop()
+        kind = type(each)  # asked for directly: a long conversation has tens of thousands of values
+        if kind is str:
+            total += _bytes(each) / BYTES_PER_TOKEN
+        elif kind is dict:
+            total += _of_object(each, waiting)
+        elif kind is list or kind is tuple:
+            waiting += each
+        elif each is not None:
+            total += 1
     return total
+
+
+def _of_object(value: Json, waiting: list[Any]) -> float:
+    """Return about how many tokens an object has beside what is left `waiting`."""
+    match value.get("type"), value.get("source"):
+        case "image", _:
+            return IMAGE_TOKENS
+        case "document", dict() as source if source.get("type") != "text":
+            waiting.append(source.get("content"))
+            data = source.get("data")
+            pages = 1 + (len(data) // PAGE_CHARS if isinstance(data, str) else 0)
+            return PAGE_TOKENS * pages
+    names = [name for name in value if name not in _OPAQUE]
+    waiting += [value[name] for name in names]
+    return sum(map(len, names)) / BYTES_PER_TOKEN
 
 
 def _bytes(text: str) -> int:
