@@ -60,7 +60,7 @@ def sections() -> Iterator[Section]:
             f"the loop's own time per turn, {calls} to a turn: {last:,} turns of history against {first}",
             FLAT,
             own[last, calls] / own[first, calls],
-            "A run counts a history that it did not write once, at its first turn: it is part of all of them here.",
+            why="A run counts a history that it did not write once, at its first turn: it is part of all of them here.",
         )
         for calls in CALLS
     ]
