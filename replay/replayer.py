@@ -373,7 +373,8 @@ class Replay:
                 # Beyond the recorded path nobody is there to ask, least of all a person.
                 answer = world.nobody(question)
             elif recorded is None and self._is_beyond(lane):
-                answer = never()
+                known = functools.partial(self._world_mismatch, lane, question, None)
+                answer = never(lambda: DivergenceError(self._latch(known())))
             else:
                 raise DivergenceError(self._latch(self._world_mismatch(lane, question, recorded)))
         return await answer
@@ -394,8 +395,9 @@ class Replay:
                 self._calls.came(recorded)
                 answer = await live.run_tool(question)
                 return self._calls.ran(lane, question.tool_use_id, answer)
+            missing = functools.partial(self._tool_mismatch, lane, question, None)
             if recorded is None and self._is_beyond(self._lane(lane)):
-                await never()
+                await never(lambda: DivergenceError(self._latch(missing())))
             if (
                 recorded is None
                 or recorded.answer.outcome in MADE_BY_THE_LOOP

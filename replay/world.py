@@ -161,9 +161,14 @@ class RecordedAbort(Abort):
         await asyncio.get_running_loop().create_future()
 
 
-async def never() -> Any:
-    """Wait until the caller is cancelled: nobody knows how it would go on."""
-    return await asyncio.get_running_loop().create_future()
+LEFT_SECONDS = 30.0
+"""How long a replay waits for an agent that was left when it was recorded, and is waited for now. Our choice."""
+
+
+async def never(error: Callable[[], BaseException]) -> Any:
+    """Wait until the caller is cancelled, for nobody knows how it would go on; where none cancels it, raise."""
+    await asyncio.sleep(LEFT_SECONDS)
+    raise error()
 
 
 def silence(kind: AskKind) -> Any:

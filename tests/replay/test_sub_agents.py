@@ -207,6 +207,34 @@ def test_background_work_that_was_left_replays(tmp_path: Path, asks: int) -> Non
     assert by_lane(again(fixture).events) == by_lane(live.events)
 
 
+def test_background_work_that_was_left_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that now waits for it waits for what nobody recorded: that is said, after a while."""
+    monkeypatch.setattr("replay.world.LEFT_SECONDS", 0.05)
+    at_work = asyncio.Event()
+
+    @tool(read_only=True)
+    async def toil(how: str) -> str:
+        """Work for ever; wait until somebody does."""
+        if how == "wait":
+            await at_work.wait()
+            return "at work"
+        at_work.set()
+        await asyncio.Event().wait()
+        return ""
+
+    given = [
+        streamed(start(1, run_in_background=True), call(2, "toil", how="wait"), number=1),
+        streamed(call(3, "toil", how="work"), number=2),
+        streamed(text("Done."), number=3),
+    ]
+    fixture, _ = made(tmp_path, given, look=toil)
+    again(fixture, look=toil)
+    with pytest.raises(DivergenceError, match="the recording has no result for it"):
+        again(fixture, False, look=toil)
+
+
 def test_background_work_that_was_stopped_replays(tmp_path: Path) -> None:
     """`finish` stops it at a point that is recorded; a replay stops there, and not because of `finish`."""
     at_work = asyncio.Event()
