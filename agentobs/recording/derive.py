@@ -93,6 +93,8 @@ class SessionView:
     new_id: Callable[[], str]
     prefixes: Prefixes
     _lanes: dict[str, _Lane] = field(default_factory=dict)
+    _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Calls whose result was there before the answer that makes them had ended."""
     _open_calls: dict[tuple[str, str], str] = field(default_factory=dict)
     """The attempts that made calls without a result, by lane and id: agents have ids of their own."""
     _attempt_of: dict[str, str] = field(default_factory=dict)
@@ -137,7 +139,9 @@ class SessionView:
 
     def tool(self, exchange: ToolExchange, content: str) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
-        self._open_calls.pop((exchange.place.lane, exchange.question.tool_use_id), None)
+        call = exchange.place.lane, exchange.question.tool_use_id
+        if self._open_calls.pop(call, None) is None:
+            _remember(self._ran_early, call, "")
         answered = exchange.started_ns + exchange.duration_ns
         yield ToolResult(
             session_id=self.session_id,
@@ -430,7 +434,9 @@ class SessionView:
         asked_ns = exchange.started_ns + exchange.ended_ns
         for ordinal, call in enumerate(heard.calls, 1):
             tool_use_id = str(call.get("id"))
-            _remember(self._open_calls, (exchange.place.lane, tool_use_id), exchange.attempt_id)
+            made = exchange.place.lane, tool_use_id
+            if self._ran_early.pop(made, None) is None:
+                _remember(self._open_calls, made, exchange.attempt_id)
             yield ToolUse(
                 session_id=self.session_id,
                 interaction_id=place.interaction_id,
