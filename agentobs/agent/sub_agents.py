@@ -119,7 +119,7 @@ async def finish(conversation: Conversation, *, cancel: bool = False) -> None:
 
 @dataclass(slots=True)
 class Starter:
-    """Starts the agents that the calls of one answer ask for; see `dispatch.Starts`."""
+    """Starts the agents that the calls of one answer ask for; see `planning.Starts`."""
 
     this: Run
     tools: Sequence[Tool]

@@ -29,7 +29,7 @@ from agentobs.records.exchanges import (
     Recording,
     kept_request_headers,
 )
-from agentobs.records.messages import fault, split_events
+from agentobs.records.messages import fault_of_request, split_events
 
 Match = Literal["question", "order"]
 
@@ -300,8 +300,8 @@ def _fault_in(question: Question) -> str | None:
         asked = json.loads(question.body)
     except (ValueError, RecursionError):
         return None
-    listed = asked.get("messages") if isinstance(asked, dict) else None
-    return fault(listed) if isinstance(listed, list) else None
+    is_read = isinstance(asked, dict) and isinstance(asked.get("messages"), list)
+    return fault_of_request(asked) if is_read else None
 
 
 def _made_error(status: int) -> Answer:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.facts import (
@@ -280,6 +283,26 @@ def test_an_interaction_without_an_end(tmp_path: Path) -> None:
             ("i1", SECOND, "success", False),
             ("i2", None, None, None),
         ]
+
+
+@pytest.mark.parametrize("comes_early", [True, False])
+def test_a_result_counts_once_whenever_it_comes(tmp_path: Path, *, comes_early: bool) -> None:
+    """A reader may have its result before the answer that calls it has ended; the next request holds it again."""
+    home = a_home(tmp_path)
+    asked, ran = attempt(1, 1, content=[WEATHER]), tool(1, "toolu_1", "weather", at=T0 + SECOND)
+    told = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
+    messages = [
+        {"role": "user", "content": "line 0 of session 1"},
+        {"role": "assistant", "content": [WEATHER]},
+        {"role": "user", "content": [told]},
+    ]
+    body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+    later = attempt(1, 2)
+    later = replace(later, question=replace(later.question, body=body))
+    record(home, [start(1), *([ran, asked] if comes_early else [asked, ran]), later, end(1)])
+    with connect(home) as connection:
+        calls = connection.execute("SELECT source, outcome FROM tool_calls").fetchall()
+    assert calls == [("run", "executed")]
 
 
 def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
