@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentobs.recording.kept import keep_result
-    from agentobs.recording.session import Session, fail, record, session, stop_recorder
+    from agentobs.recording.options import Options
+    from agentobs.recording.session import Session, fail, record, session, start, stop_recorder
+    from agentobs.records.labels import Label
     from agentobs.store.conversations import load_conversation
     from agentobs.store.database import connect, query
     from agentobs.store.spending import meter_of, spent_today
 
 _HOMES = {
+    "Label": "agentobs.records.labels",
+    "Options": "agentobs.recording.options",
     "Session": "agentobs.recording.session",
     "fail": "agentobs.recording.session",
     "keep_result": "agentobs.recording.kept",
     "record": "agentobs.recording.session",
     "session": "agentobs.recording.session",
+    "start": "agentobs.recording.session",
     "stop_recorder": "agentobs.recording.session",
     "connect": "agentobs.store.database",
     "query": "agentobs.store.database",
@@ -31,6 +36,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "Label",
+    "Options",
     "Session",
     "connect",
     "fail",
@@ -41,6 +48,7 @@ __all__ = [
     "record",
     "session",
     "spent_today",
+    "start",
     "stop_recorder",
 ]
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from agentobs import world
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, unchecked
 from agentobs.sink import sink
 
 _place: ContextVar[Place | None] = ContextVar("agentobs_place", default=None)
@@ -85,7 +85,7 @@ def open_span(
             trace_id=here.interaction_id or here.session_id,
             span_id=span_id,
             parent_span_id=here.span_id,
-            lane=Label(here.lane),
+            lane=unchecked(here.lane),
             name=Label(name),
             label=label,
             started_ns=world.now() if now is None else now,
@@ -107,6 +107,6 @@ def close_span(
             span_id=inside.span_id,
             ended_ns=world.now(),
             status="cancelled" if cancelled else "error" if error else "ok",
-            error_type=Label(type(error).__name__) if error else None,
+            error_type=unchecked(type(error).__name__) if error else None,
         )
     )

@@ -28,7 +28,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Permission
-from agentobs.records.labels import Label, is_label
+from agentobs.records.labels import Label, is_label, unchecked
 from agentobs.sink import sink
 from agentobs.world import World
 
@@ -56,7 +56,7 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
     if outer is None:
         yield Interaction(None)
         return
-    interaction_id, lane = world.new_id(), Label(outer.lane)
+    interaction_id, lane = world.new_id(), unchecked(outer.lane)
     linked_span_id = outer.span_id if is_background else None
     sink.emit(InteractionStart(outer.session_id, interaction_id, lane, world.now()))
     told, result = Interaction(None), "error_during_execution"
@@ -153,12 +153,15 @@ def event(
         Event(
             session_id=here.session_id,
             interaction_id=here.interaction_id,
-            lane=Label(here.lane),
+            lane=unchecked(here.lane),
             turn=here.turn,
             at_ns=world.now(),
             kind=Label(kind),
             label=maybe_label(label),
-            numbers=numbers,
+            numbers={Label(name): number for name, number in numbers.items()},
+            query_source=Label(here.query_source),
+            chain_id=here.chain_id,
+            depth=here.depth,
         )
     )
 
@@ -237,16 +240,16 @@ def permission(
         Permission(
             session_id=here.session_id,
             interaction_id=here.interaction_id,
-            lane=Label(here.lane),
+            lane=unchecked(here.lane),
             turn=here.turn,
-            tool_use_id=Label(question.tool_use_id),
-            tool=Label(name),
+            tool_use_id=unchecked(question.tool_use_id),
+            tool=unchecked(name),
             at_ns=world.now(),
             behaviour="allow" if decision.behaviour == "allow" else "deny",
             reason_type=Label(decision.reason_type),
-            source=Label(decision.source) if decision.source else None,
+            source=unchecked(decision.source) if decision.source else None,
             resolver=Label(decision.resolver),
-            rule=Label(rule) if rule is not None else None,
+            rule=unchecked(rule) if rule is not None else None,
             asked=decision.resolver in ("person", "classifier", "nobody"),
             waited_ns=waited_ns,
         )

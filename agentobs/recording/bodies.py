@@ -131,6 +131,10 @@ class Bodies:
             later_messages=tuple(_later(raw, parts, repeated) if origin else parts.new),
         )
 
+    def written(self, content_id: str) -> bytes:
+        """Return a body that was just added, whole and redacted."""
+        return self._kept[content_id].written
+
     def forget(self) -> None:
         """Start anew: later bodies will not refer to earlier ones."""
         self._kept.clear()

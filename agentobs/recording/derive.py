@@ -33,7 +33,7 @@ from agentobs.records.facts import (
     UsageRow,
     WorldAnswer,
 )
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, unchecked
 from agentobs.records.messages import assemble, blocks, is_stream, tool_results
 from agentobs.records.usage import (
     Certainty,
@@ -101,9 +101,9 @@ class SessionView:
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
 
     def attempt(
-        self, exchange: ModelExchange, body: Body, contents: tuple[str, str]
+        self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
     ) -> Iterator[Fact]:
-        """Yield the facts of one attempt; `contents` are the content ids of its two bodies."""
+        """Yield the facts of one attempt; `contents` are the content ids of its two bodies, where they are kept."""
         lane = self._lanes.setdefault(exchange.place.lane, _Lane())
         heard = _hear(exchange.answer)
         asks = exchange.question.path.partition("?")[0] == MESSAGES
@@ -137,7 +137,7 @@ class SessionView:
             yield from self._calls(exchange, place, heard)
             yield from self._finished(exchange, lane, heard)
 
-    def tool(self, exchange: ToolExchange, content: str) -> Iterator[Fact]:
+    def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
         call = exchange.place.lane, exchange.question.tool_use_id
         if self._open_calls.pop(call, None) is None:
@@ -158,7 +158,7 @@ class SessionView:
             lane=self.label(exchange.place.lane),
         )
 
-    def world(self, exchange: WorldExchange, content: str) -> WorldAnswer:
+    def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
         """Return the fact of a question to the world that our own loop asked."""
         place, question = exchange.place, exchange.question
         return WorldAnswer(
@@ -194,7 +194,10 @@ class SessionView:
             yield self._end(lane, exchange.started_ns, "interrupted", True)
         lane.interaction_id, lane.derived = self.new_id(), True
         yield InteractionStart(
-            self.session_id, lane.interaction_id, Label(exchange.place.lane), exchange.started_ns
+            self.session_id,
+            lane.interaction_id,
+            unchecked(exchange.place.lane),
+            exchange.started_ns,
         )
 
     def _finished(self, exchange: ModelExchange, lane: _Lane, heard: _Heard) -> Iterator[Fact]:
@@ -246,7 +249,7 @@ class SessionView:
         self,
         exchange: ModelExchange,
         body: Body,
-        contents: tuple[str, str],
+        contents: tuple[str | None, str | None],
         place: Place,
         heard: _Heard,
     ) -> Attempt:

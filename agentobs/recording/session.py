@@ -29,10 +29,11 @@ from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import wire
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
+from agentobs.recording.options import Content, Options, content_of
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place, SessionCall
 from agentobs.records.facts import Outcome, Relation, SessionEnd, SessionStart
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, unchecked
 from agentobs.sink import sink
 
 C = TypeVar("C")
@@ -49,6 +50,20 @@ _lock = threading.Lock()
 _open: dict[str, Session] = {}
 _recorder: Recorder | None = None
 _process_session: Session | None = None
+
+
+def start(home: str | None = None, options: Options | None = None) -> bool:
+    """Start recording with these options, before the first session or `record`; the first call holds.
+
+    Args:
+        home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
+        options: how; default `Options()`.
+
+    Returns:
+        Whether this call started it: False where this process records already, cannot, or replays.
+    """
+    before = _recorder
+    return start_recorder(home, options) is not None and before is None
 
 
 def record(client: C, *, home: str | None = None) -> C:
@@ -69,7 +84,7 @@ def record(client: C, *, home: str | None = None) -> C:
     return client
 
 
-def start_recorder(home: str | None = None) -> Recorder | None:
+def start_recorder(home: str | None = None, options: Options | None = None) -> Recorder | None:
     """Start this process's recorder, and return it; a second call returns the same one.
 
     Where the home cannot be used this warns and returns None: the agent goes on unrecorded. During a
@@ -81,7 +96,7 @@ def start_recorder(home: str | None = None) -> Recorder | None:
     with _lock:
         if _recorder is None:
             try:
-                _recorder = Recorder(open_home(home))
+                _recorder = Recorder(open_home(home), options)
             except (HomeError, OSError) as error:
                 sink.give_up()
                 say_once(f"not recording: {error}")
@@ -91,6 +106,8 @@ def start_recorder(home: str | None = None) -> Recorder | None:
             atexit.register(stop_recorder)
         elif home is not None and locate(home) != _recorder.home.path:
             say_once(f"this process records into {_recorder.home.path}; {home} is not used")
+        if options is not None and options is not _recorder.options:
+            say_once("this process records already; other options come too late and are not used")
         return _recorder
 
 
@@ -119,6 +136,7 @@ def session(
     home: str | None = None,
     resume: str | None = None,
     fork: str | None = None,
+    content: Content | None = None,
 ) -> Session:
     """Return a session to enter with `with` or `async with`, or to decorate the agent's function with.
 
@@ -129,9 +147,11 @@ def session(
         resume: the full id of the session that this one resumes: it is part of the same conversation then. Our
             own loop says it by itself, see `agentobs.agent.resumed`.
         fork: the full id of the session that this one begins like; it is a conversation of its own.
+        content: where what is said may go: `off`, nowhere; `vault`, into the recording; `export`, to the backends
+            as well. Default what the options say, else `AGENTOBS_CONTENT`, else `vault`.
 
     Raises:
-        UsageError: it would both resume and fork.
+        UsageError: it would both resume and fork, or `content` is none of these.
     """
     if resume and fork:
         raise UsageError(
@@ -140,7 +160,9 @@ def session(
             todo="Resume to go on with the same conversation, or fork to begin another one like it",
         )
     link: Link = ("resume", resume) if resume else ("fork", fork) if fork else None
-    return Session(name, tags or {}, home, sys._getframe(1), link)
+    if content is not None:
+        content_of(content, Options())
+    return Session(name, tags or {}, home, sys._getframe(1), link, content)
 
 
 Link = tuple[Relation, str] | None
@@ -157,13 +179,14 @@ class Session:
         home: str | None,
         caller: FrameType | None = None,
         link: Link = None,
+        content: Content | None = None,
     ) -> None:
         """Prepare a session; it starts when it is entered."""
         self.name = name
         self.session_id = ""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
-        self._link = link
+        self._link, self._content = link, content
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
         self._token: object = None
@@ -211,23 +234,26 @@ class Session:
 
     def _open(self) -> None:
         recorder = start_recorder(self._home)
+        options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
         self._meter = recorder.meter(self.session_id) if recorder else None
         self._failure = None
         _open[self.session_id] = self
         start = SessionStart(
             session_id=self.session_id,
-            name=Label(self.name),
+            name=unchecked(self.name),
             started_ns=world.now(),
-            entry=Label(self._entry) if self._entry else None,
-            agentobs_version=Label(_version("agentobs-kit") or "unknown"),
+            entry=unchecked(self._entry) if self._entry else None,
+            agentobs_version=_version("agentobs-kit") or Label("unknown"),
             sdk_version=_version("anthropic"),
-            python_version=Label(world.python_version()),
-            platform=Label(world.platform()),
+            python_version=unchecked(world.python_version()),
+            platform=unchecked(world.platform()),
             tags=self._tags,
             arguments_content=None,
-            continues_session_id=self._link[1] if self._link else None,
+            continues_session_id=unchecked(self._link[1]) if self._link else None,
             relation=self._link[0] if self._link else None,
+            content=Label(_content(self._content, options)),
+            options=options.digest(),
         )
         sink.emit(SessionCall(start, self._arguments))
 
@@ -240,8 +266,8 @@ class Session:
                 session_id=self.session_id,
                 ended_ns=world.now(),
                 outcome=outcome,
-                reason=Label(reason) if reason else None,
-                signature=signature,
+                reason=unchecked(reason) if reason else None,
+                signature=unchecked(signature) if signature else None,
                 dropped=0,
             )
         )
@@ -307,7 +333,9 @@ class Session:
             )
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
-            opened = Session(self.name, self._tags, self._home, link=self._link)
+            opened = Session(
+                self.name, self._tags, self._home, link=self._link, content=self._content
+            )
             opened._entry, opened._arguments = _called(function, args, kwargs)
             return opened
 
@@ -368,6 +396,15 @@ def _called(
         return name, None
 
 
+def _content(given: Content | None, options: Options) -> Content:
+    """Return where a session's content may go; where nobody can tell, nowhere, and people are told."""
+    try:
+        return content_of(given, options)
+    except UsageError as error:
+        say_once(f"the content of sessions is not recorded: {error}", about="content")
+        return "off"
+
+
 def _in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
@@ -379,9 +416,18 @@ def _in_event_loop() -> bool:
 @functools.cache
 def _version(distribution: str) -> Label | None:
     try:
-        return Label(version(distribution))
+        return unchecked(version(distribution))
     except PackageNotFoundError:
         return None
 
 
-__all__ = ["Session", "fail", "flush", "record", "session", "start_recorder", "stop_recorder"]
+__all__ = [
+    "Session",
+    "fail",
+    "flush",
+    "record",
+    "session",
+    "start",
+    "start_recorder",
+    "stop_recorder",
+]

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, unchecked
 
 Outcome = Literal["completed", "failed", "interrupted"]
 Relation = Literal["resume", "fork"]
 """How a session goes on from an earlier one: as the same conversation, or as another that begins like it."""
 _MAIN = Label("main")
+_VAULT = Label("vault")
 AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
 
 
@@ -36,8 +37,10 @@ class SessionStart:
     platform: Label
     tags: Mapping[str, str]
     arguments_content: str | None
-    continues_session_id: str | None = None
+    continues_session_id: Label | None = None
     relation: Relation | None = None
+    content: Label = _VAULT
+    options: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class SessionEnd:
     ended_ns: int
     outcome: Outcome
     reason: Label | None
-    signature: str | None
+    signature: Label | None
     dropped: int
 
 
@@ -225,6 +228,11 @@ class Event:
     kind: Label
     label: Label | None
     numbers: Mapping[str, float]
+    query_source: Label = _MAIN
+    chain_id: str | None = None
+    depth: int | None = None
+    labels: Mapping[str, Label] | None = None
+    rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +340,7 @@ def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
     if end.outcome != "completed" or last is None or not last.is_error:
         return end
     return dataclasses.replace(
-        end, outcome="failed", reason=last.result, signature=f"result:{last.result}"
+        end, outcome="failed", reason=last.result, signature=unchecked(f"result:{last.result}")
     )
 
 

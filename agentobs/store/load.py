@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import duckdb
 
@@ -91,19 +91,19 @@ def fact_columns(table: str) -> dict[str, str]:
     fact = next(fact for fact, name in TABLES.items() if name == table)
     hints = get_type_hints(fact)
     own = {f.name: sql_type(hints[f.name]) for f in dataclasses.fields(fact)}
-    return {"segment_id": "VARCHAR", "sequence": "BIGINT", **own}
+    return {"segment_id": "VARCHAR", "sequence": "BIGINT", **own, "session_sequence": "BIGINT"}
 
 
 @cache
-def fact_defaults(table: str) -> dict[str, str | int]:
+def fact_defaults(table: str) -> dict[str, str | float]:
     """Return the defaults of the fields that came later, which records written before them have."""
     fact = next(fact for fact, name in TABLES.items() if name == table)
     fields = dataclasses.fields(fact)
-    return {f.name: f.default for f in fields if isinstance(f.default, str | int)}
+    return {f.name: f.default for f in fields if isinstance(f.default, str | float | int)}
 
 
-def _literal(value: str | int) -> str:
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+def _literal(value: str | float) -> str:
+    return str(value) if isinstance(value, int | float) else "'" + value.replace("'", "''") + "'"
 
 
 def sql_type(annotation: Any) -> str:
@@ -115,8 +115,8 @@ def sql_type(annotation: Any) -> str:
         return "VARCHAR"
     if origin is not None and issubclass(origin, Mapping):
         return f"MAP({sql_type(arguments[0])}, {sql_type(arguments[1])})"
-    if isinstance(annotation, NewType):
-        return sql_type(annotation.__supertype__)
+    if issubclass(annotation, str):
+        return "VARCHAR"
     return _TYPES[annotation]
 
 

@@ -21,7 +21,7 @@ import agentobs
 from agentobs.recording import session as sessions
 from agentobs.recording import wire
 from agentobs.recording.home import existing_home
-from agentobs.recording.recorder import Recorder
+from agentobs.recording.interpreter import Interpreter
 from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import sink
@@ -155,7 +155,7 @@ def test_nothing_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Whatever is raised while a record is written costs that record alone, and is counted."""
     taken: list[str] = []
 
-    def leaving(self: Recorder, *_: Any) -> None:
+    def leaving(self: Interpreter, *_: Any) -> None:
         taken.append(threading.current_thread().name)
         raise SystemExit(1)
 
@@ -163,7 +163,7 @@ def test_nothing_ends_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) ->
         asked = client(provider)
         with pytest.warns(RuntimeWarning, match="SystemExit"), agentobs.session("leaving"):
             with monkeypatch.context() as patched:
-                patched.setattr(Recorder, "_write_attempt", leaving)
+                patched.setattr(Interpreter, "_attempt", leaving)
                 list(asked.messages.create(**ASK, stream=True))
                 recorder = sessions.start_recorder()
                 assert recorder is not None

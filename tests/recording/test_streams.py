@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.recording.recorder import response_content
+from agentobs.recording.contents import response_content
 from agentobs.recording.streams import find_in_stream
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.records.messages import assemble

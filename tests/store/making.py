@@ -36,7 +36,7 @@ from agentobs.records.facts import (
     UsageRow,
     columns,
 )
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -53,7 +53,7 @@ def session_id(number: int) -> str:
 def start(number: int, name: str = "story", at: int = T0, **tags: str) -> SessionCall:
     fact = SessionStart(
         session_id=session_id(number),
-        name=Label(name),
+        name=unchecked(name),
         started_ns=at,
         entry=Label("stories:run"),
         agentobs_version=Label("0.1.0"),
@@ -72,7 +72,7 @@ def end(number: int, at: int = T0 + 60 * SECOND, *, failed: bool = False) -> Ses
         ended_ns=at,
         outcome="failed" if failed else "completed",
         reason=Label("ValueError") if failed else None,
-        signature="exception:ValueError@stories:run" if failed else None,
+        signature=Label("exception:ValueError@stories:run") if failed else None,
         dropped=0,
     )
 
@@ -220,11 +220,18 @@ def counts(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
     return found
 
 
-def everything(connection: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[Any, ...]]]:
-    """Return all rows of all fact tables and views, in an order that does not depend on storage."""
+def everything(
+    connection: duckdb.DuckDBPyConnection, without: str | None = None
+) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of all fact tables and views, in an order that does not depend on storage.
+
+    `without` is a regular expression of columns to leave out.
+    """
+    columns = f"COLUMNS(lambda name: NOT regexp_full_match(name, '{without}'))" if without else "*"
     names = [*TABLES.values(), "sessions", "costs", "turns", "llm_requests", "tool_calls", "spans"]
     rows = {
-        name: connection.execute(f"SELECT * FROM {name} ORDER BY ALL").fetchall() for name in names
+        name: connection.execute(f"SELECT {columns} FROM {name} ORDER BY ALL").fetchall()
+        for name in names
     }
     return {name: sorted(found, key=repr) for name, found in rows.items()}
 

@@ -29,7 +29,7 @@ from tests.store.making import (
 def going_on(number: int, earlier: int, relation: Relation = "resume") -> SessionCall:
     call = start(number, at=T0 + number * SECOND)
     fact = dataclasses.replace(
-        call.start, continues_session_id=session_id(earlier), relation=relation
+        call.start, continues_session_id=Label(session_id(earlier)), relation=relation
     )
     return dataclasses.replace(call, start=fact)
 

@@ -55,14 +55,20 @@ def test_units_are_said_where_there_are_any(laid_out: duckdb.DuckDBPyConnection)
 
 @pytest.mark.parametrize("fact", TABLES, ids=lambda fact: TABLES[fact])
 def test_a_table_is_its_fact(laid_out: duckdb.DuckDBPyConnection, fact: type) -> None:
-    """A fact's table has the fields of its class, in order, after the place of the record."""
+    """A fact's table has the fields of its class, in order, after the place of the record, and its number."""
     table = TABLES[fact]
     columns = laid_out.execute(
         "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index",
         [table],
     ).fetchall()
     names = [field.name for field in dataclasses.fields(fact)]
-    assert [name for name, _ in columns] == ["segment_id", "sequence", *names]
+    found = [name for name, _ in columns]
+    assert "session_sequence" in found
+    assert [each for each in found if each != "session_sequence"] == [
+        "segment_id",
+        "sequence",
+        *names,
+    ]
     assert dict(columns) == fact_columns(table)
 
 

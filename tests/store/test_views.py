@@ -20,6 +20,7 @@ from agentobs.records.facts import (
     SpanStart,
     columns,
 )
+from agentobs.sink import Record
 from agentobs.store.database import connect, named
 from tests.store.making import (
     MODEL,
@@ -299,7 +300,8 @@ def test_a_result_counts_once_whenever_it_comes(tmp_path: Path, *, comes_early: 
     body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
     later = attempt(1, 2)
     later = replace(later, question=replace(later.question, body=body))
-    record(home, [start(1), *([ran, asked] if comes_early else [asked, ran]), later, end(1)])
+    first: list[Record] = [ran, asked] if comes_early else [asked, ran]
+    record(home, [start(1), *first, later, end(1)])
     with connect(home) as connection:
         calls = connection.execute("SELECT source, outcome FROM tool_calls").fetchall()
     assert calls == [("run", "executed")]

@@ -1,0 +1,277 @@
+"""The interpreter: what each record says, as facts without content, and the content beside them.
+
+Whatever a record came with, every string in a fact that leaves here is a label or an id: what was not proven
+to be one is replaced by its keyed digest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+from agentobs import world
+from agentobs.recording.bodies import Bodies
+from agentobs.recording.contents import (
+    request_content,
+    request_head,
+    response_content,
+    start_content,
+    tool_content,
+    world_content,
+)
+from agentobs.recording.derive import SessionView
+from agentobs.recording.encodings import decoded
+from agentobs.recording.prefixes import Prefixes
+from agentobs.recording.vault import text_bytes
+from agentobs.records.canonical import canonical
+from agentobs.records.exchanges import (
+    ModelExchange,
+    SessionCall,
+    ToolExchange,
+    WorldExchange,
+    is_beside,
+)
+from agentobs.records.facts import (
+    TABLES,
+    Attempt,
+    Fact,
+    InteractionEnd,
+    InteractionStart,
+    SessionEnd,
+    ToolResult,
+    settled,
+)
+from agentobs.records.labels import Label, is_label, label
+from agentobs.records.told import Said, Told
+from agentobs.redaction import redact
+from agentobs.sink import Record
+
+KNOWN_LABELS = 4096
+"""How many names are remembered as labels; beyond it each is checked anew."""
+KNOWN_SESSIONS = 10_000
+"""Of how many sessions it is remembered how far their facts count and where their content may go."""
+
+ContentLine = tuple[str, dict[str, Any]]
+"""The kind of a content line, and its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpretation:
+    """What one record says."""
+
+    session_id: str
+    contents: tuple[ContentLine, ...]
+    """Lines of the content file, to be written before the facts that name them."""
+    told: tuple[Told, ...]
+    """The facts, in their order."""
+    is_whole: bool = True
+    """Whether all of the record is there; too long bodies are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A record taken apart."""
+
+    contents: Sequence[ContentLine]
+    facts: Iterable[Fact]
+    said: Said | None = None
+    """What was said, where that may be handed on."""
+    is_whole: bool = True
+
+
+class Interpreter:
+    """Makes facts of the records of one process."""
+
+    def __init__(self, key: bytes) -> None:
+        """Make labels with the home's `key`."""
+        self._key = key
+        self._modes: dict[str, str] = {}
+        self._sequences: dict[str, int] = {}
+        self._lost: dict[str, int] = {}
+        self.forked()
+
+    def forked(self) -> None:
+        """In a child process, start with nothing known of what its parent's sessions were in the middle of."""
+        self._views: dict[str, SessionView] = {}
+        self._bodies: dict[str, Bodies] = {}
+        self._labels: dict[str, Label] = {}
+        self._results: dict[str, InteractionEnd] = {}
+        self._beside: set[str] = set()
+        """Interactions of agents in the background: how they end does not say how their session does."""
+        self._lost.clear()
+
+    def forget_bodies(self) -> None:
+        """Let no later body refer to an earlier one: another segment begins, or what was to be written was not."""
+        for bodies in self._bodies.values():
+            bodies.forget()
+
+    def lose(self, session_id: str) -> None:
+        """Remember that something of a session is not in the journal."""
+        self._lost[session_id] = self._lost.get(session_id, 0) + 1
+
+    def lost(self, session_id: str) -> int:
+        """Return how many records of a session are not in the journal."""
+        return self._lost.get(session_id, 0)
+
+    def interpret(self, record: Record) -> Interpretation:
+        """Return what a record says."""
+        session_id = session_of(record)
+        if isinstance(record, SessionCall):
+            _remember(self._modes, session_id, str(record.start.content))
+        mode = self._modes.get(session_id, "vault")
+        parts = self._taken_apart(record, mode)
+        answered = Attempt if isinstance(record, ModelExchange) else ToolResult
+        told = []
+        for fact in parts.facts:
+            sequence = self._sequences.get(session_id, 0) + 1
+            _remember(self._sequences, session_id, sequence)
+            said = parts.said if isinstance(fact, answered) else None
+            told.append(Told(self._checked(fact), sequence, said))
+        return Interpretation(session_id, tuple(parts.contents), tuple(told), parts.is_whole)
+
+    def label(self, text: str) -> Label:
+        """Return a label of a name; what looks like a secret becomes a digest, as what is no label does."""
+        known = self._labels.get(text)
+        if known is None:
+            safe = redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+            known = label(safe, self._key)
+            if len(self._labels) < KNOWN_LABELS:
+                self._labels[text] = known
+        return known
+
+    def _taken_apart(self, record: Record, mode: str) -> _Parts:
+        match record:
+            case ModelExchange():
+                return self._attempt(record, mode)
+            case ToolExchange():
+                line = tool_content(record)
+                view = self._view(record.place.session_id)
+                facts = view.tool(record, _content_id(line, mode))
+                said = _said_of_tool(line) if mode == "export" else None
+                return _Parts(_kept("tool", line, mode), facts, said)
+            case WorldExchange():
+                line = world_content(record)
+                view = self._view(record.place.session_id)
+                fact = view.world(record, _content_id(line, mode))
+                return _Parts(_kept("world", line, mode), (fact,))
+            case SessionCall():
+                line = start_content(record)
+                content_id = _content_id(line, mode)
+                start = dataclasses.replace(record.start, arguments_content=content_id)
+                return _Parts(_kept("start", line, mode), (start,))
+            case SessionEnd():
+                return _Parts((), self._ended(record))
+            case _:
+                self._heard(record)
+                return _Parts((), (record,))
+
+    def _attempt(self, exchange: ModelExchange, mode: str) -> _Parts:
+        exchange = decoded(exchange)
+        session_id = exchange.place.session_id
+        bodies = self._bodies.setdefault(session_id, Bodies())
+        head = canonical(request_head(exchange)).encode("utf-8", "surrogatepass")
+        body = bodies.add(exchange.question.body, exchange.secrets, head)
+        asked, answered = request_content(exchange, body), response_content(exchange)
+        contents = (_content_id(asked, mode), _content_id(answered, mode))
+        facts = self._view(session_id).attempt(exchange, body, contents)
+        said = None
+        if mode == "export":
+            said = Said(bodies.written(body.content_id), text_bytes(answered))
+        lines = (*_kept("request", asked, mode), *_kept("response", answered, mode))
+        return _Parts(lines, facts, said, not exchange.lost_bytes)
+
+    def _ended(self, end: SessionEnd) -> Iterator[Fact]:
+        """Yield the ends of what is open, and that of the session: what was lost, and whether its last interaction
+        failed.
+        """
+        session_id = end.session_id
+        yield from self._view(session_id).ended(end.ended_ns)
+        self._views.pop(session_id, None)
+        self._bodies.pop(session_id, None)
+        end = settled(end, self._results.pop(session_id, None))
+        yield dataclasses.replace(end, dropped=self._lost.pop(session_id, 0))
+
+    def _heard(self, record: Fact) -> None:
+        if isinstance(record, InteractionStart) and is_beside(record.lane):
+            self._beside.add(record.interaction_id)
+        elif isinstance(record, InteractionEnd) and record.interaction_id in self._beside:
+            self._beside.discard(record.interaction_id)
+        elif isinstance(record, InteractionEnd):
+            self._results[record.session_id] = record
+
+    def _view(self, session_id: str) -> SessionView:
+        if session_id not in self._views:
+            self._views[session_id] = SessionView(
+                session_id, self.label, world.new_id, Prefixes(self._key)
+            )
+        return self._views[session_id]
+
+    def _checked(self, fact: Fact) -> Fact:
+        """Return a fact in which every string is a label or an id."""
+        changed: dict[str, Any] = {}
+        for name in _TEXTS[type(fact)]:
+            value = getattr(fact, name)
+            if value is None or isinstance(value, Label):
+                continue
+            if isinstance(value, Mapping):
+                changed[name] = {self._word(k): self._word(v) for k, v in value.items()}
+            elif name not in _IDS[type(fact)] or not is_label(value):
+                changed[name] = self.label(value)
+        return dataclasses.replace(fact, **changed) if changed else fact
+
+    def _word(self, value: Any) -> Any:
+        return (
+            self.label(value) if isinstance(value, str) and not isinstance(value, Label) else value
+        )
+
+
+def session_of(record: Record) -> str:
+    """Return the session that a record belongs to."""
+    if isinstance(record, ModelExchange | ToolExchange | WorldExchange):
+        return record.place.session_id
+    return record.start.session_id if isinstance(record, SessionCall) else record.session_id
+
+
+def _content_id(line: Mapping[str, Any], mode: str) -> str | None:
+    return None if mode == "off" else str(line["content_id"])
+
+
+def _kept(kind: str, line: dict[str, Any], mode: str) -> tuple[ContentLine, ...]:
+    return () if mode == "off" else ((kind, line),)
+
+
+def _said_of_tool(line: Mapping[str, Any]) -> Said:
+    call = json.loads(text_bytes(dict(line)))
+    asked, answered = (json.dumps(call[part], ensure_ascii=False) for part in ("input", "result"))
+    return Said(*(text.encode("utf-8", "surrogatepass") for text in (asked, answered)))
+
+
+def _remember(known: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key, and forget the oldest one beyond `KNOWN_SESSIONS`."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > KNOWN_SESSIONS:
+        del known[next(iter(known))]
+
+
+def _has_text(hint: Any) -> bool:
+    if isinstance(hint, type):
+        return issubclass(hint, str)
+    arguments = [each for each in get_args(hint) if not isinstance(each, str)]
+    return any(_has_text(each) for each in arguments)
+
+
+_HINTS = {kind: get_type_hints(kind) for kind in TABLES}
+_TEXTS = {
+    kind: tuple(name for name, hint in hints.items() if _has_text(hint))
+    for kind, hints in _HINTS.items()
+}
+"""The fields of each kind of fact that hold text, alone or in a mapping; closed words cannot hold any."""
+_IDS = {
+    kind: frozenset(n for n in _TEXTS[kind] if Label not in (hints[n], *get_args(hints[n])))
+    for kind, hints in _HINTS.items()
+}
+"""Those that hold ids of ours."""

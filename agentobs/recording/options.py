@@ -1,0 +1,60 @@
+"""Options: how this process records, as one frozen value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from agentobs import world
+from agentobs.errors import UsageError
+from agentobs.records.canonical import digest
+from agentobs.records.told import Backend
+
+Content = Literal["off", "vault", "export"]
+"""Where what was said may go: `off`, nowhere, it is never written; `vault`, into the content files of the segments and
+no further; `export`, there and on to the backends."""
+
+Sync = Literal["process", "interval", "always"]
+"""What is waited for: `process`, nothing, what was written survives the process; `interval`, it survives a power loss
+within 200 ms; `always`, each exchange is made to before the agent goes on, for at most 50 ms."""
+
+CONTENT_VARIABLE = "AGENTOBS_CONTENT"
+"""The environment variable that is the default of a session that starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this process records; the first that is given to `agentobs.start` holds."""
+
+    content: Content | None = None
+    """The default of its sessions; None: what `AGENTOBS_CONTENT` says, else `vault`."""
+    sync: Sync = "interval"
+    """What a record is made to survive, and when."""
+    backends: tuple[Backend, ...] = ()
+    """Where facts go beside the journal: OTLP, a trace file, a function of one's own."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """The share of the events of a kind that are kept, from 0 to 1, by kind; all of the others are."""
+
+    def digest(self) -> str:
+        """Return a digest of what was chosen: equal options have equal digests."""
+        kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in self.backends]
+        chosen = [self.content, self.sync, kinds, sorted(self.sampling.items())]
+        return digest(json.dumps(chosen).encode())
+
+
+def content_of(given: Content | None, options: Options) -> Content:
+    """Return where the content of a session that starts now may go.
+
+    Raises:
+        UsageError: it is none of `off`, `vault` and `export`.
+    """
+    told = given or options.content or world.environ(CONTENT_VARIABLE) or "vault"
+    if told not in get_args(Content):
+        raise UsageError(
+            f"content cannot be {told[:80]!r}",
+            where=CONTENT_VARIABLE if not (given or options.content) else "content",
+            todo="Say off, vault or export",
+        )
+    return told  # type: ignore[return-value]  # one of its values
