@@ -17,7 +17,10 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from agentobs.recording.bodies import Body
+from agentobs.recording.claims import characters, claim_of, error_kind
+from agentobs.recording.endpoints import endpoint
 from agentobs.recording.frames import is_framed, unframed
+from agentobs.recording.likeness import input_of, similarity
 from agentobs.recording.prefixes import Prefixes
 from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
@@ -156,6 +159,7 @@ class SessionView:
             content=content,
             tries=exchange.answer.tries,
             lane=self.label(exchange.place.lane),
+            text_characters=characters(exchange.answer.content),
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
@@ -230,6 +234,8 @@ class SessionView:
                     result_bytes=_size(block.get("content")),
                     content=None,
                     lane=self.label(lane),
+                    text_characters=characters(block.get("content")),
+                    error_kind=error_kind(block),
                 )
 
     def _closed(self, place: Place, tool_use_id: str) -> str | None:
@@ -293,6 +299,7 @@ class SessionView:
             query_source=Label(place.query_source),
             chain_id=place.chain_id,
             depth=place.depth,
+            claims_success=None if heard.calls else claim_of(answer, _said_last(body)),
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
@@ -451,36 +458,11 @@ class SessionView:
                 ordinal=ordinal,
                 asked_ns=asked_ns,
                 input_bytes=call["input_bytes"],
+                input_similarity=similarity(input_of(call), self.prefixes.key),
             )
 
     def _maybe(self, value: object) -> Label | None:
         return self.label(value) if isinstance(value, str) and value else None
-
-
-_PATHS = """
-ack action_urls agents analytics anthropic api_keys approve apps archive artifacts batches bundles cancel
-certificates chat claudeOrganization claude_code claude_tag complete compliance_settings configuration
-connectors content cost cost_report count_tokens credentials deny deployment_runs deployments dreams effective
-enrollment_url environments events external_keys federation_issuers federation_rules files heartbeat
-installation_settings invites invoke invoke-with-response-stream locations managed_settings mcp_oauth_validate
-me members memories memory_stores memory_versions messages model models oauth organizations pause permissions
-plugin_marketplaces plugins poll projects publishers rate_limits rbac_group_default rbac_groups rbac_roles
-redact regenerate_signing_secret resources results reveal_token rotate_token run service_accounts sessions
-shares sign_out skills slack_channels slack_workspaces spend_limit_increase_requests spend_limits stats stop
-stream summaries targets telemetry_destinations test threads token tunnels unpause uploads usage usage_report
-user_cost_report user_profiles user_usage_report users v1 validate validate_archive validate_repository vaults
-versions webhooks work workspace workspaces
-"""
-_PATH_WORDS = frozenset(_PATHS.split())
-"""The words of the provider's paths, its own and those of Bedrock and Vertex (anthropic 2.12, resources and lib).
-Whatever else stands in a path somebody chose: an id, a model, the name of a file."""
-
-
-def endpoint(path: str) -> Label:
-    """Return a path as a label of bounded variety: no query, `:id` for all but the provider's own words."""
-    parts = path.partition("?")[0].split("/")
-    told = [part if part in _PATH_WORDS or not part else ":id" for part in parts]
-    return Label("/".join(told)[:128] or "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,6 +546,7 @@ def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool,
         if typed := _TYPED.fullmatch(data):
             if opened := starts.get(typed["index"].decode()):
                 opened["input_bytes"] += len(_ESCAPE.sub(b"_", typed["partial"]))
+                opened["input_parts"].append(typed["partial"])
             continue
         event = _event(data)
         match event.get("type"):
@@ -573,10 +556,13 @@ def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool,
                 starts[str(event.get("index"))] = {
                     **_dict(event, "content_block"),
                     "input_bytes": 0,
+                    "input_parts": [],
                 }
             case "content_block_delta" if str(event.get("index")) in starts:
                 partial = _dict(event, "delta").get("partial_json")
-                starts[str(event["index"])]["input_bytes"] += _size(partial)
+                opened = starts[str(event["index"])]
+                opened["input_bytes"] += _size(partial)
+                opened["input_parts"].append(json.dumps(partial or "")[1:-1].encode())
             case "message_delta":
                 message.update(_dict(event, "delta"))
                 counts = {k: v for k, v in _dict(event, "usage").items() if v is not None}
@@ -642,13 +628,18 @@ def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
+def _said_last(body: Body) -> list[dict[str, Any]]:
+    """Return what was said after the last answer, the latest first."""
+    messages = [m for m in body.new_messages if isinstance(m, dict)]
+    return list(takewhile(lambda m: m.get("role") != "assistant", reversed(messages)))
+
+
 def _is_prompt(body: Body) -> bool:
     """Return whether a person speaks last: what was said after the last answer answers no tool call.
 
     Clients may say it in several messages, such as results in one and what to do with them in the next.
     """
-    messages = [m for m in body.new_messages if isinstance(m, dict)]
-    said = list(takewhile(lambda m: m.get("role") != "assistant", reversed(messages)))
+    said = _said_last(body)
     spoken = any(message.get("role") == "user" for message in said)
     return spoken and not any(tool_results(message) for message in said)
 

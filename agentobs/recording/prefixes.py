@@ -65,7 +65,8 @@ class Prefixes:
 
     def __init__(self, key: bytes) -> None:
         """Start with none; `key` is the home's own."""
-        self._key = key
+        self.key = key
+        """That key; the likeness of inputs is keyed with it, too."""
         self._kept: OrderedDict[str, Prompt] = OrderedDict()
         self._messages: OrderedDict[str, list[bytes]] = OrderedDict()
 
@@ -177,7 +178,7 @@ class Prefixes:
         except RecursionError:
             text = "nested too deep to be written"
         data = text.encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(before + data, key=self._key, digest_size=16).hexdigest()
+        return hashlib.blake2b(before + data, key=self.key, digest_size=16).hexdigest()
 
 
 _SYSTEM = [name for name, _ in _ZONES].index("system")

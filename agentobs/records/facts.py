@@ -116,6 +116,7 @@ class Attempt:
     query_source: Label = _MAIN
     chain_id: str | None = None
     depth: int | None = None
+    claims_success: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ class ToolUse:
     ordinal: int
     asked_ns: int
     input_bytes: int
+    input_similarity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,8 @@ class ToolResult:
     content: str | None
     tries: int = 1
     lane: Label | None = None
+    text_characters: int | None = None
+    error_kind: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,3 +51,14 @@ COMMENT ON COLUMN events.depth IS 'The place in that chain, from 1; NULL where n
 COMMENT ON COLUMN events.labels IS 'What it says in words, by name, each a label; NULL without any.';
 COMMENT ON COLUMN events.rate IS 'The share of the events of its kind that are kept, above 0 to 1: each stands for 1/rate events.';
 UPDATE events SET query_source = 'main', rate = 1;
+
+-- What tells a failed session without a word of its content.
+
+ALTER TABLE tool_uses ADD COLUMN input_similarity BIGINT;
+ALTER TABLE tool_results ADD COLUMN text_characters BIGINT;
+ALTER TABLE tool_results ADD COLUMN error_kind VARCHAR;
+ALTER TABLE attempts ADD COLUMN claims_success BOOLEAN;
+COMMENT ON COLUMN tool_uses.input_similarity IS 'A keyed number of its input: of the 64 bits of two inputs that are nearly the same a few differ, bit_count(xor(one, other)), of others about half. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_results.text_characters IS 'How much text it has; images and the like have none. NULL in records from before this was noted. [characters]';
+COMMENT ON COLUMN tool_results.error_kind IS 'Of an error that was read off the wire, by its words: `schema`, the input did not fit; `denied`, somebody did not permit it; `semantic`, anything else. Else NULL: where our loop ran it the outcome tells.';
+COMMENT ON COLUMN attempts.claims_success IS 'Whether the answer, by its words, claims success and owns up to no failure. NULL but for an answer without calls to a request that carries the result of a call that failed.';

@@ -1,0 +1,90 @@
+"""Claims: what is kept of an answer's words, and of those of a failed result, once the words are gone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentobs.recording.claims import characters, claim_of, error_kind
+from agentobs.records.exchanges import Answer, Chunk, Ending
+from tests.provider_script import streamed, text
+
+FAILED = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "no", "is_error": True}
+FINE = {"type": "tool_result", "tool_use_id": "toolu_2", "content": "yes"}
+
+
+def answer(*content: dict[str, Any], ending: Ending = "complete") -> Answer:
+    body = json.dumps({"role": "assistant", "content": content}).encode()
+    return Answer(200, {"content-type": "application/json"}, (Chunk(body, 1),), ending)
+
+
+def said(*results: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(results)}]
+
+
+@pytest.mark.parametrize(
+    ("words", "claims"),
+    [
+        ("Done. All tests pass now.", True),
+        ("The refund was successfully booked.", True),
+        ("I've fixed the import.", True),
+        ("The file has been updated.", True),
+        ("I could not book the refund.", False),
+        ("The tests are done, but two of them failed.", False),
+        ("I wasn't able to finish. It is not done.", False),
+        ("Unfortunately the server was unreachable; nothing is saved.", False),
+        ("Bern is the capital of Switzerland.", False),
+        ("Das ist erledigt.", False),
+        ("Which of the two files do you mean?", False),
+        (" ", None),
+    ],
+)
+def test_what_claims_success(words: str, claims: bool | None) -> None:
+    """An answer claims success with such words alone; one word that owns up to a failure is enough to take it back."""
+    assert claim_of(answer(text(words)), said(FAILED)) is claims
+
+
+def test_where_nothing_is_claimed() -> None:
+    """Only a whole answer to a failed result has a claim, streamed or not."""
+    done = text("All done.")
+    assert claim_of(answer(done), said(FINE)) is None
+    assert claim_of(answer(done), []) is None
+    assert claim_of(answer(done, ending="cut"), said(FAILED)) is None
+    assert claim_of(answer(), said(FAILED)) is None
+    assert claim_of(answer(done), said(FAILED, FINE)) is True
+    assert claim_of(streamed(done), said(FAILED)) is True
+    assert claim_of(answer(text("Done. " + "x " * 9000 + "But it failed.")), said(FAILED)) is False
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("<tool_use_error>InputValidationError: Edit failed", "schema"),
+        ('2 validation errors:\n```json\n[{"type": "missing"', "schema"),
+        ("The required parameter `file_path` is missing", "schema"),
+        ("No such tool available: Frobnicate", "schema"),
+        ("The user doesn't want to proceed with this tool use. The tool use was rejected", "denied"),
+        ("Permission to use Bash has been denied.", "denied"),
+        ("Claude requested permissions to write to /etc, but you haven't granted it yet.", "denied"),
+        ("cat: /etc/shadow: Permission denied", "semantic"),
+        ("[Errno 13] Permission denied: '/etc/shadow'", "semantic"),
+        ("Exit code 1\nFAIL: test_refund", "semantic"),
+        ("<tool_use_error>File does not exist.</tool_use_error>", "semantic"),
+        ("", "semantic"),
+    ],
+)  # fmt: skip
+def test_the_kind_of_an_error(words: str, kind: str) -> None:
+    """The words of a failed result tell whether the input did not fit, somebody said no, or the tool did."""
+    assert error_kind({**FAILED, "content": words}) == kind
+    assert error_kind({**FAILED, "content": [text(words)]}) == kind
+    assert error_kind({**FINE, "content": words}) is None
+
+
+def test_characters_are_those_of_text() -> None:
+    """A result has as many characters as its text, whatever they are in bytes; an image has none."""
+    image = {"type": "image", "source": {"type": "base64", "data": "x" * 9000}}
+    assert characters("é" * 10) == 10
+    assert characters([text("ab"), image, text("ü")]) == 3
+    assert characters(None) == characters(5) == characters([7, {"text": 9}]) == 0

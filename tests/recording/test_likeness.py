@@ -1,0 +1,74 @@
+"""Likeness: a keyed number tells whether the inputs of two calls are nearly the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentobs.recording.likeness import apart, input_of, similarity
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+LIKE = 6
+"""What the store takes for alike: so many bits at most."""
+
+COMMAND = "cd /srv/app && docker compose run --rm web python manage.py test orders.tests.refunds --parallel 4 --keepdb"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+PATH = "/home/user/work/project/cmd/entire/cli/strategy/manual_commit_hooks.go"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_like"),
+    [
+        ({"city": "Bern"}, {"city": "Bern"}, True),
+        ({}, {}, True),
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}, True),
+        ({"n": 1}, {"n": 1.0}, True),
+        ({"command": COMMAND}, {"command": COMMAND + " -v"}, True),
+        ({"city": "Bern"}, {"city": "Basel"}, False),
+        ({"page": 1}, {"page": 2}, False),
+        ({}, {"page": 2}, False),
+        ({"path": PATH, "offset": 1, "limit": 80}, {"path": PATH, "offset": 81, "limit": 80}, False),
+        ({"path": PATH}, {"path": PATH.replace("hooks", "types")}, False),
+        ({"path": PATH, "old": "a b c", "new": "d"}, {"path": PATH, "old": "x y", "new": "z"}, False),
+    ],
+)  # fmt: skip
+def test_what_is_alike(one: Any, other: Any, is_like: bool) -> None:
+    """Like is what nearly says the same in every argument; one argument of three that differs is enough to part."""
+    assert (apart(similarity(one, KEY), similarity(other, KEY)) <= LIKE) is is_like
+
+
+def test_without_the_key_it_is_another_number() -> None:
+    """The same input has an unrelated number in another home, and the same one in every process."""
+    assert apart(similarity({"city": "Bern"}, KEY), similarity({"city": "Bern"}, OTHER)) > 16
+    assert similarity({"city": "Bern"}, KEY) == 164395285248819404
+
+
+@given(JSON)
+def test_any_input_has_a_number(value: Any) -> None:
+    """Whatever a model says as an input has a number of 64 bits."""
+    assert -(2**63) <= similarity(value, KEY) < 2**63
+
+
+def test_a_long_input_is_looked_at_in_part() -> None:
+    """A megabyte takes no longer than a page: its start and its end are looked at."""
+    long = " ".join(map(str, range(200_000)))
+    assert apart(similarity({"text": long}, KEY), similarity({"text": long + " and"}, KEY)) <= LIKE
+    assert apart(similarity({"text": long}, KEY), similarity({"text": long[::-1]}, KEY)) > LIKE
+
+
+@pytest.mark.parametrize("text", ['{"a": "b\\n\\"c\\" \\u00e9"}', '{"half": "of an inp', ""])
+def test_a_streamed_input_is_put_together(text: str) -> None:
+    """The pieces of a stream make the input that a whole answer has; what is no JSON counts as its text."""
+    pieces = [json.dumps(text[at : at + 3])[1:-1].encode() for at in range(0, len(text), 3)]
+    heard = input_of({"input": {}, "input_parts": pieces})
+    try:
+        assert heard == json.loads(text)
+    except ValueError:
+        assert heard == (text or {})
