@@ -125,8 +125,9 @@ class SessionView:
         )
         fact = self._fact(exchange, body, contents, place, heard)
         yield fact
-        yield from self._span(exchange, fact)
         yield from self._usage(exchange, fact, heard)
+        # Whoever hears of the end of a span has heard of what it cost.
+        yield from self._span(exchange, fact)
         if asks and body.message_count:
             yield from self._prefix(exchange, body, fact, heard)
         elif body.message_count:
@@ -160,6 +161,7 @@ class SessionView:
             tries=exchange.answer.tries,
             lane=self.label(exchange.place.lane),
             text_characters=characters(exchange.answer.content),
+            span_id=exchange.place.span_id,
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:

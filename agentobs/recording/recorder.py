@@ -14,6 +14,7 @@ import queue
 import threading
 from dataclasses import dataclass
 
+from agentobs import world
 from agentobs.errors import say_once
 from agentobs.ledger import Meter
 from agentobs.recording import wire
@@ -28,6 +29,8 @@ from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """What may wait to be written; beyond it exchanges are dropped and their session is incomplete."""
+BACKENDS_SECONDS = 0.25
+"""How long all backends together may take to send what they hold, when the recorder is closed. Our choice."""
 SYNC_SECONDS = 0.2
 """How often what was written is made to survive a power loss."""
 
@@ -125,7 +128,18 @@ class Recorder:
         if self._thread is not None:
             self._queue.put((_Stop(), 0))
             self._thread.join(seconds)
+        self._close_backends()
         return done
+
+    def _close_backends(self) -> None:
+        """Close each backend that can be, within an even share of the time that is left."""
+        closing = [close for each in self._backends if (close := getattr(each, "close", None))]
+        until = world.monotonic() + int(BACKENDS_SECONDS * 1e9)
+        for left, close in zip(range(len(closing), 0, -1), closing, strict=True):
+            try:
+                close(max(until - world.monotonic(), 0) / 1e9 / left)
+            except Exception as error:
+                self._warn_of(close, error)
 
     def meter(self, session_id: str) -> Meter:
         """Return what adds up a session's costs while it is recorded."""
@@ -205,11 +219,14 @@ class Recorder:
         except Exception as error:
             self._backends = tuple(each for each in self._backends if each is not backend)
             self._removed += 1
-            with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
-                say_once(
-                    f"a backend failed and was removed: {error!r}. The agent and its recording go on.",
-                    about=f"backend {backend!r}",
-                )
+            self._warn_of(backend, error)
+
+    def _warn_of(self, backend: object, error: Exception) -> None:
+        with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
+            say_once(
+                f"a backend failed and was removed: {type(error).__name__}. The agent and its recording go on.",
+                about=f"backend {id(backend)}",
+            )
 
     def _seal(self) -> None:
         try:

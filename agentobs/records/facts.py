@@ -63,6 +63,7 @@ class InteractionStart:
     interaction_id: str
     lane: Label
     started_ns: int
+    query_source: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class InteractionEnd:
     ended_ns: int
     result: Label
     is_error: bool
+    lane: Label | None = None
+    query_source: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,9 @@ class ToolUse:
     asked_ns: int
     input_bytes: int
     input_similarity: int | None = None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +224,16 @@ class ToolResult:
     lane: Label | None = None
     text_characters: int | None = None
     error_kind: Label | None = None
+    span_id: str | None = None
+    interaction_id: str | None = None
+    turn: int | None = None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
+    tool: Label | None = None
+    asked_bytes: int | None = None
+    ran_bytes: int | None = None
+    coerced: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +299,9 @@ class Permission:
     rule: Label | None
     asked: bool
     waited_ns: int
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +318,9 @@ class WorldAnswer:
     duration_ns: int
     answer_bytes: int
     content: str | None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
 
 
 Fact = (

@@ -62,3 +62,59 @@ COMMENT ON COLUMN tool_uses.input_similarity IS 'A keyed number of its input: of
 COMMENT ON COLUMN tool_results.text_characters IS 'How much text it has; images and the like have none. NULL in records from before this was noted. [characters]';
 COMMENT ON COLUMN tool_results.error_kind IS 'Of an error that was read off the wire, by its words: `schema`, the input did not fit; `denied`, somebody did not permit it; `semantic`, anything else. Else NULL: where our loop ran it the outcome tells.';
 COMMENT ON COLUMN attempts.claims_success IS 'Whether the answer, by its words, claims success and owns up to no failure. NULL but for an answer without calls to a request that carries the result of a call that failed.';
+
+-- Where in its trace a call ran.
+
+ALTER TABLE tool_results ADD COLUMN span_id VARCHAR;
+COMMENT ON COLUMN tool_results.span_id IS 'The span that the call ran in. NULL where it was read off the wire, and in records from before this was noted.';
+
+-- Where a fact belongs: who asked there, and at which place of which turn.
+
+ALTER TABLE interaction_starts ADD COLUMN query_source VARCHAR;
+ALTER TABLE interaction_ends ADD COLUMN lane VARCHAR;
+ALTER TABLE interaction_ends ADD COLUMN query_source VARCHAR;
+ALTER TABLE tool_results ADD COLUMN interaction_id VARCHAR;
+ALTER TABLE tool_results ADD COLUMN turn BIGINT;
+ALTER TABLE tool_uses ADD COLUMN query_source VARCHAR;
+ALTER TABLE tool_uses ADD COLUMN chain_id VARCHAR;
+ALTER TABLE tool_uses ADD COLUMN depth BIGINT;
+ALTER TABLE tool_results ADD COLUMN query_source VARCHAR;
+ALTER TABLE tool_results ADD COLUMN chain_id VARCHAR;
+ALTER TABLE tool_results ADD COLUMN depth BIGINT;
+ALTER TABLE permissions ADD COLUMN query_source VARCHAR;
+ALTER TABLE permissions ADD COLUMN chain_id VARCHAR;
+ALTER TABLE permissions ADD COLUMN depth BIGINT;
+ALTER TABLE world_answers ADD COLUMN query_source VARCHAR;
+ALTER TABLE world_answers ADD COLUMN chain_id VARCHAR;
+ALTER TABLE world_answers ADD COLUMN depth BIGINT;
+COMMENT ON COLUMN interaction_starts.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN interaction_ends.lane IS 'The lane. NULL in records from before this was noted.';
+COMMENT ON COLUMN interaction_ends.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_results.interaction_id IS 'The interaction, or NULL outside of one. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_results.turn IS 'The turn within the lane, from 1, whose call it answers. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_uses.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_uses.chain_id IS 'The requests of one turn that it belongs to; NULL where nobody said.';
+COMMENT ON COLUMN tool_uses.depth IS 'The place in that chain, from 1; NULL where nobody said.';
+COMMENT ON COLUMN tool_results.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_results.chain_id IS 'The requests of one turn that it belongs to; NULL where nobody said.';
+COMMENT ON COLUMN tool_results.depth IS 'The place in that chain, from 1; NULL where nobody said.';
+COMMENT ON COLUMN permissions.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN permissions.chain_id IS 'The requests of one turn that it belongs to; NULL where nobody said.';
+COMMENT ON COLUMN permissions.depth IS 'The place in that chain, from 1; NULL where nobody said.';
+COMMENT ON COLUMN world_answers.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN world_answers.chain_id IS 'The requests of one turn that it belongs to; NULL where nobody said.';
+COMMENT ON COLUMN world_answers.depth IS 'The place in that chain, from 1; NULL where nobody said.';
+
+-- What a tool call asked for, and what ran.
+
+ALTER TABLE tool_results ADD COLUMN tool VARCHAR;
+ALTER TABLE tool_results ADD COLUMN asked_bytes BIGINT;
+ALTER TABLE tool_results ADD COLUMN ran_bytes BIGINT;
+ALTER TABLE tool_results ADD COLUMN coerced BIGINT;
+COMMENT ON COLUMN tool_results.tool IS 'The tool that it means, by its own name; the model may have called it by an earlier one. NULL where there is none of that name, or it was read off the wire. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_results.asked_bytes IS 'Size of the input as the model asked. NULL where it was read off the wire. NULL in records from before this was noted. [bytes]';
+COMMENT ON COLUMN tool_results.ran_bytes IS 'Size of the input that the tool got: rewritten by hooks, changed to fit its types. NULL where nothing ran, or it was read off the wire. NULL in records from before this was noted. [bytes]';
+COMMENT ON COLUMN tool_results.coerced IS 'Arguments that were of another type and were changed to fit. NULL where it was read off the wire. NULL in records from before this was noted.';
+COMMENT ON COLUMN tool_results.outcome IS 'What came of it. The tool ran: `executed`, or `failed` or `timeout`, which is what an executed call came to; `aborted`: it was stopped, or never begun. The loop answered itself: `invalid` (the input did not fit), `unknown` (no such tool), `denied` (not permitted), `blocked` (a hook had a veto), `skipped` (something else was said first), `deduplicated` (its id and input were used before; `duplicate` in older records). What hooks made of the result afterwards stands in events, kind `rewritten`.';
+COMMENT ON COLUMN tool_results.result_bytes IS 'Size of the result as it came, before hooks changed what the model sees of it. [bytes]';
+COMMENT ON COLUMN permissions.reason_type IS 'What decided: `rule`, `mode`, `safety_check`, `hook`, `classifier` or `person`.';
