@@ -20,6 +20,9 @@ Relation = Literal["resume", "fork"]
 """How a session goes on from an earlier one: as the same conversation, or as another that begins like it."""
 _MAIN = Label("main")
 _VAULT = Label("vault")
+_RECORDED = Label("recorded")
+SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
+"""How a span ended; `orphaned`: nobody ended it. Exporters call that `abandoned`, as others do."""
 AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
 
 
@@ -41,6 +44,7 @@ class SessionStart:
     relation: Relation | None = None
     content: Label = _VAULT
     options: str | None = None
+    source: Label = _RECORDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +272,9 @@ class SpanStart:
     label: Label | None
     started_ns: int
     linked_span_id: str | None = None
+    remote_parent: str | None = None
+    numbers: Mapping[str, float] | None = None
+    labels: Mapping[str, Label] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +284,10 @@ class SpanEnd:
     session_id: str
     span_id: str
     ended_ns: int
-    status: Literal["ok", "error", "cancelled"]
+    status: SpanStatus
     error_type: Label | None
+    last_activity_ns: int | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

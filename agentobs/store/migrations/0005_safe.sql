@@ -38,7 +38,9 @@ ALTER TABLE session_starts ADD COLUMN content VARCHAR;
 ALTER TABLE session_starts ADD COLUMN options VARCHAR;
 COMMENT ON COLUMN session_starts.content IS 'Where what was said may go: `off`, nowhere; `vault`, into the content files; `export`, to the backends as well.';
 COMMENT ON COLUMN session_starts.options IS 'A digest of the options of its process; equal options, equal digests. NULL in records from before this was noted.';
-UPDATE session_starts SET content = 'vault';
+ALTER TABLE session_starts ADD COLUMN source VARCHAR;
+COMMENT ON COLUMN session_starts.source IS '`recorded`, as it ran; or the program whose log it was imported from, such as `claude-code`.';
+UPDATE session_starts SET content = 'vault', source = 'recorded';
 
 ALTER TABLE events ADD COLUMN query_source VARCHAR;
 ALTER TABLE events ADD COLUMN chain_id VARCHAR;
@@ -118,3 +120,18 @@ COMMENT ON COLUMN tool_results.coerced IS 'Arguments that were of another type a
 COMMENT ON COLUMN tool_results.outcome IS 'What came of it. The tool ran: `executed`, or `failed` or `timeout`, which is what an executed call came to; `aborted`: it was stopped, or never begun. The loop answered itself: `invalid` (the input did not fit), `unknown` (no such tool), `denied` (not permitted), `blocked` (a hook had a veto), `skipped` (something else was said first), `deduplicated` (its id and input were used before; `duplicate` in older records). What hooks made of the result afterwards stands in events, kind `rewritten`.';
 COMMENT ON COLUMN tool_results.result_bytes IS 'Size of the result as it came, before hooks changed what the model sees of it. [bytes]';
 COMMENT ON COLUMN permissions.reason_type IS 'What decided: `rule`, `mode`, `safety_check`, `hook`, `classifier` or `person`.';
+
+-- Spans that always end.
+
+ALTER TABLE span_starts ADD COLUMN remote_parent VARCHAR;
+ALTER TABLE span_starts ADD COLUMN numbers MAP(VARCHAR, DOUBLE);
+ALTER TABLE span_starts ADD COLUMN labels MAP(VARCHAR, VARCHAR);
+ALTER TABLE span_ends ADD COLUMN last_activity_ns BIGINT;
+ALTER TABLE span_ends ADD COLUMN late BOOLEAN;
+COMMENT ON COLUMN span_starts.remote_parent IS 'The trace context, as a W3C `traceparent`, in which another program started this one; NULL where none did, and in spans that lie in others.';
+COMMENT ON COLUMN span_starts.numbers IS 'What was said of it in numbers, by name; NULL without any.';
+COMMENT ON COLUMN span_starts.labels IS 'What was said of it in labels, by name; NULL without any.';
+COMMENT ON COLUMN span_ends.status IS '`ok`, `error` or `cancelled`; `orphaned`: nobody ended it, so it was ended by us.';
+COMMENT ON COLUMN span_ends.last_activity_ns IS 'Of an orphaned one, when something was last seen to happen in it; else NULL. [ns since 1970 UTC]';
+COMMENT ON COLUMN span_ends.late IS 'Whether it was ended as orphaned before, and this is its true end.';
+UPDATE span_ends SET late = false;
