@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from agentobs.redaction import Finding, disjoint, find
+from agentobs.redaction import CONTEXT, FAILED_KIND, Finding, Redactor, apply, disjoint
 
 _STRING = rb'"([^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+)"'
 _FIELD = rb'"(?:text|thinking|partial_json|content)"\s*:\s*' + _STRING
@@ -40,7 +40,12 @@ class _Block:
     """Of each run its first byte in the stream, its end there, and the number of its delta."""
 
 
-def find_in_stream(body: bytes, known: Sequence[bytes] = ()) -> list[Finding]:
+_PLAIN_REDACTOR = Redactor()
+
+
+def find_in_stream(
+    body: bytes, known: Sequence[bytes] = (), redactor: Redactor = _PLAIN_REDACTOR
+) -> list[Finding]:
     """Return the secrets that an event stream tells in pieces, as replacements of its bytes, in order.
 
     Secrets that stand whole in one piece are among them. `known` holds literal secrets to look for.
@@ -48,10 +53,90 @@ def find_in_stream(body: bytes, known: Sequence[bytes] = ()) -> list[Finding]:
     told = _TOLD.findall(body)
     text = b"".join(told)
     usual = len(told) == body.count(b'_delta"') - sum(body.count(other) for other in _OTHERS)
-    if usual and not _PLAIN.search(text) and not find(text, known=known):
+    if usual and not _PLAIN.search(text) and not redactor.find(text, known=known):
         return []
-    found = [each for block in _blocks(body) for each in _in_block(block, known)]
+    found = [each for block in _blocks(body) for each in _in_block(block, known, redactor)]
     return disjoint(found)
+
+
+def find_in_answer(
+    body: bytes, known: Sequence[bytes] = (), redactor: Redactor = _PLAIN_REDACTOR
+) -> list[Finding]:
+    """Return all secrets of a response body, those that are told in pieces among them."""
+    # What is found in pieces goes first: of two findings in one place it knows better what to write.
+    return disjoint(find_in_stream(body, known, redactor) + redactor.find(body, known=known))
+
+
+CARRY_STEP = 8192
+"""After so many bytes more a stream that is being written is looked at again, or after half of what waits, where that
+is more: so each byte is looked at a few times. Our choice."""
+CARRY_BYTES_MAX = 1 << 20
+"""No more of a stream waits, whatever it tells. Our choice."""
+
+
+class Carry:
+    """A stream that is written while it comes: nothing is given out that could be the beginning of a secret.
+
+    The last 4 KiB of its text wait until more has come, for no secret is longer. So a process that is killed loses at
+    most that much of what was said, and `CARRY_STEP`. What is given out ends with an event.
+    """
+
+    def __init__(self, known: Sequence[bytes] = (), redactor: Redactor = _PLAIN_REDACTOR) -> None:
+        """Start with nothing; `known` holds literal secrets to look for."""
+        self._known, self._redactor = tuple(known), redactor
+        self._waiting = bytearray()
+        self._look_at = CONTEXT + CARRY_STEP
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came, and return what may be written now; often that is nothing."""
+        self._waiting += data
+        if len(self._waiting) < self._look_at:
+            return b""
+        raw = bytes(self._waiting)
+        found = find_in_answer(raw, self._known, self._redactor)
+        safe = _safe(raw, found)
+        del self._waiting[:safe]
+        self._look_at = len(self._waiting) + max(CARRY_STEP, len(self._waiting) // 2)
+        return apply(raw[:safe], [each for each in found if each.end <= safe])
+
+    def rest(self) -> bytes:
+        """Return what waited: at the end of the stream, or where it broke off."""
+        raw = bytes(self._waiting)
+        self._waiting.clear()
+        self._look_at = CONTEXT + CARRY_STEP
+        return apply(raw, find_in_answer(raw, self._known, self._redactor))
+
+
+def _safe(raw: bytes, found: Sequence[Finding]) -> int:
+    """Return how many bytes of a stream no later byte can make a part of a secret; no secret is cut there."""
+    if any(each.kind == FAILED_KIND for each in found):
+        return len(raw)
+    safe, told = max(len(raw) - CONTEXT, 0), 0
+    for match in reversed(list(_TOLD.finditer(raw))):
+        told += len(match[1])
+        safe = min(safe, match.start())
+        if told >= CONTEXT:
+            break
+    else:
+        safe = 0 if told else safe
+    safe = _event_end(raw, max(safe, len(raw) - CARRY_BYTES_MAX))
+    end = 0
+    for each in reversed(found):
+        # The pieces of a secret follow the one that is replaced; they go together.
+        end = max(end, each.end)
+        if each.written:
+            if each.start < safe < end:
+                safe = _event_end(raw, each.start)
+            end = 0
+    return safe
+
+
+def _event_end(raw: bytes, at: int) -> int:
+    """Return where the last event ends before a byte; the byte itself where this is no stream of events."""
+    ends = max(raw.rfind(b"\n\n", 0, at) + 2, raw.rfind(b"\r\n\r\n", 0, at) + 4)
+    if ends > 4 or raw[:2] in (b"\n\n", b"\r\n"):
+        return ends
+    return 0 if raw.lstrip()[:5] in (b"event", b"data:", b": ") else at
 
 
 def _blocks(body: bytes) -> list[_Block]:
@@ -95,10 +180,10 @@ def _meant(escape: bytes) -> bytes:
     return units.decode("utf-16-be", "replace").encode()
 
 
-def _in_block(block: _Block, known: Sequence[bytes]) -> Iterator[Finding]:
+def _in_block(block: _Block, known: Sequence[bytes], redactor: Redactor) -> Iterator[Finding]:
     """Yield the secrets of one block, each as one replacement for each delta that it touches."""
     ends = list(accumulate(len(run) for run in block.runs))
-    for secret in find(b"".join(block.runs), known=known):
+    for secret in redactor.find(b"".join(block.runs), known=known):
         first, last = bisect_right(ends, secret.start), bisect_right(ends, secret.end - 1)
         pieces: dict[int, tuple[int, int]] = {}
         for at in range(first, last + 1):

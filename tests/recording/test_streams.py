@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.recording.contents import response_content
-from agentobs.recording.streams import find_in_stream
+from agentobs.recording.streams import Carry, find_in_stream
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.records.messages import assemble
 from agentobs.redaction import apply, redact
@@ -138,3 +138,31 @@ def test_long_lines_cost_little() -> None:
 def test_any_bytes_are_looked_through(body: bytes) -> None:
     """What is no stream has nothing in pieces, and nothing is raised."""
     assert find_in_stream(body) == []
+
+
+@pytest.mark.parametrize("before", [0, 3_000, 9_000])
+@pytest.mark.parametrize(("size", "chunk"), [(5, 50), (7, 3_000), (40, 700)])
+@pytest.mark.parametrize("kind", ["text_delta", "input_json_delta"])
+def test_a_stream_that_is_written_while_it_comes(
+    before: int, size: int, chunk: int, kind: str
+) -> None:
+    """Wherever chunks end, what was given out ends with an event and holds no piece of a key; nothing is lost."""
+    text = f"{('plain words ' * 2000)[:before]} {KEY} {'more of it ' * 900}"
+    body = b"".join(stream(kind, cut(text, size)))
+    carry, out = Carry(), bytearray()
+    for at in range(0, len(body), chunk):
+        out += carry.feed(body[at : at + chunk])
+        assert out.endswith(b"\n\n") or not out
+    assert len(out) > len(body) // 4
+    out += carry.rest()
+    assert told(bytes(out), kind) == text.replace(KEY, "[redacted:anthropic_key]")
+    assert carry.rest() == b""
+
+
+def test_a_body_that_is_no_stream_is_given_out_as_it_comes() -> None:
+    """Of a body without events all but the last 4 KiB can be written; a key that ends later is held back whole."""
+    carry = Carry()
+    assert carry.feed(b"x " * 10_000 + KEY[:20].encode()).strip(b"x ") == b""
+    rest = carry.feed((KEY[20:] + " y" * 10_000).encode()) + carry.rest()
+    assert KEY.encode()[:20] not in rest
+    assert b"[redacted:anthropic_key]" in rest

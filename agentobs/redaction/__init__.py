@@ -1,0 +1,162 @@
+"""Taking secrets out of bytes before they are written, leaving a note of what and where.
+
+Two stages: find literals, then match an anchored and bounded pattern there. Every quantifier is bounded, so that
+hostile text costs little more than plain text. A placeholder names the kind, and by a few keyed digits which secret
+it is: equal ones stay equal in all of a home, and nobody can try out which one it was without the home's key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentobs import world
+from agentobs.redaction.findings import (
+    FAILED,
+    FAILED_KIND,
+    Finding,
+    apply,
+    disjoint,
+    placeholder,
+    tag_of,
+)
+from agentobs.redaction.looking import CONTEXT, LEAD, scan
+from agentobs.redaction.rules import BUDGET_NS, OVERRUNS_MAX, OverrunError, Rule, expression, told
+
+__all__ = [
+    "CONTEXT",
+    "FAILED",
+    "FAILED_KIND",
+    "LEAD",
+    "Finding",
+    "Redactor",
+    "Rule",
+    "apply",
+    "disjoint",
+    "expression",
+    "find",
+    "moved",
+    "placeholder",
+    "redact",
+    "redact_named",
+]
+
+
+class Redactor:
+    """Finds secrets: those that we know the form of, then those that the user's own rules tell of.
+
+    Whatever is raised while a text is looked through closes it: all of it counts as one finding.
+    """
+
+    def __init__(self, key: bytes = b"", rules: Sequence[Rule] = ()) -> None:
+        """Tell secrets apart by `key`; without one their placeholders name only their kinds."""
+        self.rules = tuple(rules)
+        self.failed = 0
+        """How many texts could not be looked through, and were replaced as a whole."""
+        self._key = key
+        self._overruns = [0] * len(self.rules)
+
+    def __repr__(self) -> str:
+        """Show no key."""
+        return f"Redactor(rules={len(self.rules)}, failed={self.failed})"
+
+    def find(
+        self, text: bytes, *, start: int = 0, end: int | None = None, known: Iterable[bytes] = ()
+    ) -> list[Finding]:
+        """Return the secrets that begin between `start` and `end`, in order and without overlap.
+
+        `known` holds literal secrets, such as the key that the request itself carried.
+        """
+        try:
+            found = scan(text, start=start, end=end, known=known, key=self._key)
+            if self.rules:
+                found += self._ruled(text, start, len(text) if end is None else end)
+            return disjoint(found)
+        except Exception:
+            self.failed += 1
+            return [Finding(0, len(text), FAILED_KIND, FAILED)] if text else []
+
+    def redact(self, text: bytes, known: Iterable[bytes] = ()) -> bytes:
+        """Return `text` without the secrets that `find` sees in it."""
+        return apply(text, self.find(text, known=known))
+
+    def redact_text(self, text: str, known: Iterable[bytes] = ()) -> str:
+        """Do as `redact`, for text that may hold lone surrogates."""
+        return self.redact(text.encode("utf-8", "surrogatepass"), known).decode(
+            "utf-8", "surrogatepass"
+        )
+
+    def redact_named(self, value: Any) -> Any:
+        """Return a JSON value in which whatever stands under a name of a secret is a placeholder.
+
+        Null, true and false stay: they hold no secret.
+        """
+        if isinstance(value, list):
+            return [self.redact_named(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: self._argument(inner) if _is_named(key, inner) else self.redact_named(inner)
+            for key, inner in value.items()
+        }
+
+    def _argument(self, value: Any) -> str:
+        """Return the placeholder of an argument; one that was taken out before stays as it is."""
+        if isinstance(value, str) and _PLACEHOLDER.fullmatch(value):
+            return value
+        secret = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b""
+        return placeholder("argument", tag_of(secret, self._key) if secret else "").decode()
+
+    def _ruled(self, text: bytes, start: int, stop: int) -> list[Finding]:
+        """Return what the user's rules tell of, each within the time that is left of the text's."""
+        first, last = max(start - CONTEXT, 0), min(stop + CONTEXT, len(text))
+        window, found = text[first:last], []
+        until = world.monotonic() + BUDGET_NS
+        for number, rule in enumerate(self.rules):
+            if self._overruns[number] >= OVERRUNS_MAX:
+                raise OverrunError
+            try:
+                for at, end, kind in told(rule, window, until):
+                    if start <= at + first < stop:
+                        tag = tag_of(window[at:end], self._key)
+                        found.append(Finding(at + first, end + first, kind, tag=tag))
+            except OverrunError:
+                self._overruns[number] += 1
+                raise
+        return found
+
+
+_PLAIN = Redactor()
+_PLACEHOLDER = re.compile(r"\[redacted:[a-z0-9_]{1,40}(?::[0-9a-f]{1,16})?\]")
+
+
+def find(
+    text: bytes, *, start: int = 0, end: int | None = None, known: Iterable[bytes] = ()
+) -> list[Finding]:
+    """Return the secrets between `start` and `end`, told by their kinds alone."""
+    return disjoint(scan(text, start=start, end=end, known=known))
+
+
+def redact(text: bytes, known: Iterable[bytes] = ()) -> bytes:
+    """Return `text` without the secrets that `find` sees in it, told by their kinds alone."""
+    return apply(text, find(text, known=known))
+
+
+def redact_named(value: Any) -> Any:
+    """Return a JSON value in which whatever stands under a name of a secret is `[redacted:argument]`."""
+    return _PLAIN.redact_named(value)
+
+
+_NAMES = re.compile(r"password|passwd|secret|apikey|authorization|credential|token\Z")
+
+
+def _is_named(key: object, value: Any) -> bool:
+    name = str(key).lower().replace("_", "").replace("-", "")
+    return value is not None and not isinstance(value, bool) and bool(_NAMES.search(name))
+
+
+def moved(finding: Finding, by: int) -> Finding:
+    """Return a finding that stands so many bytes further on."""
+    return replace(finding, start=finding.start + by, end=finding.end + by)

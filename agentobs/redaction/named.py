@@ -1,0 +1,251 @@
+"""Secrets that are told by what stands before them: the name of a key, a header, the address of a server.
+
+Each is an anchor in lower case, which is looked for literally, and a bounded pattern that is matched there. A value
+must look like a secret: a name alone is no proof, for programs and their documents are full of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_QUOTE = rb"(?:\\{0,7}[\"']|%22|%27|&quot;|\\{1,4}u002[27])"
+_SEPARATOR = rb"(?::=|=>|[:=>]|%3[DdAa]|\\{1,4}u003[dDaA])"
+_REST = rb"([A-Za-z0-9_-]{0,24}+)"
+"""How a name goes on after its anchor."""
+_IN_QUOTES, _OPTION = 2, 4
+"""Groups of the pattern."""
+_QUOTED = rb"([^\s\"'\\<>]{8,512}+)" + _QUOTE
+_BARE = rb"([^\s\"'\\,;&=<>(){}\[\]|`%*]{8,512}+(?:%(?:2[BbFf]|3[Dd])[A-Za-z0-9]{0,256}+){0,48}+={0,2})(?![(\[{])"
+_ASSIGNED = (
+    _REST + rb"(?:" + _QUOTE + rb"?\s{0,8}" + _SEPARATOR + rb"\s{0,8}"
+    rb"(?:" + _QUOTE + _QUOTED + rb"|" + _BARE + rb")|[ =]{1,2}" + _BARE + rb")"
+)
+"""After the anchor: the rest of a name, and what is given to it, in quotes, bare, or as an option of a command."""
+_NO_NAMES = re.compile(
+    rb"(?:s$)|name|(?<![a-z])ids?$|type|polic|length|count|file|path|ur[il]|version|field|header|prefix|limit"
+    rb"|size|class|manager|store|hint|reset|usage|arn$|kind|format|expir|budget|izer"
+)
+"""Rests of names that tell about a secret and hold none."""
+_KEY_BEFORE = (
+    *(
+        b"api",
+        b"access",
+        b"secret",
+        b"private",
+        b"account",
+        b"signing",
+        b"encryption",
+        b"auth",
+        b"master",
+    ),
+    *(b"shared", b"license", b"service", b"admin", b"deploy", b"webhook", b"subscription", b"app"),
+    *(b"application", b"storage", b"integration", b"?", b"&"),
+)
+"""What makes a key of locks of the word key; `?` and `&` begin a value in an address."""
+_STAND_INS = re.compile(
+    rb"\[redacted|[$<{*%]|xxx|\.\.\.|your|my[_-]|example|changeme|change[_-]me|placeholder|dummy|none$|null$|true$|https?:|file:|[./~]"
+    rb"|false$|undefined|process\.env|os\.environ|optional|required|string$|secret$|password$",
+    re.IGNORECASE,
+)
+_IDENTIFIER = re.compile(
+    rb"[A-Za-z_][A-Za-z0-9_]{0,64}(?:\.[A-Za-z_][A-Za-z0-9_]{0,64}){1,8}|[a-z]{1,24}(?:[_-][a-z0-9]{1,16}){1,8}"
+)
+"""A dotted name of a program, or words joined by lines: more likely said than kept secret."""
+
+
+Span = tuple[int, int, str]
+"""Start, end and kind."""
+Looked = tuple[int, Span | None]
+"""Where to look on for the same anchor, and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One sort of secret that is told by what stands before it."""
+
+    anchor: bytes
+    """In lower case."""
+    look: Callable[[bytes, bytes, int], Looked]
+    """Given the text, the text in lower case, and where the anchor stands: what is secret there."""
+
+
+def _assigned(anchor: bytes, least: int) -> Named:
+    """Look for a value of at least so many bytes that is given to a name."""
+    pattern = re.compile(b"(?i:" + anchor + b")" + _ASSIGNED)
+    size = len(anchor)
+
+    def look(text: bytes, low: bytes, at: int) -> Looked:
+        match = pattern.match(text, at)
+        if match is None:
+            return at + size, None
+        group = match.lastindex or 0
+        start, end = match.span(group)
+        if _NO_NAMES.search(low, *match.span(1)):
+            return at + size, None
+        if group == _OPTION and b"--" not in low[max(at - 24, 0) : at].rpartition(b" ")[2]:
+            return at + size, None
+        telling = _is_telling(match[group], least, group == _IN_QUOTES)
+        return end, (start, end, "named_secret") if telling else None
+
+    return Named(anchor, look)
+
+
+def _key(anchor: bytes) -> Named:
+    """Look for what is given to a key, where it is one of locks and none of tables."""
+    assigned = _assigned(anchor, 8)
+
+    def look(text: bytes, low: bytes, at: int) -> Looked:
+        if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_KEY_BEFORE):
+            return assigned.look(text, low, at)
+        return at + len(anchor), None
+
+    return Named(anchor, look)
+
+
+def _token(anchor: bytes) -> Named:
+    """Look for what is given to a token; a count of tokens is none."""
+    assigned = _assigned(anchor, 16)
+
+    def look(text: bytes, low: bytes, at: int) -> Looked:
+        if low[at + 5 : at + 6] == b"s":
+            return at + 6, None
+        return assigned.look(text, low, at)
+
+    return Named(anchor, look)
+
+
+def _is_telling(value: bytes, least: int, is_quoted: bool) -> bool:
+    """Return whether a value looks like a secret, and not like a word, a variable or a stand-in."""
+    if len(value) < least or _STAND_INS.match(value) or len(set(value)) < 5:
+        return False
+    has_digit, has_letter = _DIGIT.search(value), _LETTER.search(value)
+    if is_quoted and len(value) >= 12:
+        return not _NAME.fullmatch(value)
+    return bool(has_digit and has_letter and not _IDENTIFIER.fullmatch(value))
+
+
+_NAME = re.compile(rb"[A-Za-z]{1,24}(?:_[A-Za-z]{1,24}){1,8}")
+_DIGIT, _LETTER = re.compile(rb"[0-9]"), re.compile(rb"[A-Za-z]")
+
+_AUTH = re.compile(
+    rb"auth(?:orization|orisation)?"
+    + _QUOTE
+    + rb"?\s{0,8}"
+    + _SEPARATOR
+    + rb"\s{0,8}"
+    + _QUOTE
+    + rb"?"
+    rb"(?:(basic|bearer|token|apikey|bot|negotiate|digest)(?:\s|%20|\+){1,4})?([A-Za-z0-9._~+/-]{8,4000}+={0,2})",
+    re.IGNORECASE,
+)
+
+
+def _authorization(text: bytes, _low: bytes, at: int) -> Looked:
+    match = _AUTH.match(text, at)
+    if match is None or _STAND_INS.match(match[2]):
+        return at + 4, None
+    scheme, value = (match[1] or b"").lower(), match[2]
+    start, end = match.span(2)
+    if scheme == b"basic" and not _IDENTIFIER.fullmatch(value):
+        return end, (start, end, "basic_auth")
+    if scheme and len(value) >= 12 and _DIGIT.search(value):
+        return end, (start, end, "bearer_token" if scheme == b"bearer" else "authorization")
+    if not scheme and _is_telling(value, 20, False):
+        return end, (start, end, "authorization")
+    return end, None
+
+
+_BEARER = re.compile(
+    # Words joined by hyphens are prose; a token has a digit, or a capital inside a word.
+    rb"[Bb][Ee][Aa][Rr][Ee][Rr](?: |%20|\+)(?=[A-Za-z._~+/-]{0,128}?(?:[0-9]|[a-z][A-Z]))"
+    rb"[A-Za-z0-9._~+/-]{20,4000}+={0,2}"
+)
+
+
+def _bearer(text: bytes, _low: bytes, at: int) -> Looked:
+    match = _BEARER.match(text, at)
+    return (match.end(), (*match.span(), "bearer_token")) if match else (at + 6, None)
+
+
+_USERINFO = re.compile(
+    rb"://[^\s/:@\"'<>\\{}$?#]{0,64}+:([^\s/@\"'<>\\{}$]{3,256}+)@(?=[A-Za-z0-9\[])"
+)
+_ADDRESS_BYTES = 3 + 64 + 1 + 256 + 1
+_DSN = re.compile(rb"://([0-9a-f]{32})(?::[0-9a-f]{32})?@")
+_HOOKS = re.compile(
+    rb"://(?:hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/([A-Za-z0-9/_-]{20,160})"
+    rb"|(?:[a-z]{1,12}\.)?discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/([0-9]{15,21}/[A-Za-z0-9_-]{60,80})"
+    rb"|[a-z0-9-]{1,48}\.webhook\.office\.com/webhookb2/([A-Za-z0-9@/-]{40,256}))"
+)
+_NO_PASSWORDS = (b"pass", b"pw", b"pwd", b"port")
+
+
+def _address(text: bytes, low: bytes, at: int) -> Looked:
+    match = None
+    if text.find(b"@", at, at + _ADDRESS_BYTES) != -1:
+        if match := _USERINFO.match(text, at):
+            if not _STAND_INS.match(match[1]) and match[1].lower() not in _NO_PASSWORDS:
+                return match.end(), (*match.span(1), "url_password")
+        elif match := _DSN.match(text, at):
+            return match.end(), (*match.span(1), "sentry_dsn")
+    elif low.find(b"hook", at, at + 64) != -1 and (match := _HOOKS.match(text, at)):
+        return match.end(), (*match.span(match.lastindex or 0), "webhook_url")
+    return at + 3, None
+
+
+_SIGNATURE = re.compile(
+    rb"(?i:sig(?:nature)?)(?:=|%3[Dd])((?:[A-Za-z0-9+/_-]|%[0-9A-Fa-f]{2}){32,512}+={0,2})"
+)
+
+
+def _signature(text: bytes, low: bytes, at: int) -> Looked:
+    if low[at + 3 : at + 4] in (b"=", b"n", b"%") and (match := _SIGNATURE.match(text, at)):
+        found = bool(_DIGIT.search(match[1]))
+        return match.end(), (*match.span(1), "url_signature") if found else None
+    return at + 3, None
+
+
+_COOKIE = re.compile(
+    rb"(?i:cookie2?)" + _QUOTE + rb"?\s{0,8}[:=]\s{0,8}" + _QUOTE + rb"?"
+    rb"([A-Za-z0-9_.%-]{1,64}+=[^\s\"'\\;]{8,2048}+(?:; ?[A-Za-z0-9_.%-]{1,64}+=[^\s\"'\\;]{1,1024}+){0,8}+)"
+)
+
+
+def _cookie(text: bytes, _low: bytes, at: int) -> Looked:
+    match = _COOKIE.match(text, at)
+    if match is None or _STAND_INS.match(match[1].partition(b"=")[2]):
+        return at + 6, None
+    return match.end(), (*match.span(1), "cookie")
+
+
+_PEM = re.compile(
+    # Five dashes end the text between: each beginning is read up to the next one, and no further.
+    rb"-----BEGIN[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY(?:(?: |\+|%20)BLOCK)?-----"
+    rb"(?:(?:[A-Za-z0-9+/=%\\\s:,.]|-(?!----)){32,3900}+-----END[A-Z +%0-9]{0,40}PRIVATE(?: |\+|%20)KEY"
+    rb"(?:(?: |\+|%20)BLOCK)?-----|(?:\\|\s|n|r){0,8}+[A-Za-z0-9+/=]{40,80}+"
+    rb"(?:(?:\\{1,4}[nr]|\s){1,4}+[A-Za-z0-9+/=]{1,76}+){0,44}+)"
+)
+
+
+def _pem(text: bytes, _low: bytes, at: int) -> Looked:
+    match = _PEM.match(text, at)
+    return (match.end(), (*match.span(), "private_key")) if match else (at + 10, None)
+
+
+NAMED: tuple[Named, ...] = (
+    _assigned(b"pass", 8),
+    _assigned(b"pwd", 8),
+    _assigned(b"secret", 8),
+    _assigned(b"credential", 12),
+    _token(b"token"),
+    _key(b"key"),
+    Named(b"auth", _authorization),
+    Named(b"bearer", _bearer),
+    Named(b"://", _address),
+    Named(b"sig", _signature),
+    Named(b"cookie", _cookie),
+    Named(b"-----begin", _pem),
+)
+"""In the order in which they are looked for; where two find the same, the first one names it."""

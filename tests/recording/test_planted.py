@@ -1,0 +1,77 @@
+"""How much of a planted corpus is found, and how much of benign text is taken for a secret."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentobs.recording.streams import Carry, find_in_answer
+from agentobs.records.messages import assemble
+from agentobs.redaction import apply, find, redact
+from tests.recording.planted import CONTEXTS, TOKENS, VALUES, WHOLE, Planted, planted
+from tests.recording.test_streams import STREAM, cut, stream
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_planted_secrets_are_found() -> None:
+    """At least 99 of 100 secrets are gone: of 45 kinds in 8 contexts, whole, in streamed pieces, and over chunks."""
+    missed = [*_missed_whole(), *_missed_in_pieces()]
+    total = 2 * len(TOKENS | VALUES | WHOLE) * len(CONTEXTS)
+    assert len(TOKENS | VALUES | WHOLE) >= 30
+    assert total >= 540
+    assert len(missed) <= total // 100, [(each.kind, each.context) for each in missed]
+
+
+def _missed_whole() -> Iterator[Planted]:
+    for each in planted():
+        assert each.secret in each.text
+        if _is_left(each, redact(each.text.encode()).decode()):
+            yield each
+
+
+def _missed_in_pieces() -> Iterator[Planted]:
+    """Yield what is left of secrets that are told in pieces, with chunks that end anywhere."""
+    chance = random.Random(2)
+    for number, each in enumerate(planted(seed=3)):
+        body = b"".join(stream("text_delta", cut(each.text, chance.randrange(3, 9))))
+        written = apply(body, find_in_answer(body))
+        if number % 8 == 0:
+            carry, size = Carry(), chance.randrange(20, 400)
+            pieces = [carry.feed(body[at : at + size]) for at in range(0, len(body), size)]
+            assert b"".join(pieces) + carry.rest() == written
+        told = assemble(STREAM, written)["content"][0]["text"]
+        if _is_left(each, told):
+            yield each
+
+
+def _is_left(each: Planted, text: str) -> bool:
+    """Return whether a secret, or 12 characters of a long one, can still be read."""
+    if len(each.secret) < 24:
+        return each.secret in text
+    return any(each.secret[at : at + 12] in text for at in range(len(each.secret) - 11))
+
+
+def test_found_secrets_leave_the_rest() -> None:
+    """What stands around a secret stays: the redacted text is still JSON, or has its lines."""
+    for each in planted(seed=5):
+        written = redact(each.text.encode()).decode()
+        if each.context in ("JSON", "JSON in JSON"):
+            assert type(json.loads(written)) is type(json.loads(each.text)), each
+        elif each.context == "environment" and each.kind != "private key":
+            assert len(written.split("\n")) == len(each.text.split("\n")), each
+
+
+def test_benign_text_is_left_alone() -> None:
+    """Of our own code and documents less than one place in 100 KB is taken for a secret."""
+    texts = [path.read_bytes() for path in _benign()]
+    found = [text[each.start : each.end] for text in texts for each in find(text)]
+    assert len(found) <= sum(map(len, texts)) / 100_000, found
+    assert sum(map(len, texts)) > 1_000_000
+
+
+def _benign() -> list[Path]:
+    code = [*ROOT.glob("agentobs/**/*.py"), *ROOT.glob("replay/*.py"), *ROOT.glob("docs/*.md")]
+    return [path for path in code if "redaction" not in path.parts and path.name != "redaction.md"]
