@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from agentobs.recording.session import Session, fail, record, session, start, stop_recorder
     from agentobs.records.labels import Label
     from agentobs.store.conversations import load_conversation
-    from agentobs.store.database import connect, query
+    from agentobs.store.database import connect
     from agentobs.store.spending import meter_of, spent_today
+    from agentobs.store.worker import Limits, query
 
 _HOMES = {
+    "Limits": "agentobs.store.worker",
     "Label": "agentobs.records.labels",
     "Options": "agentobs.recording.options",
     "Session": "agentobs.recording.session",
@@ -29,7 +31,7 @@ _HOMES = {
     "start": "agentobs.recording.session",
     "stop_recorder": "agentobs.recording.session",
     "connect": "agentobs.store.database",
-    "query": "agentobs.store.database",
+    "query": "agentobs.store.worker",
     "load_conversation": "agentobs.store.conversations",
     "meter_of": "agentobs.store.spending",
     "spent_today": "agentobs.store.spending",
@@ -37,6 +39,7 @@ _HOMES = {
 
 __all__ = [
     "Label",
+    "Limits",
     "Options",
     "Session",
     "connect",

@@ -28,7 +28,7 @@ _COMMANDS = {
     ),
     "reprice": ("agentobs.cli.cost", "Price stored calls again with other prices: a what-if."),
     "cache": ("agentobs.cli.cost", "Show what caching saved, and what misses wasted and why."),
-    "sql": ("agentobs.cli.look", "Ask the store in SQL, read-only."),
+    "sql": ("agentobs.cli.sql", "Ask the store in SQL, read-only."),
     "freeze": ("agentobs.cli.again", "Make a recorded session a fixture and a test."),
     "replay": (
         "agentobs.cli.again",

@@ -1,4 +1,4 @@
-"""Commands that answer questions from the store: sessions, show, sql."""
+"""Commands that answer questions from the store: sessions, show."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from agentobs.cli.answers import (
     rows_of,
     session_of,
 )
-from agentobs.cli.tables import money, show_table, text
-from agentobs.errors import UsageError
+from agentobs.cli.tables import money, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -62,29 +61,6 @@ def show(context: click.Context, session: str, content: bool) -> None:
         print_rows(_timeline(connection, session_id), _TIMELINE, "table")
     if content:
         _show_content(context, session_id)
-
-
-@click.command(help="Ask the store in SQL, read-only.")
-@click.argument("query")
-@form_options
-@click.pass_context
-def sql(context: click.Context, query: str, form: Form) -> None:
-    """Run one SELECT over the tables and views of docs/tables.md, live recordings included."""
-    import duckdb
-
-    from agentobs.store.database import select
-
-    with open_store(context) as connection:
-        try:
-            columns, rows = fetched(select(connection, query))
-        except duckdb.Error as error:
-            raise UsageError(
-                str(error).splitlines()[0], where="sql", todo="docs/tables.md names all columns"
-            ) from error
-    if form == "table":
-        show_table(columns, rows)
-    else:
-        print_rows((columns, rows), columns, form)
 
 
 _SESSIONS = (

@@ -7,9 +7,9 @@ backwards. Nobody waits for a lock: where no ingest is possible, the tail is onl
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import duckdb
 
@@ -24,6 +24,7 @@ from agentobs.store.load import fact_columns, load, read_marks, save_marks
 from agentobs.store.publish import Generation
 from agentobs.store.schema import create_tables, create_views, newest
 from agentobs.store.tail import Mark, Rows, batches, journal_bytes
+from agentobs.store.worker import Parameters
 
 NEW_BYTES = 2_000_000
 """How much a tail may hold before it is ingested: about 5,000 records."""
@@ -34,26 +35,34 @@ SHARE = 50
 SECONDS_SIZE = 64 * 1024 * 1024
 """The size of a file that is written in about a tenth of a second, bytes."""
 
-Parameters = Sequence[Any] | Mapping[str, Any] | None
-
 
 def connect(
-    home: Home | str | os.PathLike[str] | None = None, *, ingest: bool = True
+    home: Home | str | os.PathLike[str] | None = None, *, ingest: bool = True, unsafe: bool = False
 ) -> duckdb.DuckDBPyConnection:
     """Return a read-only connection to everything that was recorded, up to this moment.
 
-    It sees no file, no network and no variable of this program, and its settings cannot be changed.
+    It sees no file, no network and no variable of this program, and its settings cannot be changed. It is in
+    this process, where a statement can use up memory and time: for statements of others there is `query`.
 
     Args:
         home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
         ingest: whether to bring the published file up to date first, where enough is new and that is
             possible.
+        unsafe: leave it open: files, network, extensions and settings are in its reach. The published file
+            is read-only all the same.
 
     Raises:
         HomeError: there are no recordings at that place.
         ForeignError: the file in the place of the store is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
+    return connected(place, ingest=ingest, unsafe=unsafe)
+
+
+def connected(
+    place: Home, *, ingest: bool, memory_bytes: int | None = None, unsafe: bool = False
+) -> duckdb.DuckDBPyConnection:
+    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory."""
     if ingest:
         _freshen(place)
     connection = duckdb.connect(config=SETTINGS)
@@ -63,30 +72,14 @@ def connect(
             connection = duckdb.connect(config=SETTINGS)
             _read_all(connection, place)
         create_views(connection)
-        _lock_down(connection, place)
+        if memory_bytes is not None:
+            connection.execute(f"SET memory_limit = '{memory_bytes} B'")
+        if not unsafe:
+            _lock_down(connection)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def query(
-    sql: str, parameters: Parameters = None, *, home: Home | str | os.PathLike[str] | None = None
-) -> list[tuple[Any, ...]]:
-    """Return the rows of one SELECT statement over everything that was recorded.
-
-    Args:
-        sql: one statement; `?` and `$name` stand for parameters.
-        parameters: a sequence for `?`, a mapping for `$name`.
-        home: as for `connect`.
-
-    Raises:
-        UsageError: it is not one SELECT statement.
-        HomeError, ForeignError: as for `connect`.
-        duckdb.Error: DuckDB's own words about the statement.
-    """
-    with connect(home) as connection:
-        return select(connection, sql, parameters).fetchall()
 
 
 def select(
@@ -99,13 +92,26 @@ def select(
         duckdb.Error: DuckDB's own words about the statement.
     """
     statements = connection.extract_statements(sql)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+    if len(statements) != 1 or not _asks(connection, statements[0]):
         raise UsageError(
             "not one SELECT statement",
             where="sql",
-            todo="Ask one question at a time, beginning with SELECT, WITH, FROM, DESCRIBE or SUMMARIZE",
+            todo="Ask one question at a time, beginning with SELECT, WITH, FROM, EXPLAIN, DESCRIBE, SUMMARIZE or SHOW",
         )
     return connection.execute(statements[0], parameters)
+
+
+def _asks(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> bool:
+    """Return whether a statement is a SELECT, in any of its forms, or the explanation of one."""
+    if statement.type == duckdb.StatementType.EXPLAIN:
+        explained = _EXPLAIN.sub("", statement.query, count=1)
+        inner = connection.extract_statements(explained)
+        return len(inner) == 1 and inner[0].type == duckdb.StatementType.SELECT
+    return bool(statement.type == duckdb.StatementType.SELECT)
+
+
+_EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\)(?=\s*[A-Z]))?", re.IGNORECASE)
+"""What stands before the statement that is explained. What it does not fit, as with comments between, is refused."""
 
 
 def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
@@ -202,14 +208,19 @@ def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
         _warn(rows)
 
 
-def _lock_down(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
+def _lock_down(connection: duckdb.DuckDBPyConnection) -> None:
     """Take away everything but reading. The last setting closes the door behind the others."""
-    spill = str(home.path / f".spill-{world.new_id()}").replace("'", "''")
     for setting in (
         "python_scan_all_frames = false",
         "allow_community_extensions = false",
-        f"temp_directory = '{spill}'",
+        "allow_persistent_secrets = false",
+        # Without one nothing is written beside the store, and what does not fit into the memory is refused.
+        # With one, statements could write into it.
+        "temp_directory = ''",
         "enable_external_access = false",
+        # That setting alone leaves the published file and those that DuckDB would write beside it (.wal) in reach
+        # of COPY and read_blob. What is open stays open.
+        "disabled_filesystems = 'LocalFileSystem'",
         "lock_configuration = true",
     ):
         connection.execute(f"SET {setting}")
@@ -224,4 +235,4 @@ def _warn(rows: Rows) -> None:
         )
 
 
-__all__ = ["connect", "find_session", "is_due", "named", "query", "select"]
+__all__ = ["connect", "connected", "find_session", "is_due", "named", "select"]

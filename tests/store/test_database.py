@@ -20,11 +20,11 @@ from agentobs.store.database import (
     SHARE,
     connect,
     is_due,
-    query,
     select,
 )
 from agentobs.store.ingest import ingest
 from agentobs.store.publish import Generation, glance
+from agentobs.store.worker import query
 from tests.store.making import (
     SECOND,
     T0,

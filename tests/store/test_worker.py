@@ -1,0 +1,479 @@
+"""Questions in a process of their own: what they may cost, what comes back, and when it is killed.
+
+The bombs have the number of their class: 26 what eats memory or time, 27 answers that are too large.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import agentobs
+from agentobs import Limits
+from agentobs.errors import DamagedError, ForeignError, HomeError, UsageError
+from agentobs.recording.home import Home
+from agentobs.recording.journal import facts_path
+from agentobs.recording.recorder import Recorder
+from agentobs.store.database import connect
+from agentobs.store.messages import encoded, packed_row, read, row_of
+from agentobs.store.worker import OUT_OF_MEMORY, Worker, query
+from tests.store.making import ROOT, a_home, attempt, conversation, python, record, start
+from tests.store.test_ingest import a_line
+
+MIB = 1024 * 1024
+SMALL = Limits(timeout_seconds=0.4, memory_bytes=64 * MIB)
+"""So little that a bomb is soon over. Only bombs are asked with it, so that no test needs the machine to be quick."""
+
+BOMBS = """
+SELECT length(repeat('x', 3000000000))
+SELECT sum(length(repeat('x', 100000000 + i::INT))) FROM range(100) t(i)
+SELECT length(lpad('x', 2000000000, 'y'))
+SELECT length(rpad('x', 2000000000, 'y'))
+SELECT length(printf('%2000000000d', 1))
+SELECT length(format('{:>2000000000}', 1))
+SELECT bit_length(bitstring('1', 2000000000)::VARCHAR)
+SELECT len(range(1000000000))
+SELECT len(generate_series(1, 1000000000))
+SELECT sum(i) FROM (SELECT unnest(range(4000000000)) AS i)
+SELECT levenshtein(repeat('ab', 1000000), repeat('ba', 1000000))
+SELECT damerau_levenshtein(repeat('ab', 1000000), repeat('ba', 1000000))
+SELECT len(list_transform(range(100000000), lambda x: repeat('a', 1000)))
+SELECT len(list_sort(list_reverse(range(300000000))))
+SELECT list_reduce(range(100000000), lambda a, b: (a + b) % 7)
+SELECT len(flatten(list_transform(range(100000), lambda x: range(100000))))
+SELECT len(list_distinct(range(200000000)))
+SELECT len(list_zip(range(100000000), range(100000000)))
+SELECT len(array_agg(i)) FROM range(1000000000) t(i)
+SELECT length(string_agg(i::VARCHAR, ',')) FROM range(1000000000) t(i)
+SELECT histogram(i) FROM range(1000000000) t(i)
+WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r
+WITH RECURSIVE r(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM r) SELECT max(length(s)) FROM r
+SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000000) c
+SELECT count(*) FROM range(100000000000)
+SELECT count(DISTINCT i::VARCHAR || 'some longer text to store') FROM range(1000000000) t(i)
+SELECT i FROM range(1000000000) t(i) ORDER BY hash(i)
+SELECT regexp_matches(repeat('a', 1000000000), '(a*)*b')
+SELECT length(regexp_replace(repeat('a', 50000000), 'a', repeat('b', 1000), 'g'))
+SELECT len(regexp_extract_all(repeat('a', 200000000), 'a'))
+SELECT len(string_split(repeat('a,', 200000000), ','))
+SELECT length(replace(repeat('a', 50000000), 'a', repeat('b', 1000)))
+SELECT length(hex(repeat('x', 500000000)))
+SELECT repeat('9', 4000000)::BIGNUM * repeat('9', 4000000)::BIGNUM
+SELECT repeat('x', 1000000000)::BLOB
+SELECT map_from_entries(list_transform(range(100000000), lambda x: (x, x)))
+SELECT to_json(range(100000000))
+""".strip().splitlines()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    home = a_home(tmp_path_factory.mktemp("asked"))
+    record(home, conversation(1))
+    connect(home).close()
+    record(home, conversation(2))
+    return home
+
+
+@pytest.fixture(scope="module")
+def worker(home: Home) -> Iterator[Worker]:
+    """A worker with all the time that a busy machine may need."""
+    with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
+        yield worker
+
+
+class Bombed:
+    """A worker that is replaced when it was killed."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._worker = Worker(home, SMALL, ingest=False)
+
+    def ask(self, sql: str) -> None:
+        if not self._worker.is_alive:
+            self._worker.close()
+            self._worker = Worker(self._home, SMALL, ingest=False)
+        list(self._worker.ask(sql).rows)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+@pytest.fixture(scope="module")
+def bombed(home: Home) -> Iterator[Bombed]:
+    bombed = Bombed(home)
+    yield bombed
+    bombed.close()
+
+
+@pytest.mark.parametrize("sql", BOMBS, ids=[f"26-{sql[:60]}" for sql in BOMBS])
+def test_a_bomb_is_stopped(bombed: Bombed, worker: Worker, sql: str) -> None:
+    """Each bomb ends within its limits, with the limit and the way to raise it named, and harms no other question."""
+    with pytest.raises(UsageError) as stopped:
+        bombed.ask(sql)
+    assert "and was stopped" in stopped.value.found
+    assert "--timeout" in stopped.value.todo or "--memory" in stopped.value.todo
+    assert list(worker.ask("SELECT count(*) FROM attempts").rows) == [(6,)]
+
+
+def test_there_are_enough_bombs() -> None:
+    """The table holds at least as many as were measured."""
+    assert len(set(BOMBS)) == len(BOMBS) >= 22
+
+
+def test_processor_time_is_limited_as_well(home: Home) -> None:
+    """A question that nobody waits for is killed all the same, and is said to have used the processor."""
+    cores = os.cpu_count() or 1
+    with Worker(home, Limits(timeout_seconds=1.0), ingest=False) as worker:
+        rows = worker.ask("SELECT i FROM range(10000000) t(i)").rows
+        next(rows)
+        soft, _ = resource.prlimit(worker.process_id, resource.RLIMIT_CPU)
+        assert soft <= cores + 1 + used_seconds(worker.process_id)
+        os.kill(worker.process_id, signal.SIGXCPU)
+        with pytest.raises(UsageError, match="more processor time than 1 s allow"):
+            list(rows)
+
+
+def used_seconds(process_id: int) -> float:
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("code", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
+def test_a_worker_that_dies_says_so(home: Home, code: signal.Signals) -> None:
+    """Whatever kills the worker, the question ends in one error, and the next worker answers."""
+    with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
+        rows = worker.ask("SELECT i FROM range(10000000) t(i)").rows
+        next(rows)
+        os.kill(worker.process_id, code)
+        with pytest.raises(UsageError, match="memory"):
+            list(rows)
+        assert not worker.is_alive
+        with pytest.raises(UsageError, match="ended"):
+            worker.ask("SELECT 1")
+    assert query("SELECT 1", home=home) == [(1,)]
+
+
+def test_rows_columns_and_bytes_have_limits(home: Home) -> None:
+    """27: what is too much is cut or refused in one sentence; what came before counts, and the worker goes on."""
+    limits = Limits(timeout_seconds=300, rows=1000, columns=50, answer_bytes=100_000)
+    with Worker(home, limits, ingest=False) as worker:
+        taken: list[Any] = []
+        with pytest.raises(UsageError, match="more than 1,000 rows; the others were cut off"):
+            taken.extend(worker.ask("FROM range(100000000)").rows)
+        assert taken == [(number,) for number in range(1000)]
+        assert len(list(worker.ask("FROM range(1000)").rows)) == 1000
+        wide = ", ".join(f"{number} AS c{number}" for number in range(20_000))
+        with pytest.raises(UsageError, match="would have 20,000 columns, more than 50"):
+            worker.ask(f"SELECT {wide}")
+        taken.clear()
+        with pytest.raises(UsageError, match="larger than 100,000 bytes; the rest was cut off"):
+            taken.extend(worker.ask("SELECT repeat('x', 30000) FROM range(900)").rows)
+        assert taken == [("x" * 30_000,)] * 3
+        with pytest.raises(UsageError, match="larger than 100,000 bytes"):
+            list(worker.ask("SELECT repeat('x', 10000000)").rows)
+        with pytest.raises(UsageError, match="larger than 100,000 bytes"):
+            list(worker.ask(f'SELECT 1 AS "{"x" * 200_000}"').rows)
+        with pytest.raises(UsageError):
+            list(worker.ask("SELECT repeat('x', 5000000000)").rows)
+        assert list(worker.ask("SELECT 1").rows) == [(1,)]
+
+
+def test_a_question_has_a_length(worker: Worker) -> None:
+    """A statement of more than 16 MiB is not even sent."""
+    with pytest.raises(UsageError, match="They may take 16 MiB"):
+        worker.ask("SELECT 1 -- " + "x" * (16 * MIB))
+    assert list(worker.ask("SELECT 1").rows) == [(1,)]
+
+
+ALL_TYPES = "SELECT * EXCLUDE (medium_enum, large_enum) FROM test_all_types()"
+
+
+def test_rows_come_as_duckdb_gives_them(home: Home, worker: Worker) -> None:
+    """Every type that DuckDB has arrives with its value and its Python type; zones as their offset."""
+    with connect(home, ingest=False) as connection:
+        expected = connection.execute(ALL_TYPES).fetchall()
+        names = [str(column[0]) for column in connection.description or []]
+    answer = worker.ask(ALL_TYPES)
+    assert answer.columns == names
+    assert plain(list(answer.rows)) == plain(expected)
+    for sql in (
+        "SELECT map([[1]], [2]), map([1], [2]), {'a': [1.5::DECIMAL(3, 1)]}",
+        "SELECT 1 AS a, 2 AS a",
+    ):
+        with connect(home, ingest=False) as connection:
+            assert list(worker.ask(sql).rows) == connection.execute(sql).fetchall()
+
+
+def plain(value: Any) -> Any:
+    """Return a value with its type, in a form that can be compared: NaN is NaN, a zone is its offset."""
+    if isinstance(value, list | tuple):
+        return type(value), [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return type(value), value.isoformat() if isinstance(value, datetime) else repr(value)
+
+
+VALUES: list[Any] = [
+    None, True, 0, -1, 2**70, 1.5, float("inf"), "", "a\x00b\u2028é\U0001f986", b"", b"\x00\xff",
+    Decimal("0.000660000000"), Decimal("-1e-12"), date(2026, 9, 21),
+    datetime.fromisoformat("2026-09-21T01:02:03.000004"),
+    datetime(2026, 9, 21, tzinfo=UTC), timedelta(days=-1, microseconds=1), UUID(int=5), [1, None], {"a": [1]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_parameters_arrive_as_they_are(home: Home, worker: Worker, value: Any) -> None:
+    """A parameter is the same to a worker as to a connection."""
+    with connect(home, ingest=False) as connection:
+        [expected] = connection.execute("SELECT ?, typeof($1)", [value]).fetchall()
+    [found] = worker.ask("SELECT ?, typeof($1)", [value]).rows
+    assert plain(found) == plain(expected)
+
+
+def test_what_cannot_be_a_parameter(worker: Worker) -> None:
+    """A value of another type is refused before anything is asked."""
+    for value in (object(), {1, 2}, range(3), print):
+        with pytest.raises(UsageError, match=f"a value of type {type(value).__name__}"):
+            worker.ask("SELECT ?", [value])
+    with pytest.raises(UsageError):
+        worker.ask("SELECT ?", ["\ud800"])
+    assert list(worker.ask("SELECT 1").rows) == [(1,)]
+
+
+def unfolded(value: Any) -> Any:
+    return value.replace(fold=0)  # DuckDB has no second hour of a night
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.decimals(allow_nan=False),
+    st.dates(),
+    st.times().map(unfolded),
+    st.datetimes().map(unfolded),
+    st.datetimes(timezones=st.just(UTC)).map(unfolded),
+    st.timedeltas(),
+    st.uuids(),
+)
+KEYS = st.text(max_size=5) | st.integers() | st.dates()
+VALUES_OR_NESTED = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=3),
+    ),
+    max_leaves=4,
+)
+ROWS = st.lists(VALUES_OR_NESTED, max_size=3).map(tuple)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(ROWS)
+def test_any_row_goes_there_and_back(row: tuple[Any, ...]) -> None:
+    """What is packed and sent is read as it was, with the types that it had."""
+    message = encoded({"rows": [packed_row(row)]})
+    assert int.from_bytes(message[:4], "big") == len(message) - 4
+    [found] = read(message[4:], "rows")["rows"]
+    assert plain(row_of(found)) == plain(row)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"[]", b"1", b"{}", b'{"else":1}', b"\xff", b'{"rows":' + b"[" * 100_000, b"\x80\x04K\x01.",
+        b'{"rows":' + b"1" * 10_000 + b"}",
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_an_error(data: bytes) -> None:
+    """Bytes of another form are one error of ours, whatever they are."""
+    with pytest.raises(DamagedError):
+        read(data, "rows")
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        1, {"tuple": []}, [{}], [{"a": 1}], [{"bytes": "?"}], [{"decimal": "x"}], [{"uuid": 1}], [{"map": [1]}],
+        [{"date": "x"}], [{"float": "x"}], [{"interval": "x"}], [{"tuple": 1}], [{"date": "x", "time": "y"}],
+        [{"map": [[[1], 2]]}], [{"__class__": "os.system"}],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_row_is_an_error(packed: Any) -> None:
+    """A value of a form that is not ours is one error, and makes nothing."""
+    with pytest.raises(DamagedError):
+        row_of(packed)
+
+
+def test_the_worker_has_given_its_rights_away(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its own session and next to no environment; it can open nothing, write nothing and dump nothing."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "canary-1")
+    monkeypatch.setenv("AGENTOBS_CANARY", "canary-2")
+    with Worker(home, Limits(memory_bytes=200 * MIB), ingest=False) as worker:
+        assert list(worker.ask("SELECT 1").rows) == [(1,)]
+        told = Path(f"/proc/{worker.process_id}/environ").read_bytes()
+        assert b"PYTHONPATH=" in told
+        assert b"canary" not in told
+        assert os.getsid(worker.process_id) == worker.process_id != os.getsid(0)
+        for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+            assert resource.prlimit(worker.process_id, kind) == (0, 0)
+        soft, hard = resource.prlimit(worker.process_id, resource.RLIMIT_AS)
+        assert 200 * MIB < soft == hard < 4096 * MIB
+
+
+SHADOW = "open('{path}/was-run', 'w')\n"
+
+
+def test_no_module_of_the_directory_is_run(home: Home, tmp_path: Path) -> None:
+    """A file named like a module, where the command is given, is not imported."""
+    for name in ("duckdb", "json", "queue", "agentobs"):
+        (tmp_path / f"{name}.py").write_text(SHADOW.format(path=tmp_path))
+    command = [sys.executable, "-P", "-m", "agentobs", "--home", str(home.path)]
+    ended = subprocess.run(
+        [*command, "sql", "SELECT 41 + 1 AS a", "--csv"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("a\n42\n", "")
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_question_sees_what_was_recorded_before_it(tmp_path: Path) -> None:
+    """A running session is in the answer of a worker that was started after its last record."""
+    home = a_home(tmp_path)
+    recorder = Recorder(home)
+    recorder(start(1))
+    for turn in (1, 2):
+        recorder(attempt(1, turn))
+        assert recorder.flush()
+        assert agentobs.query("SELECT status, turns FROM sessions", home=home.path) == [
+            ("running", turn)
+        ]
+    assert recorder.close()
+
+
+def test_a_worker_answers_one_question_at_a_time(home: Home) -> None:
+    """Who asks before the last row was read is told so, and gets no rows of another question."""
+    with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
+        answer = worker.ask("FROM range(10)")
+        with pytest.raises(UsageError, match="before the last row of another answer"):
+            worker.ask("SELECT 1")
+        with pytest.raises(UsageError, match="ended"):
+            list(answer.rows)
+    with Worker(home, Limits(timeout_seconds=300), ingest=False) as worker:
+        rows = worker.ask("FROM range(10000000)").rows
+        next(rows)
+        rows.close()  # type: ignore[attr-defined]
+        assert not worker.is_alive
+
+
+def test_opening_fails_like_a_connection(tmp_path: Path) -> None:
+    """Where there are no recordings, or a foreign file, the errors are those of `connect`."""
+    with pytest.raises(HomeError, match="no recordings here"):
+        query("SELECT 1", home=tmp_path)
+    home = a_home(tmp_path)
+    with duckdb.connect(str(home.database)) as connection:
+        connection.execute("CREATE TABLE other (a INTEGER)")
+    with pytest.raises(ForeignError, match="did not write"):
+        query("SELECT 1", home=home)
+
+
+def test_warnings_of_opening_are_passed_on(tmp_path: Path) -> None:
+    """What a connection warns of, a question warns of."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    newer = "f" * 32
+    text = json.dumps({"format": 99, "segment_id": newer}).encode()
+    facts_path(home, newer).write_bytes(a_line(newer, 1, "segment", text))
+    with pytest.warns(RuntimeWarning, match="newer version"):
+        assert query("SELECT count(*) FROM attempts", home=home) == [(3,)]
+
+
+@pytest.mark.parametrize(
+    "name", ["timeout_seconds", "memory_bytes", "rows", "columns", "answer_bytes"]
+)
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 10**30])
+def test_a_limit_is_a_number_above_nothing(name: str, value: float) -> None:
+    """A limit that limits nothing is refused, as is one beyond any machine."""
+    with pytest.raises(UsageError, match="a limit of"):
+        Limits(**{name: value})  # type: ignore[arg-type]
+
+
+ASKING = """
+import sys
+from agentobs.store.worker import Limits, Worker
+
+with Worker(sys.argv[1], Limits(timeout_seconds=300), ingest=False) as worker:
+    list(worker.ask("SELECT 1").rows)
+    print(worker.process_id, flush=True)
+    list(worker.ask("SELECT count(*) FROM range(100000000000000)").rows)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_worker_does_not_outlive_who_asked(home: Home, how: signal.Signals) -> None:
+    """However the asking process ends, even killed, its worker ends in the middle of the question."""
+    process = python(ASKING, home.path)
+    assert process.stdout
+    worker_id = int(process.stdout.readline())
+    before = used_seconds(worker_id)
+    while used_seconds(worker_id) < before + 0.1:
+        time.sleep(0.01)
+    process.send_signal(how)
+    process.communicate()
+    assert process.returncode != 0
+    while is_running(worker_id):  # pytest's own timeout ends this test where it should not end
+        time.sleep(0.01)
+
+
+def is_running(process_id: int) -> bool:
+    """Return whether a process is there that nobody has to bury."""
+    try:
+        return ") Z " not in Path(f"/proc/{process_id}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_the_parent_needs_no_duckdb(home: Home) -> None:
+    """Asking a worker imports neither DuckDB nor what reads the store."""
+    code = """
+import sys
+from agentobs.store.worker import query
+
+assert query("SELECT count(*) FROM attempts", home=sys.argv[1]) == [(6,)]
+print([name for name in ("duckdb", "agentobs.ledger", "rich", "anthropic") if name in sys.modules])
+"""
+    process = python(code, home.path)
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == ("[]\n", "")
+
+
+def test_no_code_of_a_worker_is_taken_for_another() -> None:
+    """The code that says that there is no memory is none that Python or a shell gives."""
+    assert OUT_OF_MEMORY not in (0, 1, 2, 120, 126, 127, 130)
+    assert (ROOT / "agentobs" / "store" / "worker_main.py").is_file()
