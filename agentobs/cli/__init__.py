@@ -22,6 +22,24 @@ _COMMANDS = {
     ),
     "sessions": ("agentobs.cli.look", "List recorded sessions, the newest first."),
     "show": ("agentobs.cli.look", "Show one session: turns, tools, money, where the time went."),
+    "diagnose": (
+        "agentobs.cli.diagnose",
+        "Tell which failure signatures a session shows, and what to do about them.",
+    ),
+    "time": (
+        "agentobs.cli.times",
+        "Split the wall time of each interaction of a session, without overlap.",
+    ),
+    "tools": (
+        "agentobs.cli.times",
+        "Show the slowest tools: p50, p95 and p99, net of waiting for people.",
+    ),
+    "waits": (
+        "agentobs.cli.times",
+        "Show how long people were waited for, and what became of hooks.",
+    ),
+    "models": ("agentobs.cli.times", "Show how long each model takes to begin its answer."),
+    "orphans": ("agentobs.cli.times", "Show what was open when a process died."),
     "cost": (
         "agentobs.cli.cost",
         "Show what was spent, by model, session, day, agent or source; reconcile with the invoice.",

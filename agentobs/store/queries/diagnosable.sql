@@ -1,0 +1,26 @@
+-- Of what that failure signatures look at does a session tell anything?
+--
+-- $session_id: the session. Where a count is 0, or less than the one that it is a part of, a signature that does not
+-- fire says nothing: nobody knows.
+SELECT
+    (SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR) AS calls,
+    (
+        SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR AND input_similarity IS NOT NULL
+    ) AS compared_calls,
+    (SELECT count(*) FROM costs WHERE session_id = $session_id::VARCHAR) AS priceable_calls,
+    (SELECT count(cost_usd) FROM costs WHERE session_id = $session_id::VARCHAR) AS priced_calls,
+    (
+        SELECT count(*) FROM spans WHERE session_id = $session_id::VARCHAR AND name = 'interaction'
+    ) AS told_interactions,
+    (
+        SELECT count(*) FROM tool_results WHERE session_id = $session_id::VARCHAR AND source = 'wire' AND is_error
+    ) AS wire_errors,
+    (
+        SELECT count(*) FROM tool_results
+        WHERE session_id = $session_id::VARCHAR AND source = 'wire' AND is_error AND error_kind IS NOT NULL
+    ) AS sorted_errors,
+    (
+        SELECT count(*) FROM session_starts
+        WHERE session_id = $session_id::VARCHAR AND session_sequence IS NULL
+    ) AS older_starts,
+    (SELECT count(*) FROM zones WHERE session_id = $session_id::VARCHAR) AS seen_prompts;

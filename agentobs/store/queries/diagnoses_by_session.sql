@@ -1,0 +1,24 @@
+-- In which sessions does which failure signature fire, how often, and how strongly at most?
+--
+-- $since_ns: only sessions that started then or later, or NULL. $limit: at most so many rows, or NULL for all.
+-- The latest sessions come first.
+WITH started AS (
+    SELECT session_id, min(started_ns) AS started_ns, arg_min(name, started_ns) AS name
+    FROM session_starts
+    GROUP BY session_id
+    HAVING $since_ns::BIGINT IS NULL OR min(started_ns) >= $since_ns::BIGINT
+)
+SELECT
+    session_id,
+    any_value(started.name) AS name,
+    any_value(started.started_ns) AS started_ns,
+    signature,
+    count(*) AS times,
+    max(value / threshold) AS strength,
+    arg_max(about, value / threshold) AS about,
+    arg_max(detail, value / threshold) AS detail
+FROM diagnoses
+JOIN started USING (session_id)
+GROUP BY session_id, signature
+ORDER BY started_ns DESC, session_id, signature
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

@@ -1,0 +1,21 @@
+-- What became of the hooks that were asked?
+--
+-- $session_id: only this session, or NULL. $since_ns: only hooks that answered then or later, or NULL.
+-- A row for each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`.
+SELECT
+    coalesce(labels['hook'], 'hook') AS hook,
+    label AS outcome,
+    count(*) AS times,
+    count(*) FILTER (WHERE numbers['rewrites'] > 0) AS rewrites,
+    count(*) FILTER (WHERE numbers['overtaken'] > 0) AS overtaken,
+    sum(numbers['requests'])::BIGINT AS model_requests,
+    quantile_disc(numbers['duration_ns'], 0.5)::BIGINT AS p50_ns,
+    quantile_disc(numbers['duration_ns'], 0.95)::BIGINT AS p95_ns,
+    max(numbers['duration_ns'])::BIGINT AS max_ns
+FROM events
+WHERE
+    kind = 'hook'
+    AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+GROUP BY coalesce(labels['hook'], 'hook'), label
+ORDER BY hook, times DESC, outcome;

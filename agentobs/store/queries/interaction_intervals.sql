@@ -1,0 +1,78 @@
+-- What went on during each interaction of a session, when, and as a part of what?
+--
+-- $session_id: the session. The first row of an interaction is the interaction itself, with no parent. part is what
+-- the time counts as for which nothing inside says more: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or
+-- `own`. ended_ns is NULL where no end is known. told_by is `spans` where our own loop tells what it does; `wire`
+-- where it is read off the requests of another client: the time from an answer with calls to the request with their
+-- results is then the tool's, for nobody knows how much of it was the client's own.
+WITH windows AS (
+    SELECT interaction_id, any_value(lane) AS lane, min(started_ns) AS started_ns, max(ended_ns) AS ended_ns
+    FROM interactions
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY interaction_id
+), traced AS (
+    SELECT *
+    FROM spans
+    WHERE session_id = $session_id::VARCHAR AND trace_id IN (SELECT interaction_id FROM windows)
+), told AS (
+    SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'interaction'
+), tried AS (
+    SELECT
+        *,
+        lag(started_ns + duration_ns) OVER (PARTITION BY llm_request_id ORDER BY attempt, started_ns) AS before_ns
+    FROM attempts
+    WHERE session_id = $session_id::VARCHAR AND interaction_id IS NOT NULL
+), nodes AS (
+    SELECT
+        interaction_id, interaction_id AS id, NULL::VARCHAR AS parent_id, lane, 'interaction' AS name,
+        NULL::VARCHAR AS label, 'own' AS part, started_ns, ended_ns
+    FROM windows
+    UNION ALL BY NAME
+    SELECT
+        trace_id AS interaction_id, span_id AS id, coalesce(parent_span_id, trace_id) AS parent_id, lane, name, label,
+        CASE name
+            WHEN 'llm_request' THEN 'model'
+            WHEN 'tool' THEN 'tool'
+            WHEN 'execution' THEN 'tool'
+            WHEN 'queued' THEN 'queued'
+            WHEN 'blocked_on_user' THEN 'person'
+            WHEN 'retry_wait' THEN 'retry_wait'
+            WHEN 'hook' THEN 'hook'
+            ELSE 'own'
+        END AS part,
+        started_ns,
+        -- What is swept as an orphan ends long after whatever it was, at most with its interaction.
+        CASE WHEN status NOT IN ('orphan', 'orphaned') THEN ended_ns END AS ended_ns
+    FROM traced
+    UNION ALL BY NAME
+    SELECT
+        interaction_id, attempt_id AS id, span_id AS parent_id, lane, 'attempt' AS name,
+        coalesce(model, model_requested) AS label, 'model' AS part, started_ns, started_ns + duration_ns AS ended_ns
+    FROM tried
+    WHERE span_id IS NOT NULL
+    UNION ALL BY NAME
+    SELECT
+        interaction_id, 'before ' || attempt_id AS id, coalesce(span_id, interaction_id) AS parent_id, lane,
+        'retry_wait' AS name, coalesce(error_type, outcome) AS label, 'retry_wait' AS part, before_ns AS started_ns,
+        started_ns AS ended_ns
+    FROM tried
+    WHERE before_ns < started_ns
+    UNION ALL BY NAME
+    SELECT
+        interaction_id, tool_use_id AS id, interaction_id AS parent_id, lane, 'tool' AS name, name AS label,
+        'tool' AS part, coalesce(started_ns, asked_ns) AS started_ns,
+        CASE source WHEN 'run' THEN started_ns + duration_ns ELSE answered_ns END AS ended_ns
+    FROM tool_calls
+    WHERE
+        session_id = $session_id::VARCHAR
+        AND interaction_id IN (SELECT interaction_id FROM windows)
+        AND interaction_id NOT IN (SELECT interaction_id FROM told)
+        AND answered_ns IS NOT NULL
+)
+SELECT
+    nodes.*,
+    CASE WHEN told.interaction_id IS NULL THEN 'wire' ELSE 'spans' END AS told_by
+FROM nodes
+JOIN windows USING (interaction_id)
+LEFT JOIN told USING (interaction_id)
+ORDER BY windows.started_ns, interaction_id, parent_id NULLS FIRST, nodes.started_ns, id;

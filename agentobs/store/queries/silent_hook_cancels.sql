@@ -1,0 +1,11 @@
+-- Which hooks were cancelled while what they should have looked at went on?
+--
+-- $session_id: only this session, or NULL. $since_ns: only what showed then or later, or NULL. $limit: at most so
+-- many, or NULL for all. A row for each place where the signature fires; no row, it does not.
+SELECT *, value / threshold AS strength
+FROM silent_hook_cancels
+WHERE
+    ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+ORDER BY at_ns, session_id, evidence_id
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

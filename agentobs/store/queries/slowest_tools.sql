@@ -1,0 +1,44 @@
+-- Which tools are the slowest, net of the time that they waited for people?
+--
+-- $session_id: only this session, or NULL. $since_ns: only calls that were asked for then or later, or NULL. $limit: at
+-- most so many tools, or NULL for all. Percentiles are exact. timed_calls are those that were seen running; of any
+-- other the time from the answer that asks for it to the request with its result stands for it, in which the client may
+-- have done other things as well. What waits a tool's own agent had is left out of the net time.
+WITH calls AS (
+    SELECT *, coalesce(duration_ns, answered_ns - asked_ns) AS took_ns
+    FROM tool_calls
+    WHERE
+        ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+        AND ($since_ns::BIGINT IS NULL OR asked_ns >= $since_ns::BIGINT)
+), waits AS (
+    -- An agent that a call started has a lane under that of the call.
+    SELECT calls.session_id, calls.lane, calls.tool_use_id, sum(spans.duration_ns) AS waited_ns
+    FROM calls
+    JOIN spans
+        ON calls.session_id = spans.session_id
+        AND (
+            spans.lane = calls.lane || '/' || calls.tool_use_id
+            OR starts_with(spans.lane, calls.lane || '/' || calls.tool_use_id || '/')
+        )
+    WHERE spans.name IN ('blocked_on_user', 'queued') AND contains(spans.lane, '/') AND spans.status <> 'orphaned'
+    GROUP BY calls.session_id, calls.lane, calls.tool_use_id
+), net AS (
+    SELECT calls.*, greatest(took_ns - coalesce(waits.waited_ns, 0), 0) AS net_ns
+    FROM calls
+    LEFT JOIN waits USING (session_id, lane, tool_use_id)
+)
+SELECT
+    name,
+    count(*) AS calls,
+    count(duration_ns) AS timed_calls,
+    count(*) FILTER (WHERE is_error) AS errors,
+    quantile_disc(net_ns, 0.5) AS p50_ns,
+    quantile_disc(net_ns, 0.95) AS p95_ns,
+    quantile_disc(net_ns, 0.99) AS p99_ns,
+    max(net_ns) AS max_ns,
+    sum(net_ns) AS total_ns,
+    sum(permission_waited_ns) AS permission_waited_ns
+FROM net
+GROUP BY name
+ORDER BY p95_ns DESC NULLS LAST, name
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

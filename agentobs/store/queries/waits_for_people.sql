@@ -1,0 +1,40 @@
+-- How long were people waited for?
+--
+-- $session_id: only this session, or NULL. $since_ns: only waits that ended then or later, or NULL. A row for each tool
+-- and whoever answered for it; `budget` stands for the question whether to go on beyond one. unanswered are waits that
+-- nothing ended before the process did, which have no duration. Percentiles are exact; the last five columns count the
+-- answers by how long they took.
+WITH waits AS (
+    SELECT session_id, tool AS about, resolver, behaviour = 'deny' AS is_denied, waited_ns, at_ns
+    FROM permissions
+    WHERE asked
+    UNION ALL
+    SELECT
+        session_id, coalesce(label, 'unknown') AS about,
+        CASE WHEN status IN ('open', 'orphan', 'orphaned') THEN 'nobody' ELSE 'person' END AS resolver, NULL AS is_denied,
+        CASE WHEN status NOT IN ('open', 'orphan', 'orphaned') THEN duration_ns END AS waited_ns, started_ns AS at_ns
+    FROM spans
+    WHERE name = 'blocked_on_user' AND (label = 'budget' OR status IN ('open', 'orphan', 'orphaned'))
+)
+SELECT
+    about,
+    resolver,
+    count(waited_ns) AS answered,
+    count(*) FILTER (WHERE waited_ns IS NULL) AS unanswered,
+    count(*) FILTER (WHERE is_denied) AS denied,
+    quantile_disc(waited_ns, 0.5) AS p50_ns,
+    quantile_disc(waited_ns, 0.9) AS p90_ns,
+    quantile_disc(waited_ns, 0.99) AS p99_ns,
+    max(waited_ns) AS max_ns,
+    sum(waited_ns) AS total_ns,
+    count(*) FILTER (WHERE waited_ns < 1000000000) AS under_1s,
+    count(*) FILTER (WHERE waited_ns >= 1000000000 AND waited_ns < 10000000000) AS under_10s,
+    count(*) FILTER (WHERE waited_ns >= 10000000000 AND waited_ns < 60000000000) AS under_1min,
+    count(*) FILTER (WHERE waited_ns >= 60000000000 AND waited_ns < 600000000000) AS under_10min,
+    count(*) FILTER (WHERE waited_ns >= 600000000000) AS longer
+FROM waits
+WHERE
+    ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+GROUP BY about, resolver
+ORDER BY total_ns DESC NULLS LAST, about, resolver;

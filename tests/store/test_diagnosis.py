@@ -1,0 +1,576 @@
+"""Failure signatures: each fires on a session that shows it, and is quiet on one that nearly does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import pytest
+
+from agentobs.agent.context import windows
+from agentobs.records.exchanges import (
+    ModelExchange,
+    Place,
+    SessionCall,
+    ToolAnswer,
+    ToolExchange,
+    ToolOutcome,
+)
+from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanStart
+from agentobs.records.labels import Label
+from agentobs.sink import Record
+from agentobs.store.asking import query_names, query_text
+from agentobs.store.database import connect, named
+from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    conversation,
+    permission,
+    record,
+    session_id,
+    start,
+    tool,
+    write_facts,
+)
+from tests.store.talking import Talk
+
+pytestmark = pytest.mark.xdist_group("diagnosis")
+Evidence = Callable[[int, str], list[dict[str, Any]]]
+NAMES = [signature.name for signature in SIGNATURES]
+INTERACTION = "1" * 32
+PATH = "/home/user/work/project/cmd/entire/cli/strategy/manual_commit_hooks.go"
+
+
+STORIES: list[tuple[list[Record], list[Any]]] = []
+"""All sessions that the tests below ask about: each is told once, and all lie in one home."""
+
+
+def story(records: Iterable[Record], facts: Iterable[Any] = ()) -> int:
+    """Keep a session for the home of all, and return its number there."""
+    STORIES.append((list(records), list(facts)))
+    return len(STORIES)
+
+
+def numbered(number: int, each: Any) -> Any:
+    """Return a record of session 1 as one of another session."""
+    session = session_id(number)
+    if isinstance(each, SessionCall):
+        return replace(each, start=replace(each.start, session_id=session))
+    if isinstance(each, ModelExchange):
+        attempt_id = f"{number:08x}{each.attempt_id[8:]}"
+        return replace(each, place=replace(each.place, session_id=session), attempt_id=attempt_id)
+    if isinstance(each, ToolExchange):
+        return replace(each, place=replace(each.place, session_id=session))
+    return replace(each, session_id=session)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    home = a_home(tmp_path_factory.mktemp("stories"))
+    record(home, [numbered(at, each) for at, (told, _) in enumerate(STORIES, 1) for each in told])
+    write_facts(
+        home, [numbered(at, each) for at, (_, facts) in enumerate(STORIES, 1) for each in facts]
+    )
+    with connect(home) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def evidence(store: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """All that fires, by session and signature."""
+    answered = named(store, "diagnoses")
+    columns = [column[0] for column in answered.description]
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in (dict(zip(columns, values, strict=True)) for values in answered.fetchall()):
+        found.setdefault((row["session_id"], row["signature"]), []).append(row)
+    return found
+
+
+@pytest.fixture
+def of(evidence: dict[tuple[str, str], list[dict[str, Any]]]) -> Evidence:
+    """Return the evidence of one signature in a story."""
+    return lambda number, signature: evidence.get((session_id(number), signature), [])
+
+
+@pytest.fixture
+def verdicts(store: duckdb.DuckDBPyConnection) -> Callable[[int], dict[str, Verdict]]:
+    """Return all verdicts on a story."""
+    return lambda number: {v.signature: v for v in diagnose(store, session_id(number))}
+
+
+def fired(found: dict[str, Verdict]) -> list[str]:
+    return [name for name, verdict in found.items() if verdict.fires]
+
+
+def test_every_signature_has_its_view_its_query_and_its_words() -> None:
+    """A signature is a view of `diagnoses`, a named query with its question, and says what to do."""
+    assert set(NAMES) <= set(query_names())
+    for signature in SIGNATURES:
+        assert f"FROM {signature.name}\n" in query_text(signature.name)
+        assert len(signature.todo) > 40
+        assert not signature.todo.endswith(".")
+
+
+def quiet() -> list[Record]:
+    talk = Talk()
+    for number in range(3):
+        [call] = talk.calls(("read", {"path": f"{PATH}-{number}"}))
+        talk.result(call)
+    talk.says("Here is what I found.")
+    return talk.whole()
+
+
+QUIET = story(quiet())
+OLDER = story([], [start(1).start])
+
+
+def test_a_quiet_session(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
+    """A conversation without trouble fires nothing; what its client does not tell is said."""
+    found = verdicts(QUIET)
+    assert fired(found) == []
+    assert {
+        name: verdict.cannot_tell for name, verdict in found.items() if verdict.cannot_tell
+    } == {
+        "long_waits": "this client does not tell whom it asks",
+        "silent_hook_cancels": "this client does not tell of its hooks",
+    }
+
+
+def test_an_older_recording(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
+    """Where what a signature looks at was not noted, its silence is no good news, and it says so."""
+    told = verdicts(OLDER)["contradictions"]
+    assert (told.fires, told.cannot_tell) == (False, "recorded by a version that noted no claims")
+
+
+def repeating(
+    *inputs: Any, names: tuple[str, ...] = ("read",) * 9, apart: bool = False
+) -> list[Record]:
+    talk = Talk()
+    for name, value in zip(names, inputs, strict=False):
+        [call] = talk.calls((name, value))
+        talk.result(call)
+        if apart:
+            talk.says("Hm.")
+            talk.prompt()
+    talk.says("That is it.")
+    return talk.whole()
+
+
+SAME = {"path": PATH}
+
+
+@pytest.mark.parametrize(
+    ("number", "times"),
+    [
+        (story(repeating(SAME, SAME, SAME)), 1),
+        (story(repeating(SAME, SAME, SAME, SAME)), 2),
+        (story(repeating(SAME, {"path": PATH + "x"}, SAME, {"path": PATH + "x"})), 0),
+        (story(repeating({}, {}, {})), 1),
+        (story(repeating(SAME, SAME)), 0),
+        (story(repeating(SAME, SAME, {"path": "/etc/hosts"})), 0),
+        (story(repeating(SAME, SAME, SAME, names=("read", "read", "write"))), 0),
+        (story(repeating(SAME, SAME, SAME, apart=True)), 0),
+        (
+            story(
+                repeating(*({"path": PATH, "offset": at, "limit": 80} for at in (1, 81, 161, 241)))
+            ),
+            0,
+        ),
+    ],
+)
+def test_repeated_calls(of: Evidence, number: int, times: int) -> None:
+    """Three turns in a row that ask one tool for nearly the same; not two, not another tool, not another page."""
+    found = of(number, "repeated_calls")
+    assert len(found) == times
+    if times:
+        assert found[0]["about"] == "read"
+        assert found[0]["detail"] == "the same arguments each time"
+        assert found[0]["turn"] == 3
+
+
+def beside(*turns: list[tuple[str, Any]]) -> list[Record]:
+    talk = Talk()
+    for turn in turns:
+        for call in talk.calls(*turn):
+            talk.result(call)
+    talk.says("Hm.")
+    return talk.whole()
+
+
+BESIDE = story(beside(*([("list", {"at": number}), ("read", SAME)] for number in range(3))))
+AT_ONCE = story(beside([("read", SAME)] * 3))
+
+
+def test_repeated_calls_beside_others(of: Evidence) -> None:
+    """The call that repeats may stand beside others in each turn; calls that are made at once repeat nothing."""
+    assert len(of(BESIDE, "repeated_calls")) == 1
+    assert of(AT_ONCE, "repeated_calls") == []
+
+
+def spending(*tokens: int, model: str = "claude-sonnet-5-5") -> list[Record]:
+    talk = Talk(model=model)
+    for count in tokens:
+        [call] = talk.calls(("read", {"n": count}), input_tokens=count)
+        talk.result(call)
+    return talk.whole()
+
+
+@pytest.mark.parametrize(
+    ("number", "rises"),
+    [
+        (story(spending(10, 20, 30, 40, 50, 60)), 5),
+        (story(spending(10, 20, 30, 40, 50, 60, 70)), 6),
+        (story(spending(90, 10, 20, 30, 40, 50, 60, 5)), 5),
+        (story(spending(10, 20, 30, 40, 50)), 0),
+        (story(spending(10, 20, 30, 30, 40, 50, 60)), 0),
+        (story(spending(10, 20, 30, 40, 50, 50)), 0),
+    ],
+)
+def test_rising_costs(of: Evidence, number: int, rises: int) -> None:
+    """Five turns in a row, each dearer than the one before; four, or one as dear as the last, are not enough."""
+    found = of(number, "rising_costs")
+    assert [(row["value"], row["strength"]) for row in found] == (
+        [(rises, rises / 5)] if rises else []
+    )
+
+
+UNPRICED = story(spending(10, 20, 30, 40, 50, 60, model="in-house-1"))
+
+
+def test_rising_costs_without_a_price(verdicts: Callable[[int], dict[str, Verdict]]) -> None:
+    """What has no price does not rise, and the verdict says that nobody knows."""
+    verdict = verdicts(UNPRICED)["rising_costs"]
+    assert (verdict.fires, verdict.cannot_tell) == (False, "some calls have no price")
+
+
+def filled(model: str, *prompts: int) -> list[Record]:
+    talk = Talk(model=model)
+    for number, tokens in enumerate(prompts):
+        [call] = talk.calls(
+            ("read", {"n": number}),
+            input_tokens=10,
+            cache_read_input_tokens=tokens - 10 - 5_000,
+            cache_creation_input_tokens=5_000,
+        )
+        talk.result(call)
+    return talk.whole()
+
+
+@pytest.mark.parametrize(
+    ("number", "share"),
+    [
+        (story(filled("claude-haiku-4-5", 160_001)), 160_001 / 200_000),
+        (story(filled("claude-haiku-4-5", 160_000)), None),
+        (story(filled("claude-sonnet-5-5", 190_000)), None),
+        (story(filled("claude-sonnet-5-5", 700_000, 800_001, 750_000)), 800_001 / 1_000_000),
+        (story(filled("claude-sonnet-4-5", 170_000)), 0.85),
+        (story(filled("claude-sonnet-4-5", 170_000, 210_000)), None),
+    ],
+)
+def test_full_contexts(of: Evidence, number: int, share: float | None) -> None:
+    """A prompt over 80 % of its model's window, all classes of input counted; the fullest one of the lane is told."""
+    assert [row["value"] for row in of(number, "full_contexts")] == ([share] if share else [])
+
+
+WINDOW = {"window": 100_000.0}
+TOLD = story(
+    filled("claude-sonnet-5-5", 80_001),
+    [Event(session_id(1), None, Label("main"), 1, T0, Label("context"), None, WINDOW)],
+)
+
+
+def test_the_window_that_the_loop_goes_by(of: Evidence) -> None:
+    """Where our loop says what the window is, as the provider told it, that counts and not the table."""
+    [row] = of(TOLD, "full_contexts")
+    assert row["detail"] == "80,001 of 100,000 tokens"
+
+
+def test_the_table_of_windows_is_that_of_the_loop(store: duckdb.DuckDBPyConnection) -> None:
+    """What the store takes for large windows is what the loop compacts by."""
+    rows = store.execute("SELECT model, window_tokens FROM model_windows").fetchall()
+    assert dict(rows) == dict.fromkeys(windows.LARGE, windows.LARGE_TOKENS)
+
+
+IMAGE = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "A" * 20_000},
+}
+
+
+def long_talk(messages: int, result: Any) -> list[Record]:
+    """A conversation that has so many messages with the result of its last call."""
+    talk = Talk()
+    while len(talk.messages) + 2 < messages - 1:
+        talk.says(f"Line {len(talk.messages)}.")
+        talk.prompt()
+    [call] = talk.calls(("read", {}))
+    talk.result(call, result)
+    talk.says("Hm.")
+    return talk.whole()
+
+
+@pytest.mark.parametrize(
+    ("number", "fires"),
+    [
+        (story(long_talk(31, "x" * 10_001)), True),
+        (story(long_talk(31, "x" * 10_000)), False),
+        (story(long_talk(29, "x" * 10_001)), False),
+        (story(long_talk(31, "é" * 9_000)), False),
+        (story(long_talk(31, [{"type": "text", "text": "x" * 10_001}])), True),
+        (story(long_talk(31, [IMAGE])), False),
+    ],
+)
+def test_large_results(of: Evidence, number: int, fires: bool) -> None:
+    """More than 10,000 characters, not bytes and no images, at 30 messages or more."""
+    assert bool(of(number, "large_results")) is fires
+
+
+def waited(*seconds: float, wall: float = 100, **changes: Any) -> list[Any]:
+    """An interaction in which a person was asked."""
+    session, lane = session_id(1), Label("main")
+    ends = T0 + int(wall * SECOND)
+    return [
+        InteractionStart(session, INTERACTION, lane, T0),
+        SpanStart(session, INTERACTION, "a" * 16, None, lane, Label("interaction"), None, T0),
+        *(
+            permission(1, f"toolu_{at}", at=T0 + at, waited_ns=int(each * SECOND), **changes)
+            for at, each in enumerate(seconds)
+        ),
+        InteractionEnd(session, INTERACTION, ends, Label("success"), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "values"),
+    [
+        (story(conversation(1), waited(10.001)), [10.001]),
+        (story(conversation(1), waited(10)), []),
+        (story(conversation(1), waited(10.001, resolver="classifier")), []),
+        (story(conversation(1), waited(11, 12)), [11, 12, 0.23]),
+        (story(conversation(1), waited(9, 9, wall=90)), []),
+        (story(conversation(1), waited(9, 9.01, wall=90)), [18.01 / 90]),
+        (story(conversation(1), waited(0.9, wall=1)), []),
+        (story(conversation(1), waited(1, wall=4)), [0.25]),
+        (story(conversation(1), waited(11, asked=False)), []),
+    ],
+)
+def test_long_waits(of: Evidence, number: int, values: list[float]) -> None:
+    """A wait over 10 s, or waits over a fifth of an interaction and a second; a classifier is no person."""
+    found = sorted(row["value"] for row in of(number, "long_waits"))
+    assert found == pytest.approx(sorted(values))
+
+
+DENIED = "The user doesn't want to proceed with this tool use."
+
+
+def failing(*results: tuple[str, str | None]) -> list[Record]:
+    """A session with a call a turn: its tool, and the words of its error."""
+    talk = Talk()
+    for number, (name, words) in enumerate(results):
+        [call] = talk.calls((name, {"n": number}))
+        talk.result(call, words or "fine", is_error=words is not None)
+    talk.says("Hm.")
+    return talk.whole()
+
+
+@pytest.mark.parametrize(
+    ("number", "fires"),
+    [
+        (story(failing(*[("bash", DENIED)] * 3)), True),
+        (
+            story(failing(("bash", DENIED), ("bash", None), ("bash", DENIED), ("bash", DENIED))),
+            True,
+        ),
+        (story(failing(*[("bash", DENIED)] * 2)), False),
+        (story(failing(("bash", DENIED), ("write", DENIED), ("bash", DENIED))), False),
+        (story(failing(*[("bash", "Permission denied: /etc")] * 3)), False),
+    ],
+)
+def test_repeated_denials_of_another_client(of: Evidence, number: int, fires: bool) -> None:
+    """Three calls of one tool that a person refused, as the words of other clients say it."""
+    assert bool(of(number, "repeated_denials")) is fires
+
+
+def refused(times: int) -> list[Record]:
+    """A session of our loop, which says itself what became of each call."""
+    talk = Talk()
+    outcomes: list[ToolOutcome] = ["denied", "blocked", "denied"]
+    for number in range(times):
+        [call] = talk.calls(("bash", {"n": number}))
+        denied = tool(1, call, "bash", at=T0 + number * SECOND, took=0)
+        answer = ToolAnswer("no", is_error=True, outcome=outcomes[number])
+        talk.records.append(replace(denied, answer=answer))
+        talk.result(call, "no", is_error=True)
+    talk.says("Hm.")
+    return talk.whole()
+
+
+THRICE, TWICE = story(refused(3)), story(refused(2))
+
+
+def test_repeated_denials_of_our_loop(of: Evidence) -> None:
+    """The loop says of a call that it was denied, or blocked by a hook."""
+    [row] = of(THRICE, "repeated_denials")
+    assert row["detail"] == "3 calls were denied, 1 of them by hooks"
+    assert of(TWICE, "repeated_denials") == []
+
+
+def hooked(outcome: str, result: str) -> list[Any]:
+    session, lane = session_id(1), Label("main")
+    numbers = {"duration_ns": 5.0 * SECOND}
+    return [
+        InteractionStart(session, INTERACTION, lane, T0),
+        SpanStart(session, INTERACTION, "a" * 16, None, lane, Label("interaction"), None, T0),
+        Event(session, INTERACTION, lane, 1, T0, Label("hook"), Label(outcome), numbers),
+        InteractionEnd(session, INTERACTION, T0 + SECOND, Label(result), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "fires"),
+    [
+        (story(conversation(1), hooked("cancelled", "success")), True),
+        (story(conversation(1), hooked("cancelled", "cancelled")), False),
+        (story(conversation(1), hooked("blocking", "success")), False),
+        (story(conversation(1), hooked("success", "success")), False),
+    ],
+)
+def test_silent_hook_cancels(
+    of: Evidence, verdicts: Callable[[int], dict[str, Verdict]], number: int, fires: bool
+) -> None:
+    """A hook that was cancelled while the run went on; where the run was stopped it is no news."""
+    assert bool(of(number, "silent_hook_cancels")) is fires
+    assert verdicts(number)["silent_hook_cancels"].cannot_tell is None
+
+
+def cached(
+    missed: int, change: str | None, *, compacted: bool = False
+) -> tuple[list[Record], list[Any]]:
+    """Two turns with a cached prompt; before the second something changes, and so much is paid again."""
+    talk = Talk(system="Be brief.")
+    talk.tools = [{"name": "read", "input_schema": {"type": "object"}}]
+    [call] = talk.calls(("read", {}), cache_creation_input_tokens=missed)
+    talk.result(call)
+    if change == "tools":
+        talk.tools = [*talk.tools, {"name": "write", "input_schema": {"type": "object"}}]
+    elif change == "system":
+        talk.system = "Be very brief."
+    talk.says("Hm.", cache_creation_input_tokens=missed)
+    at = T0 + SECOND + SECOND // 2
+    event = Event(session_id(1), None, Label("main"), 1, at, Label("compaction"), None, {})
+    return talk.whole(), [event] if compacted else []
+
+
+@pytest.mark.parametrize(
+    ("number", "by"),
+    [
+        (story(*cached(1_024, "tools")), "tools_changed"),
+        (story(*cached(5_000, "system")), "system_changed"),
+        (story(*cached(1_023, "tools")), None),
+        (story(*cached(5_000, None)), None),
+        (story(*cached(5_000, "system", compacted=True)), None),
+    ],
+)
+def test_broken_caches(of: Evidence, number: int, by: str | None) -> None:
+    """What the cache held was paid again since the request changed, and by what; a compaction is meant to do so."""
+    found = of(number, "broken_caches")
+    assert [row["about"] for row in found] == ([by] if by else [])
+    if by:
+        assert found[0]["detail"].startswith(f"changed: {by.removesuffix('_changed')}")
+
+
+SCHEMA = "InputValidationError: the parameter `path` is missing"
+EXIT: list[tuple[str, str | None]] = [("bash", "Exit code 1")]
+FINE: list[tuple[str, str | None]] = [("bash", None)]
+
+
+@pytest.mark.parametrize(
+    ("number", "kinds"),
+    [
+        (story(failing(*[("bash", SCHEMA)] * 3)), ["schema: 3 of 3 calls"]),
+        (story(failing(*EXIT * 3, *FINE * 12)), ["semantic: 3 of 15 calls"]),
+        (story(failing(*[("bash", DENIED)] * 3)), ["denied: 3 of 3 calls"]),
+        (story(failing(*EXIT * 3, *FINE * 13)), []),
+        (story(failing(*[("bash", SCHEMA)] * 2)), []),
+        (story(failing(*[("bash", SCHEMA)] * 2, *EXIT * 2, ("bash", DENIED))), []),
+    ],
+)
+def test_repeated_tool_errors(of: Evidence, number: int, kinds: list[str]) -> None:
+    """Three errors of one kind by one tool, a fifth of its calls at least."""
+    assert [row["detail"] for row in of(number, "repeated_tool_errors")] == kinds
+
+
+def claiming(words: str, *results: bool, then: str | None = None) -> list[Record]:
+    """Calls, some of which failed, and what the model makes of that."""
+    talk = Talk()
+    for number, (call, is_error) in enumerate(
+        zip(talk.calls(*[("book", {"n": n}) for n in range(len(results))]), results, strict=True)
+    ):
+        talk.result(call, f"result {number}", is_error=is_error)
+    talk.says(words)
+    if then:
+        talk.prompt()
+        talk.says(then)
+    return talk.whole()
+
+
+@pytest.mark.parametrize(
+    ("number", "fires"),
+    [
+        (story(claiming("The refund was successfully booked.", True)), True),
+        (story(claiming("Done.", True, True)), True),
+        (story(claiming("Done.", True, False)), False),
+        (story(claiming("Done.", False)), False),
+        (story(claiming("I could not book the refund.", True)), False),
+        (story(claiming("Done, but one booking failed.", True)), False),
+        (story(claiming("It failed.", True, then="Done.")), False),
+    ],
+)
+def test_contradictions(of: Evidence, number: int, fires: bool) -> None:
+    """An answer that claims success where everything that it answers has failed; owning up to it is enough."""
+    assert bool(of(number, "contradictions")) is fires
+
+
+LOOP = story(repeating(SAME, SAME, SAME))
+
+
+def test_one_session_of_many(
+    store: duckdb.DuckDBPyConnection, verdicts: Callable[[int], dict[str, Verdict]]
+) -> None:
+    """A verdict is about its session alone; over all sessions each that fires has a row, those of a day or of all."""
+    assert fired(verdicts(LOOP)) == ["repeated_calls"]
+    verdict = verdicts(LOOP)["repeated_calls"]
+    assert (verdict.strength, len(verdict.evidence), verdict.cannot_tell) == (1.0, 1, None)
+    found = [row[:6] for row in named(store, "diagnoses_by_session").fetchall()]
+    assert (session_id(LOOP), "story", T0, "repeated_calls", 1, 1.0) in found
+    assert session_id(QUIET) not in {row[0] for row in found}
+    assert named(store, "diagnoses_by_session", since_ns=T0 + 1).fetchall() == []
+    for name in NAMES:
+        rows = named(store, name, session_id=session_id(LOOP)).fetchall()
+        assert len(rows) == (name == "repeated_calls")
+    assert named(store, "repeated_calls", since_ns=T0 + 60 * SECOND).fetchall() == []
+    chosen = {"session_id": session_id(LOOP), "signature": "repeated_calls"}
+    assert len(named(store, "diagnoses", **chosen).fetchall()) == 1
+
+
+def in_two_lanes() -> list[Record]:
+    """Four denials, one of them of another agent's calls."""
+    records = failing(*[("bash", DENIED)] * 4)
+    return [
+        replace(each, place=Place(session_id(1), lane="main/toolu_9"))
+        if isinstance(each, ModelExchange) and number >= 3
+        else each
+        for number, each in enumerate(records)
+    ]
+
+
+LANES = story(in_two_lanes())
+
+
+def test_sub_agents_are_lanes_of_their_own(of: Evidence) -> None:
+    """What one agent does is not counted as a habit of another."""
+    assert of(LANES, "repeated_denials") == []
