@@ -2,7 +2,7 @@
 
 .agentobs/            mode 0700
   key                 32 random bytes for keyed digests
-  segments/           <segment id>.facts and <segment id>.content
+  segments/           <segment id>.facts and <segment id>.content, with .zst behind where they were compressed
   sessions/           <session id>/results/: what tools returned and was too long for the model
   agentobs.duckdb     the published generation, mode 0400
   manifest.json       size and digest of that generation
@@ -116,7 +116,7 @@ def _is_home(home: Home) -> bool:
     """Return whether a directory is a home: it has segments, and they are ours."""
     if not home.segments.is_dir():
         return False
-    ours = (".facts", ".content")
+    ours = (".facts", ".content", ".zst")
     return (home.path / "key").is_file() or all(p.suffix in ours for p in home.segments.iterdir())
 
 

@@ -10,7 +10,9 @@ JSON text holds no newline of its own. The first line has the kind `segment`, th
 was closed in order has the kind `seal`. Lines, not length-prefixed frames: after damage a reader finds
 the next record at the next newline, people read the file with `cat`, and DuckDB's own reader takes the
 JSON as it is. What a flipped bit turns into still parses as JSON two times in three; the check sum
-tells.
+tells. A closed segment is compressed by whoever ingests (`compressed.py`); readers take either form. Where
+records were pruned, or are gone since a repair, a line of the kind `pruned` or `lost` stands for them: its
+sequence is that of the last of them, its `from` that of the first.
 """
 
 from __future__ import annotations
@@ -19,19 +21,23 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from agentobs import world
-from agentobs.errors import ForeignError
+from agentobs.errors import DamagedError, ForeignError
+from agentobs.recording import compressed
+from agentobs.recording.compressed import Index, Summary, compressed_path
 from agentobs.recording.home import Home, create, sync_directory
 
 FORMAT = 1
 """The version of the line format; a reader refuses newer ones."""
 
 Side = Literal["facts", "content"]
+SPANS = ("pruned", "lost")
+"""The kinds of lines that stand for several records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +49,19 @@ class Line:
     payload: bytes
     """JSON, as written."""
     start: int
-    """Offset of the line in its file, bytes."""
+    """Offset of the line in its file, of the plain file where that was compressed, bytes."""
     end: int
     """Offset after its newline, bytes."""
+
+    @property
+    def first(self) -> int:
+        """The sequence number of the first record that it stands for: its own, nearly always."""
+        if self.kind not in SPANS:
+            return self.sequence
+        try:
+            return int(self.value()["from"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return self.sequence
 
     def value(self) -> dict[str, Any]:
         """Return the parsed payload."""
@@ -61,6 +77,10 @@ class Damage:
     end: int
     reason: str
     """What is wrong with them, for people."""
+    missing: int = 0
+    """How many records are missing here, where their numbers tell: then it is no stretch of bytes."""
+    held: Summary | None = None
+    """What they were, where an index says so."""
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -186,38 +206,81 @@ def content_path(home: Home, segment_id: str) -> Path:
 
 def segment_ids(home: Home) -> list[str]:
     """Return the ids of the segments of a home, oldest first."""
-    return sorted(path.stem for path in home.segments.glob("*.facts"))
+    return list(forms(home))
+
+
+def forms(home: Home) -> dict[str, bool]:
+    """Return of each segment, oldest first, whether its facts were compressed."""
+    try:
+        names = os.listdir(home.segments)  # noqa: PTH208  # half the cost
+    except FileNotFoundError:  # a copy of the published file alone
+        return {}
+    parts = (name.partition(".") for name in names)
+    found = {(name, rest) for name, _, rest in parts if rest in ("facts", "facts.zst")}
+    return {name: rest == "facts.zst" for name, rest in sorted(found)}
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file of a segment, plain or compressed."""
+    return path.exists() or compressed_path(path).exists()
 
 
 def read(path: Path, offset: int = 0, sequence: int = 0) -> Iterator[Line | Damage]:
     """Read a file's lines from `offset` on, where `sequence` is that of the line before.
 
-    Damaged bytes come as `Damage`, and reading goes on after them. A last line without its newline is
-    not reported: it may be written right now; `tail` tells.
+    Where the file was compressed, its lines after `sequence` are read. Damaged bytes come as `Damage`, and
+    reading goes on after them. A last line without its newline is not reported: it may be written right now;
+    `tail` tells.
+
+    Args:
+        path: of the plain file, whether it is there or was compressed.
+        offset: where to begin.
+        sequence: the number of the last record that is known.
 
     Raises:
+        FileNotFoundError: it is there in neither form.
         ForeignError: the segment is of a newer format.
     """
-    seed = zlib.crc32(path.stem.encode())
-    data = path.read_bytes() if not offset else _read_from(path, offset)
-    if not offset:
-        _check_first(path, data, seed)
-    at = 0
-    while (newline := data.find(b"\n", at)) != -1:
-        start, end = offset + at, offset + newline + 1
-        parsed = _parse(data[at:newline], seed, start, end)
-        if isinstance(parsed, Line):
-            if parsed.sequence != sequence + 1:
-                yield Damage(start, start, _gap(sequence, parsed.sequence))
-            sequence = parsed.sequence
-        yield parsed
-        at = newline + 1
+    try:
+        data = _compressed(path) or _read_from(path, offset)
+    except FileNotFoundError:
+        again = _compressed(path)  # it was compressed at this moment
+        if again is None:
+            raise
+        data = again
+    if isinstance(data, bytes):
+        yield from _followed(path, [(data, offset)], sequence)
+        return
+    file, index = data
+    with file:
+        if index is None:
+            yield Damage(0, 0, "the index of its compressed file does not read back")
+            yield from _followed(path, _salvaged(file.read()), sequence, known=sequence)
+        else:
+            pieces = _blocks(file, index, sequence)
+            yield from _followed(path, pieces, sequence, known=sequence, last=index.last)
 
 
 def tail(path: Path) -> int:
     """Return how many bytes follow the last newline: a record that was being written."""
+    found = _compressed(path)
+    if found is not None:
+        found[0].close()
+        return found[1].torn if found[1] else 0
     data = path.read_bytes()
     return len(data) - (data.rfind(b"\n") + 1)
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a plain file, or the one that it had before it was compressed; 0 without one."""
+    found = _compressed(path)
+    if found is not None:
+        found[0].close()
+        return found[1].bytes if found[1] else 0
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def is_alive(path: Path) -> bool:
@@ -242,11 +305,94 @@ def _read_from(path: Path, offset: int) -> bytes:
         return file.read()
 
 
-def _check_first(path: Path, data: bytes, seed: int) -> None:
+def _compressed(path: Path) -> tuple[BinaryIO, Index | None] | None:
+    """Return the compressed form of a file, open, with its index where that reads back; None where there is none."""
+    packed = compressed_path(path)
+    try:
+        return compressed.read_index(packed)
+    except FileNotFoundError:
+        return None
+    except DamagedError:
+        return packed.open("rb"), None
+
+
+def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes, int] | Damage]:
+    """Yield the blocks that hold records after `sequence`; of a damaged one, what reads back."""
+    for block in index.blocks:
+        if 0 < block.summary.last <= sequence:
+            continue
+        try:
+            yield compressed.read_block(file, index, block), block.start
+        except DamagedError as error:
+            end = block.start + block.bytes
+            yield Damage(block.start, end, error.found, held=block.summary)
+            file.seek(block.at)
+            yield from _salvaged(file.read(block.packed), block.start)
+
+
+def _salvaged(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int] | Damage]:
+    """Yield the whole lines of damaged blocks; where they stood in the plain file is about right."""
+    for piece in compressed.salvage(data):
+        yield piece, start
+        start += len(piece)
+
+
+def _followed(
+    path: Path,
+    pieces: Iterable[tuple[bytes, int] | Damage],
+    sequence: int,
+    *,
+    known: int = 0,
+    last: int = 0,
+) -> Iterator[Line | Damage]:
+    """Read the lines of pieces of a file, and say where numbers are missing.
+
+    Args:
+        path: of the plain file.
+        pieces: whole lines, with where they begin; or what is wrong.
+        sequence: the number of the record before them.
+        known: up to which number records are left out.
+        last: the number of the last record that there must be.
+    """
+    seed = zlib.crc32(path.stem.encode())
+    end = 0
+    held: Summary | None = None
+    for piece in pieces:
+        if isinstance(piece, Damage):
+            yield piece
+            end, held = max(end, piece.end), piece.held
+            continue
+        data, start = piece
+        is_salvaged = start < end
+        for parsed in lines(data, seed, start):
+            if isinstance(parsed, Damage):
+                if not is_salvaged:  # that of its block was reported
+                    yield parsed
+                continue
+            if parsed.sequence <= known:
+                continue
+            if parsed.kind == "segment":
+                _check_format(path, parsed)
+            first = max(parsed.first, known + 1)
+            if first != sequence + 1:
+                yield _gap(sequence, first, parsed.start, held)
+            sequence = parsed.sequence
+            yield parsed
+        end = start + len(data)
+    if sequence < last:
+        yield _gap(sequence, last + 1, end, held)
+
+
+def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
+    """Yield the lines of some bytes that begin at `start` of a file; `seed` is the crc32 of its segment's id."""
+    at = 0
+    while (newline := data.find(b"\n", at)) != -1:
+        yield _parse(data[at:newline], seed, start + at, start + newline + 1)
+        at = newline + 1
+
+
+def _check_format(path: Path, first: Line) -> None:
     """Refuse a newer format. Its first line must stay as it is now, or nobody could tell it from damage."""
-    first = _parse(data.partition(b"\n")[0], seed, 0, 0)
-    if not isinstance(first, Line) or first.kind != "segment":
-        return
     version = first.value().get("format")
     if isinstance(version, int) and version > FORMAT:
         raise ForeignError(
@@ -268,8 +414,11 @@ def _parse(line: bytes, seed: int, start: int, end: int) -> Line | Damage:
     return Line(int(sequence), kind.decode("ascii"), payload, start, end)
 
 
-def _gap(before: int, after: int) -> str:
+def _gap(before: int, after: int, at: int, held: Summary | None) -> Damage:
+    """Return what is wrong between two records; `held` is what the damaged block before them was."""
     if after <= before:
-        return f"record {after} stands after record {before}"
+        return Damage(at, at, f"record {after} stands after record {before}")
     missing = after - before - 1
-    return f"{missing} record{'s' * (missing != 1)} missing before record {after}"
+    reason = f"{missing} record{'s' * (missing != 1)} missing before record {after}"
+    is_known = held is not None and held.first <= before + 1 and after - 1 <= held.last
+    return Damage(at, at, reason, missing, held if is_known else None)

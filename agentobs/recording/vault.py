@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import json
 from collections import OrderedDict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Any
 from agentobs.errors import DamagedError, RecordingError
 from agentobs.recording.bodies import rebuild
 from agentobs.recording.home import Home
-from agentobs.recording.journal import Damage, Line, content_path, facts_path, read
+from agentobs.recording.journal import Damage, content_path, facts_path, read
+from agentobs.recording.lookup import Lookup
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -41,19 +43,22 @@ KEPT_BODIES = 32
 class Vault:
     """The content of one segment, indexed by content id."""
 
-    def __init__(self, home: Home, segment_id: str) -> None:
-        """Index the segment's content file; a segment without content has none."""
+    def __init__(self, home: Home, segment_id: str, session_id: str = "") -> None:
+        """Index the segment's content file; a segment without content has none.
+
+        Args:
+            home: where it is.
+            segment_id: the segment.
+            session_id: the session that is read, so that an error can say what became of its content.
+        """
         self._path = content_path(home, segment_id)
-        self._lines: dict[str, Line] = {}
+        self._session_id = session_id
+        self._contents = Lookup(self._path)
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
-        if self._path.exists():
-            for line in read(self._path):
-                if isinstance(line, Line) and line.kind not in ("segment", "seal"):
-                    self._lines[str(line.value().get("content_id"))] = line
 
     def __contains__(self, content_id: str) -> bool:
         """Return whether this segment holds that content."""
-        return content_id in self._lines
+        return content_id in self._contents
 
     def value(self, content_id: str) -> dict[str, Any]:
         """Return a content line as it was written.
@@ -61,15 +66,28 @@ class Vault:
         Raises:
             RecordingError: it is not there (pruned, never written, or damaged).
         """
-        if content_id not in self._lines:
-            why = "is missing" if self._lines else "was pruned: nothing of its segment is left"
-            raise RecordingError(
-                f"content {content_id} {why}",
+        payload = self._contents.payload(content_id)
+        if payload is None:
+            raise self._missing(content_id)
+        value: dict[str, Any] = json.loads(payload.decode("utf-8", "surrogatepass"))
+        return value
+
+    def _missing(self, content_id: str) -> RecordingError:
+        pruned_ns = self._contents.pruned_ns(self._session_id)
+        if pruned_ns is not None:
+            return RecordingError(
+                f"the content of session {self._session_id} was pruned on {day_of(pruned_ns)}",
                 where=str(self._path),
-                todo="agentobs verify tells whether it was damaged; without its content a session can neither be "
-                "replayed nor gone on with",
+                todo="Its facts were kept, agentobs show lists them; without its content a session can neither be "
+                "replayed, frozen nor gone on with: name another one",
             )
-        return self._lines[content_id].value()
+        why = "is missing" if len(self._contents) else "was pruned: nothing of its segment is left"
+        return RecordingError(
+            f"content {content_id} {why}",
+            where=str(self._path),
+            todo="agentobs verify tells whether it was damaged; without its content a session can neither be "
+            "replayed nor gone on with",
+        )
 
     def question(self, content_id: str) -> Question:
         """Return a recorded request, its body rebuilt.
@@ -90,7 +108,7 @@ class Vault:
         chain: list[str] = []
         link: str | None = content_id
         while link is not None and link not in self._bodies:
-            if len(chain) > len(self._lines):
+            if len(chain) > len(self._contents):
                 raise DamagedError("a request body that differs from itself", where=str(self._path))
             chain.append(link)
             link = self.value(link)["base"]
@@ -120,6 +138,11 @@ class Vault:
         self._bodies[content_id] = body
         while len(self._bodies) > KEPT_BODIES:
             self._bodies.popitem(last=False)
+
+
+def day_of(at_ns: int) -> str:
+    """Return the day of an instant, for people (UTC)."""
+    return f"{datetime.datetime.fromtimestamp(at_ns // 10**9, datetime.UTC):%Y-%m-%d}"
 
 
 def text_bytes(value: dict[str, Any]) -> bytes:
@@ -155,7 +178,7 @@ def read_session(
     exchanges: list[Exchange] = []
     interactions = _Interactions()
     for segment_id in segment_ids:
-        vault = Vault(home, segment_id)
+        vault = Vault(home, segment_id, session_id)
         for kind, fact in _facts(home, segment_id, session_id):
             if kind == "session_starts":
                 start = fact
@@ -232,7 +255,9 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
     inside = has_ended = False
     for line in read(path):
         if isinstance(line, Damage):
-            lost = lost or line
+            lost = lost or (line if _may_hold(line, session_id) else None)
+        elif line.kind == "lost":
+            lost = lost or Damage(line.start, line.end, "records that a repair could not read")
         elif mark in line.payload and (fact := line.value()).get("session_id") == session_id:
             lost = None if line.kind == "session_starts" else lost
             if lost is None:
@@ -241,6 +266,11 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
             inside = not has_ended
         if inside and lost is not None:
             raise _damaged(path, lost)
+
+
+def _may_hold(damage: Damage, session_id: str) -> bool:
+    """Return whether what was damaged may have been of a session: an index tells, where it reads back."""
+    return damage.held is None or session_id in damage.held.sessions
 
 
 def _damaged(path: Path, damage: Damage) -> RecordingError:

@@ -23,7 +23,7 @@ from agentobs.store.ingest import SETTINGS, ingest
 from agentobs.store.load import fact_columns, load, read_marks, save_marks
 from agentobs.store.publish import Generation
 from agentobs.store.schema import create_tables, create_views, newest
-from agentobs.store.tail import Mark, Rows, batches, journal_bytes
+from agentobs.store.tail import Mark, Rows, batches, has_records, new_bytes
 from agentobs.store.worker import Parameters
 
 NEW_BYTES = 2_000_000
@@ -127,12 +127,12 @@ def _freshen(home: Home) -> None:
     """Ingest where that is due and possible; where it is not, the tail has what is new."""
     generation = publish.glance(home)
     if generation is None:
-        due = bool(publish.generations(home)) or journal_bytes(home) > 0
+        due = bool(publish.generations(home)) or has_records(home)
     else:
-        due = is_due(generation, journal_bytes(home) - generation.facts_bytes, world.now())
+        due = is_due(generation, new_bytes(home, generation.read), world.now())
     if due:
         try:
-            ingest(home, wait_seconds=0)
+            ingest(home, wait_seconds=0, is_awaited=True)
         except (HomeError, OSError):
             return
 

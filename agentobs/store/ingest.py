@@ -17,7 +17,9 @@ import duckdb
 from agentobs.errors import DamagedError, HomeError
 from agentobs.ledger import PriceBook
 from agentobs.recording.home import Home
+from agentobs.recording.journal import forms
 from agentobs.store import pricing, publish
+from agentobs.store.compressing import Compressed, compress_ended
 from agentobs.store.load import load, read_marks, save_marks
 from agentobs.store.publish import Generation
 from agentobs.store.schema import migrate, newest
@@ -63,6 +65,10 @@ class IngestReport:
     """Segments of a newer format, which were left alone."""
     set_aside: Path | None = None
     """Where a damaged generation was put before the store was built anew from the segments."""
+    compressed: Compressed = field(default_factory=Compressed)
+    """What was compressed of the segments that have ended."""
+    uncompressed: str = ""
+    """Why not all that could be was compressed, or nothing."""
 
     def lines(self) -> list[str]:
         """Return the report as lines for people: what was done, then what was found."""
@@ -80,12 +86,21 @@ class IngestReport:
             first,
             *(f"{count} {what}" for what, count in found.items() if count),
             *(f"{path}: of a newer format, left alone" for path in self.refused),
+            *([str(self.compressed)] if self.compressed.files else []),
+            *([f"segments are not compressed: {self.uncompressed}"] if self.uncompressed else []),
             *([f"{self.set_aside}: damaged, built anew"] if self.set_aside else []),
         ]
 
 
-def ingest(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> IngestReport:
-    """Bring the published file up to date with the segments.
+def ingest(
+    home: Home, *, wait_seconds: float = WAIT_SECONDS, is_awaited: bool = False
+) -> IngestReport:
+    """Bring the published file up to date with the segments, then compress those that have ended.
+
+    Args:
+        home: where they are.
+        wait_seconds: how long to wait for another process that is at work.
+        is_awaited: whether somebody waits for an answer: then little is compressed.
 
     Raises:
         ForeignError: a file that is not ours, or of a newer version, is in its place.
@@ -97,17 +112,17 @@ def ingest(home: Home, *, wait_seconds: float = WAIT_SECONDS) -> IngestReport:
             return IngestReport(busy=True)
         publish.clear_drafts(home)
         try:
-            return _ingest(home)
+            return _ingest(home, is_awaited)
         except DamagedError:
             place = publish.set_aside(home)
-            report = _ingest(home)
+            report = _ingest(home, is_awaited)
             report.set_aside = place
             return report
         finally:
             publish.clear_drafts(home)
 
 
-def _ingest(home: Home) -> IngestReport:
+def _ingest(home: Home, is_awaited: bool) -> IngestReport:
     """Ingest, as the one process that does; raises DamagedError where the published file must go."""
     book = pricing.readable_book(home.path)
     generation, marks, is_old = _published(home, book)
@@ -124,6 +139,10 @@ def _ingest(home: Home) -> IngestReport:
             where=str(home.database),
             todo="What was recorded is safe in the segments; make room and ingest again",
         ) from error
+    try:
+        report.compressed = compress_ended(home, marks, is_awaited=is_awaited)
+    except OSError as error:
+        report.uncompressed = publish.first_line(error)
     return report
 
 
@@ -174,8 +193,14 @@ def _advance(
             contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
             pricing.add(connection, contexts, book)
     facts_bytes = sum(mark.facts_offset for mark in marks.values())
-    report.generation = publish.publish(home, path, facts_bytes, generation).number
+    read = {name: marks[name].facts_offset for name in _plain(home) if name in marks}
+    report.generation = publish.publish(home, path, facts_bytes, generation, read).number
     report.published = True
+
+
+def _plain(home: Home) -> list[str]:
+    """Return the segments whose facts were not compressed yet."""
+    return [name for name, is_compressed in forms(home).items() if not is_compressed]
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
@@ -49,6 +49,8 @@ class Generation:
     """When it was published, nanoseconds since 1970."""
     facts_bytes: int
     """How much of the segments' facts it holds."""
+    read: Mapping[str, int] = field(default_factory=dict)
+    """How much of the facts of each segment that was not compressed yet, by segment."""
 
 
 @contextlib.contextmanager
@@ -164,7 +166,13 @@ def clear_drafts(home: Home) -> None:
             path.unlink(missing_ok=True)
 
 
-def publish(home: Home, path: Path, facts_bytes: int, replaced: Generation | None) -> Generation:
+def publish(
+    home: Home,
+    path: Path,
+    facts_bytes: int,
+    replaced: Generation | None,
+    read: Mapping[str, int] | None = None,
+) -> Generation:
     """Make a draft, closed and whole, the published file in place of another; return what it is now.
 
     Raises:
@@ -181,6 +189,7 @@ def publish(home: Home, path: Path, facts_bytes: int, replaced: Generation | Non
         modified_ns=found.st_mtime_ns,
         published_ns=world.now(),
         facts_bytes=facts_bytes,
+        read=dict(read or {}),
     )
     _write_manifest(home, [generation, replaced] if replaced else [generation])
     _move(_wal(home), _aside(home, ".wal"))

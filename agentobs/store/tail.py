@@ -14,7 +14,7 @@ from typing import Literal
 
 from agentobs.errors import ForeignError
 from agentobs.recording.home import Home
-from agentobs.recording.journal import Line, facts_path, is_alive, read, segment_ids
+from agentobs.recording.journal import Line, facts_path, forms, is_alive, read
 from agentobs.records.facts import TABLES
 from agentobs.records.labels import is_label
 
@@ -68,21 +68,32 @@ class Rows:
 def unread(home: Home, marks: Mapping[str, Mark]) -> list[Mark]:
     """Return the marks of the segments that may have something new, oldest first.
 
-    A segment that has ended and was read to its end costs one `stat`. An empty file is left alone: its
-    process has not locked it yet, and to ask whether it lives could get in the way of that.
+    A segment that has ended and was read to its end costs one `stat`, and nothing once it was compressed: only
+    those are. An empty file is left alone: its process has not locked it yet, and to ask whether it lives could
+    get in the way of that.
     """
     found = []
-    for segment_id in filter(is_label, segment_ids(home)):
+    for segment_id, is_compressed in forms(home).items():
+        if not is_label(segment_id):
+            continue
         mark = marks.get(segment_id) or Mark(segment_id)
-        size = _size(facts_path(home, segment_id))
-        if size and (size > mark.facts_offset or mark.state == "open"):
+        size = None if is_compressed else _size(facts_path(home, segment_id))
+        may_be_new = mark.state == "open" or (size is not None and size > mark.facts_offset)
+        if may_be_new and size != 0:
             found.append(mark)
     return found
 
 
-def journal_bytes(home: Home) -> int:
-    """Return the size of all facts."""
-    return sum(_size(facts_path(home, segment_id)) for segment_id in segment_ids(home))
+def has_records(home: Home) -> bool:
+    """Return whether anything was recorded."""
+    found = forms(home)
+    return any(found.values()) or any(_size(facts_path(home, name)) for name in found)
+
+
+def new_bytes(home: Home, read: Mapping[str, int]) -> int:
+    """Return how much of the facts lies beyond what was read, by segment; what was compressed was read before."""
+    plain = (name for name, is_compressed in forms(home).items() if not is_compressed)
+    return sum(max(0, _size(facts_path(home, name)) - read.get(name, 0)) for name in plain)
 
 
 def batches(home: Home, marks: Mapping[str, Mark]) -> Iterator[Rows]:
@@ -106,6 +117,8 @@ def follow(home: Home, before: Mark, rows: Rows) -> None:
         for item in read(path, mark.facts_offset, mark.sequence):
             if isinstance(item, Line):
                 _take(item, mark, rows)
+            elif 0 < item.missing < _FAR:
+                mark.missing_records += item.missing
             elif item.end > item.start:
                 mark.damaged_records += 1
             mark.facts_offset = max(mark.facts_offset, item.end)
@@ -128,7 +141,6 @@ def _take(line: Line, mark: Mark, rows: Rows) -> None:
     if not mark.sequence < sequence < _FAR:
         mark.damaged_records += 1  # a record that stands there twice counts once
         return
-    mark.missing_records += sequence - mark.sequence - 1
     mark.sequence = sequence
     if kind in _KINDS:
         _take_fact(mark.segment_id, line, rows)
@@ -136,6 +148,10 @@ def _take(line: Line, mark: Mark, rows: Rows) -> None:
         mark.opened_ns = _opened_ns(line)
     elif kind == "seal":
         mark.state = "sealed"
+    elif kind == "lost":
+        mark.missing_records += sequence - line.first + 1
+    elif kind == "pruned":
+        pass
     else:
         rows.unknown += 1
 

@@ -16,12 +16,17 @@ from typing import Any
 import duckdb
 
 from agentobs.errors import DamagedError, ForeignError
+from agentobs.recording.compressed import compressed_path, segment_of
 from agentobs.recording.home import Home
 from agentobs.recording.journal import (
+    SPANS,
+    Damage,
     Line,
     content_path,
     facts_path,
+    file_size,
     is_alive,
+    is_there,
     read,
     segment_ids,
     tail,
@@ -54,6 +59,10 @@ class Finding:
     """What is wrong, for people."""
     lost: str
     """What is lost with it, for people."""
+    sessions: tuple[str, ...] = ()
+    """The sessions that it is or may be of, where that can be known."""
+    records: int = 0
+    """How many records are lost, where their numbers tell."""
 
     def __str__(self) -> str:
         place = f"{self.path}" if self.offset is None else f"{self.path} at byte {self.offset}"
@@ -90,7 +99,9 @@ class _Facts:
     """What the facts of one segment say."""
 
     size: int = 0
-    """Size of the file, bytes."""
+    """Size of the file, of the plain one where it was compressed, bytes."""
+    is_original: bool = True
+    """Whether it is what the process wrote: nothing was pruned, and no repair left a gap."""
     named: dict[str, int] = field(default_factory=dict)
     """The content ids that they name, with the offset of the first record that does."""
     ingested: Counter[str] = field(default_factory=Counter)
@@ -106,11 +117,11 @@ def verify(home: Home) -> VerifyReport:
         for segment_id in segment_ids(home):
             report.segments += 1
             mark = marks.get(segment_id) or Mark(segment_id)
-            facts = _read_facts(facts_path(home, segment_id), mark.facts_offset, report)
+            facts = _read_facts(facts_path(home, segment_id), mark.sequence, report)
             _check_content(home, segment_id, facts, report)
             counted[segment_id] = facts
-        for path in sorted(home.segments.glob("*.content")):
-            if path.stem not in counted:
+        for path in sorted(home.segments.glob("*.content*")):
+            if segment_of(path) not in counted:
                 lost = "what it holds can be reached from no record"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))
         if connection is not None:
@@ -122,7 +133,7 @@ def verify(home: Home) -> VerifyReport:
 def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
     """Yield the lines of a file that read back, and report everything else."""
     # An empty file is not locked yet; to ask whether its process lives could get in the way of that.
-    alive = path.stat().st_size == 0 or is_alive(path)
+    alive = file_size(path) == 0 or is_alive(path)
     last = None
     try:
         for item in read(path):
@@ -130,26 +141,51 @@ def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
                 last = item
                 yield item
             else:
-                lost = "one record or a part of one" if item.end > item.start else "as said"
-                report.findings.append(Finding(path, item.start, item.reason, lost))
+                report.findings.append(_finding(path, item))
+    except FileNotFoundError:
+        return
     except ForeignError as error:
         report.findings.append(Finding(path, None, error.found, "all of it, for this version"))
         return
     if not alive and (torn := tail(path)):
         found = f"its last {torn} bytes are no whole record"
         lost = "one record, which was being written when its process ended or the power failed"
-        report.findings.append(Finding(path, path.stat().st_size - torn, found, lost))
-    if last and last.kind == "seal" and _value(last).get("lines") != last.sequence - 1:
+        report.findings.append(Finding(path, file_size(path) - torn, found, lost))
+    is_counted = last and last.kind == "seal"
+    if last and is_counted and _value(last).get("lines") != last.sequence - 1:
         report.findings.append(
             Finding(path, last.start, "its last line counts otherwise", "unknown")
         )
 
 
+def _finding(path: Path, damage: Damage) -> Finding:
+    """Return what is damaged, and what was lost with it as far as that can be known."""
+    place = _place(path)
+    held = damage.held
+    if held is None:
+        lost = "one record or a part of one" if damage.end > damage.start else "as said"
+        return Finding(place, damage.start, damage.reason, lost, records=damage.missing)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(held.kinds.items()))
+    lost = (
+        "as said"
+        if damage.missing
+        else f"what is missing of records {held.first} to {held.last}: {kinds}"
+    )
+    return Finding(place, damage.start, damage.reason, lost, held.sessions, damage.missing)
+
+
+def _place(path: Path) -> Path:
+    """Return the file that is there: the compressed one, or the plain one."""
+    packed = compressed_path(path)
+    return packed if packed.exists() else path
+
+
 def _read_facts(path: Path, watermark: int, report: VerifyReport) -> _Facts:
-    facts = _Facts(size=path.stat().st_size)
+    facts = _Facts(size=file_size(path))
     for line in _lines(path, report):
         report.records += 1
-        if line.end <= watermark:
+        facts.is_original = facts.is_original and line.kind not in SPANS
+        if line.sequence <= watermark:
             facts.ingested[line.kind] += 1
         if line.kind in _CONTENT_FIELDS:
             value = _value(line)
@@ -164,7 +200,7 @@ def _check_content(home: Home, segment_id: str, facts: _Facts, report: VerifyRep
     path = content_path(home, segment_id)
     known: set[str] = set()
     bases: dict[str, int] = {}
-    if path.exists():
+    if is_there(path):
         for line in _lines(path, report):
             report.contents += 1
             value = _value(line)
@@ -248,7 +284,7 @@ def _miscounted(
         if facts is None:
             yield f"segment {segment_id} is gone; the rows of its {mark.sequence} records are still here"
             continue
-        if facts.size < mark.facts_offset:
+        if facts.is_original and facts.size < mark.facts_offset:
             yield f"segment {segment_id} is shorter than what was read of it"
         for table, found in rows.items():
             count, lines = found[segment_id], facts.ingested[table]

@@ -13,6 +13,7 @@ import pytest
 
 from agentobs.errors import ForeignError
 from agentobs.recording.home import Home
+from agentobs.recording.journal import facts_path, file_size
 from agentobs.store import publish
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
@@ -46,7 +47,8 @@ def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
     assert generation["bytes"] == found.st_size
     assert generation["digest"] == publish.file_digest(home.database)
     assert generation["published_ns"] > 0
-    assert generation["facts_bytes"] == sum(p.stat().st_size for p in home.segments.glob("*.facts"))
+    [(segment_id, size)] = generation["read"].items()
+    assert generation["facts_bytes"] == size == file_size(facts_path(home, segment_id))
     assert sorted(p.name for p in home.path.iterdir()) == [
         "agentobs.duckdb",
         "ingest.lock",

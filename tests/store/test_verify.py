@@ -252,7 +252,7 @@ def test_segments_that_are_gone(tmp_path: Path) -> None:
     """Rows whose segment is no longer there are said to have no source."""
     home, segment_id = recorded(tmp_path)
     ingest(home)
-    for path in (facts_path(home, segment_id), content_path(home, segment_id)):
+    for path in home.segments.iterdir():
         path.unlink()
     [finding] = verify(home).findings
     assert finding.found.startswith(f"segment {segment_id} is gone")

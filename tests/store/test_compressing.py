@@ -1,0 +1,385 @@
+"""Compressing: a segment that has ended takes less room, says the same, and is never there in no form."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from agentobs.errors import RecordingError
+from agentobs.recording import compressed
+from agentobs.recording.compressed import compressed_path
+from agentobs.recording.home import Home
+from agentobs.recording.journal import (
+    Damage,
+    Line,
+    Segment,
+    content_path,
+    facts_path,
+    file_size,
+    read,
+    segment_ids,
+    tail,
+)
+from agentobs.recording.vault import Vault, read_session
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange
+from agentobs.sink import Record
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.verify import verify
+from tests.store.making import (
+    a_home,
+    attempt,
+    conversation,
+    end,
+    everything,
+    finish,
+    python,
+    record,
+    session_id,
+    start,
+    usage_row,
+    write_facts,
+)
+
+
+def streamed(number: int, turn: int, words: int = 40) -> ModelExchange:
+    """Return an exchange whose answer is a stream, a delta a chunk."""
+    chosen = random.Random(turn)
+    pieces = [
+        '"}}\n\nevent: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+        f'"delta":{{"type":"text_delta","text":"{chosen.getrandbits(40):x} é'
+        for _ in range(words)
+    ]
+    chunks = [Chunk(piece.encode(), 10**6 + n * 12_345_678) for n, piece in enumerate(pieces)]
+    exchange = attempt(number, turn)
+    headers = {"content-type": "text/event-stream"}
+    answer = Answer(200, headers, tuple(chunks), "complete")
+    return ModelExchange(
+        **{f: getattr(exchange, f) for f in exchange.__slots__} | {"answer": answer}
+    )
+
+
+def a_session(number: int = 1, turns: int = 4) -> list[Record]:
+    return [start(number), *(streamed(number, n + 1) for n in range(turns)), end(number)]
+
+
+def payloads(path: Path) -> list[tuple[int, str, bytes]]:
+    return [(i.sequence, i.kind, i.payload) for i in read(path) if isinstance(i, Line)]
+
+
+def made(tmp_path: Path) -> tuple[Home, str]:
+    home = a_home(tmp_path)
+    record(home, a_session())
+    [segment_id] = segment_ids(home)
+    return home, segment_id
+
+
+def test_what_was_compressed_says_the_same(tmp_path: Path) -> None:
+    """Both files are compressed by an ingest; every line, every answer and the whole session read back as before."""
+    home, segment_id = made(tmp_path)
+    paths = facts_path(home, segment_id), content_path(home, segment_id)
+    before = [(payloads(path), file_size(path)) for path in paths]
+    whole = read_session(home, session_id(1), [segment_id])
+    with connect(home, ingest=False) as connection:
+        rows = everything(connection)
+    report = ingest(home)
+    assert report.compressed.files == 2
+    assert report.compressed.after < report.compressed.before / 3
+    assert sorted(p.name for p in home.segments.iterdir()) == [
+        f"{segment_id}.content.zst",
+        f"{segment_id}.facts.zst",
+    ]
+    assert [(payloads(path), file_size(path)) for path in paths] == before
+    assert read_session(home, session_id(1), [segment_id]) == whole
+    home.database.unlink()
+    with connect(home, ingest=False) as connection:
+        assert everything(connection) == rows
+    assert verify(home).ok
+    assert ingest(home).compressed.files == 0
+
+
+def test_one_record_costs_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read one content of a large segment, one block of it is decompressed."""
+    from agentobs.store import compressing
+
+    monkeypatch.setattr(compressing, "BLOCK_BYTES", 4096)
+    home = a_home(tmp_path)
+    record(home, a_session(turns=12))
+    [segment_id] = segment_ids(home)
+    wanted = [
+        line.value()["content_id"]
+        for line in read(content_path(home, segment_id))
+        if isinstance(line, Line) and line.kind == "response"
+    ]
+    ingest(home)
+    opened: list[int] = []
+    real = compressed.read_block
+
+    def counted(file, index, block):
+        opened.append(block.at)
+        return real(file, index, block)
+
+    monkeypatch.setattr(compressed, "read_block", counted)
+    answer = Vault(home, segment_id).answer(wanted[7])
+    assert answer.chunks == streamed(1, 8).answer.chunks
+    assert len(opened) == 1
+    file, index = compressed.read_index(compressed_path(content_path(home, segment_id)))
+    file.close()
+    assert len(index.blocks) > 5
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from agentobs.recording.home import Home
+from agentobs.store import compressing, ingest
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+where = sys.argv[2]
+setattr(Path if where == "unlink" else compressing, where, die)
+ingest.ingest(Home(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("place", ["_check", "sync_directory", "unlink"])
+def test_a_kill_leaves_one_readable_copy(tmp_path: Path, place: str) -> None:
+    """SIGKILL at each step of compressing: everything reads back, counts once, and the next ingest ends the work."""
+    home, segment_id = made(tmp_path)
+    with connect(home, ingest=False) as connection:
+        before = everything(connection)
+    process = python(KILLED_AT, home.path, place)
+    assert process.wait(60) == -signal.SIGKILL
+    process.communicate()
+    with connect(home, ingest=False) as connection:
+        assert everything(connection) == before
+    assert verify(home).ok
+    assert read_session(home, session_id(1), [segment_id]).exchanges
+    ingest(home)
+    assert {path.suffix for path in home.segments.iterdir()} == {".zst"}
+    assert [p.name for p in home.path.iterdir() if p.name.startswith(".")] == []
+    with connect(home, ingest=False) as connection:
+        assert everything(connection) == before
+    home.database.unlink()
+    with connect(home) as connection:
+        assert everything(connection) == before
+
+
+def test_what_lives_is_left_alone(tmp_path: Path) -> None:
+    """A segment is compressed when its process has ended, in order or not, never before."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1)], close=False)
+    assert ingest(home).compressed.files == 0
+    segment.abandon()
+    assert ingest(home).compressed.files == 1
+    with connect(home) as connection:
+        assert connection.execute("SELECT state FROM segments").fetchall() == [("dead",)]
+        assert connection.execute("SELECT count(*) FROM usage").fetchall() == [(1,)]
+
+
+def test_a_reader_whose_generation_is_older(tmp_path: Path) -> None:
+    """Records that are beyond a generation are read from a segment that was compressed since: none twice."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1), usage_row(2)], close=False)
+    ingest(home)
+    older = home.database.read_bytes(), home.manifest.read_bytes()
+    times = home.database.stat()
+    for number in (3, 4):
+        write_line(segment, number)
+    segment.close()
+    ingest(home)
+    assert compressed_path(facts_path(home, segment.segment_id)).exists()
+    home.database.chmod(0o600)
+    home.database.write_bytes(older[0])
+    os.utime(home.database, ns=(times.st_atime_ns, times.st_mtime_ns))
+    home.manifest.write_bytes(older[1])
+    with connect(home, ingest=False) as connection:
+        rows = connection.execute("SELECT attempt_id FROM usage ORDER BY sequence").fetchall()
+        assert rows == [(f"{number:032x}",) for number in (1, 2, 3, 4)]
+        marks = connection.execute("SELECT missing_records, damaged_records FROM segments")
+        assert marks.fetchall() == [(0, 0)]
+
+
+def write_line(segment: Segment, number: int) -> None:
+    from agentobs.records.facts import columns
+
+    segment.facts.append("usage", columns(usage_row(number)))
+
+
+@pytest.mark.parametrize("side", ["facts", "content"])
+def test_every_flipped_bit_of_a_compressed_file_is_noticed(tmp_path: Path, side: str) -> None:
+    """Any byte of a compressed file, flipped: it is found, and nothing that was not written is read."""
+    home = a_home(tmp_path)
+    record(home, [start(1), streamed(1, 1, words=4)])
+    ingest(home)
+    home.database.unlink()
+    [segment_id] = segment_ids(home)
+    plain = facts_path(home, segment_id) if side == "facts" else content_path(home, segment_id)
+    path, before = compressed_path(plain), set(payloads(plain))
+    data = path.read_bytes()
+    for offset in range(len(data)):
+        changed = bytearray(data)
+        changed[offset] ^= 1 << (offset * 5 % 8)
+        path.write_bytes(changed)
+        found = list(read(plain))
+        assert any(isinstance(each, Damage) for each in found), offset
+        assert {(i.sequence, i.kind, i.payload) for i in found if isinstance(i, Line)} <= before
+
+
+def mutations(data: bytes, other: bytes, count: int) -> list[bytes]:
+    """Return changed copies: words and sectors that changed places, stretches of another file, cuts."""
+    chosen = random.Random(8)
+    changed = []
+    for _ in range(count):
+        for size in (8, 512):
+            places = sorted(chosen.sample(range(0, len(data) // size), 2))
+            a, b = (place * size for place in places)
+            swapped = bytearray(data)
+            swapped[a : a + size], swapped[b : b + size] = data[b : b + size], data[a : a + size]
+            changed.append(bytes(swapped))
+        at, length = chosen.randrange(len(data)), chosen.randrange(1, 2000)
+        start = chosen.randrange(len(other))
+        changed.append(data[:at] + other[start : start + length] + data[at + length :])
+        changed.append(data[:at] + data[at + length :])
+        changed.append(data[:at])
+    return [each for each in changed if each != data]
+
+
+@pytest.mark.parametrize("form", ["plain", "compressed"])
+@pytest.mark.parametrize("side", ["facts", "content"])
+def test_what_was_moved_cut_or_spliced_is_noticed(tmp_path: Path, side: str, form: str) -> None:
+    """Swapped words and sectors, stretches of another session's file and cuts: found, and nothing false is read."""
+    home = a_home(tmp_path)
+    for number in (1, 2):
+        record(home, a_session(number, turns=9))
+    one, two = segment_ids(home)
+    if form == "compressed":
+        ingest(home)
+    pick = facts_path if side == "facts" else content_path
+    plain, other = pick(home, one), pick(home, two)
+    path = compressed_path(plain) if form == "compressed" else plain
+    source = compressed_path(other) if form == "compressed" else other
+    before, data = payloads(plain), path.read_bytes()
+    for number, changed in enumerate(mutations(data, source.read_bytes(), 40)):
+        path.write_bytes(changed)
+        found = list(read(plain))
+        lines = [(i.sequence, i.kind, i.payload) for i in found if isinstance(i, Line)]
+        noticed = any(isinstance(each, Damage) for each in found) or not found or tail(plain) > 0
+        is_cut = form == "plain" and data.startswith(changed)  # which has no seal, and may be torn
+        assert noticed or (is_cut and lines == before[: len(lines)]), number
+        assert set(lines) <= set(before), number
+
+
+def test_damage_in_a_block_is_told_by_session(tmp_path: Path) -> None:
+    """A damaged block names its sessions: theirs are refused, the others of the segment are whole."""
+    from agentobs.store import compressing
+
+    home = a_home(tmp_path)
+    before = compressing.BLOCK_BYTES
+    compressing.BLOCK_BYTES = 2048
+    try:
+        record(home, [*conversation(1), *conversation(2), *conversation(3)])
+        ingest(home)
+    finally:
+        compressing.BLOCK_BYTES = before
+    [segment_id] = segment_ids(home)
+    path = compressed_path(facts_path(home, segment_id))
+    file, index = compressed.read_index(path)
+    file.close()
+    block = next(b for b in index.blocks if b.summary.sessions == (session_id(2),))
+    data = bytearray(path.read_bytes())
+    data[block.at + block.packed // 2] ^= 1
+    path.write_bytes(data)
+    finding = verify(home).findings[0]
+    assert (finding.path, finding.sessions) == (path, (session_id(2),))
+    assert "1 session_starts" in finding.lost or "attempts" in finding.lost
+    for number in (1, 3):
+        assert read_session(home, session_id(number), [segment_id]).outcome == "completed"
+    with pytest.raises(RecordingError, match="damaged"):
+        read_session(home, session_id(2), [segment_id])
+
+
+def test_a_bomb_is_refused(tmp_path: Path) -> None:
+    """A small file that decompresses to far more than it says, or than a record can be, stops at the cap."""
+    import json
+    import tracemalloc
+    import zlib
+
+    home, segment_id = made(tmp_path)
+    ingest(home)
+    path = compressed_path(content_path(home, segment_id))
+    bomb = compressed._deflated(bytes(400 * 1024 * 1024))
+    seed = zlib.crc32(segment_id.encode())
+    for told in (1000, 400 * 1024 * 1024):
+        summary = [1, 2, {}, [], []]
+        value = {
+            "format": 1, "segment_id": segment_id, "bytes": told, "digest": "", "torn": 0,
+            "rewritten": False,
+            "blocks": [[0, told, 0, len(bomb), zlib.crc32(bomb, seed), *summary]],
+        }  # fmt: skip
+        text = compressed._deflated(json.dumps(value).encode())
+        end = compressed._END.pack(len(text), zlib.crc32(text, seed), b"agentobs")
+        head = compressed._SKIPPABLE.pack(compressed._SKIPPABLE_MAGIC, len(text) + len(end))
+        path.write_bytes(bomb + head + text + end)
+        tracemalloc.start()
+        found = list(read(content_path(home, segment_id)))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert isinstance(found[0], Damage)
+        assert [each for each in found if isinstance(each, Line)] == []
+        assert most < 100 * 1024 * 1024
+
+
+def test_what_compresses_too_well_is_kept_all_the_same(tmp_path: Path) -> None:
+    """A body of one letter, which would pass for a bomb, is compressed and reads back."""
+    home = a_home(tmp_path)
+    segment = Segment(home)
+    segment.content.append("start", {"content_id": "c", "session_id": "s", "text": "a" * 9_000_000})
+    segment.facts.append("usage", {"attempt_id": "x"})
+    segment.close()
+    assert ingest(home).compressed.files == 2
+    assert Vault(home, segment.segment_id).value("c")["text"] == "a" * 9_000_000
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from agentobs.recording.home import open_home
+from tests.store.making import conversation, record
+home = open_home(sys.argv[1])
+for number in range(int(sys.argv[2]), int(sys.argv[2]) + 8):
+    record(home, conversation(number))
+"""
+INGESTING = """
+import sys
+from pathlib import Path
+from agentobs.recording.home import Home
+from agentobs.store.ingest import ingest
+for _ in range(12):
+    ingest(Home(Path(sys.argv[1])))
+"""
+
+
+def test_nobody_waits_while_segments_are_compressed(tmp_path: Path) -> None:
+    """Beside two writers and an ingester that compresses, no reader has less than the one before."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    workers = [python(WRITING, home.path, 100), python(WRITING, home.path, 200)]
+    workers.append(python(INGESTING, home.path))
+    seen = 0
+    while any(worker.poll() is None for worker in workers):
+        with connect(home) as connection:
+            row = connection.execute("SELECT count(*) FROM attempts").fetchone()
+            assert row is not None
+            assert row[0] >= seen
+            seen = row[0]
+    for worker in workers:
+        finish(worker)
+    ingest(home)
+    with connect(home) as connection:
+        assert connection.execute("SELECT count(*) FROM attempts").fetchone() == (17 * 3,)
+    assert verify(home).ok
