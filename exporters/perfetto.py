@@ -1,0 +1,404 @@
+"""Perfetto: a trace file for each session, to see where the time went.
+
+    backend = perfetto.trace_file("traces")
+    agentobs.start(options=agentobs.Options(backends=(backend,)))
+
+Open the file at ui.perfetto.dev, which reads it in the browser and sends it nowhere. Each lane is a track, with more
+of them below where things ran beside each other; arrows lead from a model's answer to the tools that it called;
+counters show how full the context is and what was spent. Nothing that was said is in it, whatever the session opted
+into.
+
+Packets are appended one by one, so a process that is killed leaves a file that can be read, in which what was open has
+no end. The format: https://perfetto.dev/docs/reference/synthetic-track-event.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentobs import world
+from agentobs.errors import UsageError, say_once
+from agentobs.records.facts import Event, SessionStart
+from agentobs.records.told import Told
+from exporters.intervals import Follower, Interval, Known, digest_of, identity
+from exporters.semconv import GENAI_BETA, Profile
+
+try:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
+        BUILTIN_CLOCK_BOOTTIME,
+        BUILTIN_CLOCK_REALTIME,
+        Trace,
+        TracePacket,
+        TrackEvent,
+    )
+except ImportError as error:
+    raise UsageError(
+        f"Perfetto's classes are not installed: {error.name or 'a part of them'} is missing",
+        where="exporters.perfetto",
+        todo="Install them with: pip install 'agentobs-kit[perfetto]'",
+    ) from None
+
+FILE_BYTES = 256 * 1024 * 1024
+"""How large one file may get; what comes after that is counted. Our choice: the browser loads it whole."""
+SUFFIX = ".perfetto-trace"
+_KNOWN_SESSIONS = 1_000
+_SEQUENCE = 1
+"""The number of the writer; each file has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStatistics:
+    """What became of what was heard."""
+
+    files: int
+    """Files that were begun."""
+    packets: int
+    """Packets that are in them."""
+    dropped: Mapping[str, int]
+    """Packets that are not, by reason: `file_full`, or the name of the error that the disk gave."""
+
+
+def trace_file(directory: str | Path, *, file_bytes: int = FILE_BYTES) -> TraceFiles:
+    """Return a backend that writes a Perfetto trace of each session into a directory.
+
+    Args:
+        directory: where; made for this user alone where it is missing. The files are this user's alone.
+        file_bytes: how large one file may get.
+
+    Raises:
+        UsageError: the directory cannot be made or written to.
+    """
+    path = Path(directory)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        can_write = os.access(path, os.W_OK | os.X_OK)
+    except OSError:
+        can_write = False
+    if not can_write:
+        raise UsageError(
+            "no trace can be written there",
+            where=str(path),
+            todo="Name a directory that can be written to",
+        )
+    return TraceFiles(path, file_bytes)
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """One line of the picture."""
+
+    uuid: int
+    is_main: bool
+    stack: list[Interval] = field(default_factory=list)
+    """What is open on it, each within the one before."""
+    ended_ns: int = 0
+    """When the last thing on it ended."""
+
+    def is_inmost(self, span_id: str | None) -> bool:
+        """Return whether that is the last thing that opened on it, and it is open."""
+        return bool(self.stack) and self.stack[-1].span_id == span_id
+
+    def is_free(self, at_ns: int) -> bool:
+        """Return whether nothing is open on it, and nothing was at that time."""
+        return not self.stack and at_ns >= self.ended_ns
+
+
+@dataclass(slots=True)
+class _Session:
+    """The trace of one session."""
+
+    path: Path
+    root: int
+    size: int = 0
+    tracks: dict[str, list[_Track]] = field(default_factory=dict)
+    """By lane; the first is the lane's own."""
+    counters: set[int] = field(default_factory=set)
+    on: Known[str, tuple[_Track, int]] = field(default_factory=Known)
+    """The track of each interval, and when it started, by span id."""
+    picodollars: int = 0
+
+
+class TraceFiles:
+    """Hears facts, and draws them; see `trace_file`."""
+
+    def __init__(
+        self, directory: Path, file_bytes: int = FILE_BYTES, profile: Profile = GENAI_BETA
+    ) -> None:
+        """Write into a directory that exists."""
+        self._directory, self._file_bytes, self._profile = directory, file_bytes, profile
+        self._suffix = SUFFIX
+        self._begin()
+        weak = weakref.WeakMethod(self._forked)
+        os.register_at_fork(after_in_child=lambda: _call(weak))
+
+    def _begin(self) -> None:
+        # The recorder's thread tells, another one may close.
+        self._lock = threading.RLock()
+        self._follower = Follower()
+        self._sessions: Known[str, _Session] = Known(_KNOWN_SESSIONS)
+        self._files = self._packets = self._failed = 0
+        self._dropped: Counter[str] = Counter()
+
+    def __call__(self, told: Told) -> None:
+        """Hear one fact; never raises."""
+        try:
+            with self._lock:
+                self._hear(told)
+        except Exception:
+            # A fact that cannot be drawn costs itself, and the ones after it are drawn.
+            self._failed += 1
+
+    def close(self, seconds: float = 0.25) -> bool:
+        """Draw what is open as abandoned. Nothing waits here."""
+        with self._lock:
+            for move in self._follower.abandon():
+                self._move(move.way, move.interval)
+        return True
+
+    def statistics(self) -> TraceStatistics:
+        """Return the counts so far."""
+        with self._lock:
+            dropped = {reason: count for reason, count in self._dropped.items() if count}
+            return TraceStatistics(self._files, self._packets, dropped)
+
+    @property
+    def failed(self) -> int:
+        """How many facts could not be drawn."""
+        return self._failed
+
+    def _forked(self) -> None:
+        """In a child process, leave the parent's files alone."""
+        self._suffix = f"-{world.process_id()}{SUFFIX}"
+        self._begin()
+
+    def _hear(self, told: Told) -> None:
+        fact = told.fact
+        if isinstance(fact, SessionStart):
+            self._session(fact.session_id, fact.name, fact.started_ns)
+        for move in self._follower.follow(told):
+            self._move(move.way, move.interval)
+        if isinstance(fact, Event):
+            session = self._session(fact.session_id, None, fact.at_ns)
+            track = self._tracks(session, fact.lane)[0]
+            says = {**fact.numbers, **(fact.labels or {}), "label": fact.label}
+            self._write(session, [_instant(track.uuid, fact.at_ns, fact.kind, says)])
+
+    def _move(self, way: str, interval: Interval) -> None:
+        session = self._session(interval.session_id, None, interval.started_ns)
+        if way == "opens":
+            self._open(session, interval, interval.started_ns)
+        else:
+            self._close(session, interval)
+
+    def _session(self, session_id: str, name: str | None, at_ns: int) -> _Session:
+        known = self._sessions.get(session_id)
+        if known is None:
+            plain = identity(session_id, 32)
+            known = _Session(self._directory / (plain + self._suffix), _uuid(plain))
+            self._sessions.put(session_id, known)
+            self._files += 1
+            told = name or f"session {plain[:12]}"
+            self._write(known, [_clocks(at_ns), _track(known.root, told)])
+        return known
+
+    def _open(self, session: _Session, interval: Interval, at_ns: int, more: str = "") -> None:
+        track = self._track_for(session, interval, at_ns)
+        track.stack.append(interval)
+        session.on.put(interval.span_id, (track, interval.started_ns))
+        packet = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_BEGIN)
+        packet.track_event.name = self._profile.span_name(interval) + more
+        packet.track_event.categories.append(interval.name)
+        if interval.name == "tool" and not more:
+            packet.track_event.terminating_flow_ids.append(_uuid(interval.span_id))
+        _annotate(packet, self._profile.starting(interval))
+        self._write(session, [packet])
+
+    def _close(self, session: _Session, interval: Interval) -> None:
+        known = session.on.get(interval.span_id)
+        if known is None or interval not in known[0].stack:
+            return
+        track, at_ns = known[0], max(interval.ended_ns, interval.started_ns)
+        above = track.stack[track.stack.index(interval) + 1 :]
+        del track.stack[track.stack.index(interval) :]
+        packets = [_event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END) for _ in above]
+        end = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END)
+        _annotate(end, self._profile.ending(interval))
+        track.ended_ns = max(track.ended_ns, at_ns)
+        self._write(session, [*packets, end, *self._arrow(session, interval)])
+        # A line shows what lies within each other. What goes on after what it lay in, goes on elsewhere.
+        for each in above:
+            self._open(session, each, at_ns, more=" (goes on)")
+        self._write(session, list(self._counted(session, interval, at_ns)))
+
+    def _track_for(self, session: _Session, interval: Interval, at_ns: int) -> _Track:
+        """Return the line of what it lies in, or one of its lane on which nothing is."""
+        tracks = self._tracks(session, interval.lane)
+        above, _ = session.on.get(interval.parent_span_id or "", (None, 0))
+        if above is None or above not in tracks:
+            free = tracks
+        elif above.is_inmost(interval.parent_span_id) and at_ns >= above.ended_ns:
+            return above
+        else:
+            free = tracks[1:]
+        for track in free:
+            if track.is_free(at_ns):
+                return track
+        return self._new_track(session, interval.lane)
+
+    def _tracks(self, session: _Session, lane: str) -> list[_Track]:
+        if lane not in session.tracks:
+            session.tracks[lane] = []
+            self._new_track(session, lane)
+        return session.tracks[lane]
+
+    def _new_track(self, session: _Session, lane: str) -> _Track:
+        tracks = session.tracks[lane]
+        number = len(tracks)
+        track = _Track(_uuid(f"{session.root} {lane} {number}"), not number)
+        tracks.append(track)
+        name = f"{lane} +{number}" if number else lane
+        self._write(session, [_track(track.uuid, name, session.root)])
+        return track
+
+    def _arrow(self, session: _Session, interval: Interval) -> Iterator[Any]:
+        """Yield the beginning of the arrow that leads to a tool: the moment in the answer that called it.
+
+        A call that only reads begins before the answer has ended; no arrow leads back in time.
+        """
+        if interval.name != "tool" or interval.asked is None:
+            return
+        request, asked_ns = interval.asked
+        track, started_ns = session.on.get(request, (None, 0))
+        if track is not None:
+            at_ns = max(min(asked_ns, interval.started_ns) - 1, started_ns)
+            packet = _instant(track.uuid, at_ns, "calls", {"tool": interval.label})
+            packet.track_event.flow_ids.append(_uuid(interval.span_id))
+            yield packet
+
+    def _counted(self, session: _Session, interval: Interval, at_ns: int) -> Iterator[Any]:
+        """Yield the counters after a model call."""
+        if interval.tokens is not None and interval.is_chat:
+            uuid = _uuid(f"{session.root} tokens {interval.lane}")
+            if uuid not in session.counters:
+                session.counters.add(uuid)
+                yield _counter(uuid, f"context tokens, {interval.lane}", "tokens", session.root)
+            packet = _event(uuid, at_ns, TrackEvent.TYPE_COUNTER)
+            packet.track_event.counter_value = interval.tokens.prompt + interval.tokens.output
+            yield packet
+        if interval.spent is not None and interval.spent.usd is not None:
+            session.picodollars += sum(interval.spent.picodollars.values())
+            uuid = _uuid(f"{session.root} cost")
+            if uuid not in session.counters:
+                session.counters.add(uuid)
+                yield _counter(uuid, "cost", "USD", session.root)
+            packet = _event(uuid, at_ns, TrackEvent.TYPE_COUNTER)
+            packet.track_event.double_counter_value = session.picodollars / 1e12
+            yield packet
+
+    def _write(self, session: _Session, packets: list[Any]) -> None:
+        """Append packets, all or none of them."""
+        if not packets:
+            return
+        data = Trace(packet=packets).SerializeToString()
+        if session.size + len(data) > self._file_bytes:
+            self._dropped["file_full"] += len(packets)
+            return
+        try:
+            _append(session.path, data)
+        except OSError as error:
+            self._dropped[type(error).__name__] += len(packets)
+            say_once(
+                f"a trace is not written to {self._directory}: {type(error).__name__}. The agent goes on.",
+                about=f"trace in {self._directory}",
+            )
+            return
+        session.size += len(data)
+        self._packets += len(packets)
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append to a file of this user's alone, in one go.
+
+    Raises:
+        OSError: nothing was written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        before = os.fstat(fd).st_size
+        if not before:
+            os.fchmod(fd, 0o600)
+        written = os.write(fd, data)
+        if written < len(data):
+            os.ftruncate(fd, before)
+            raise OSError("the disk took only a part")
+    finally:
+        os.close(fd)
+
+
+def _event(uuid: int, at_ns: int, kind: Any) -> Any:
+    packet = TracePacket(timestamp=max(at_ns, 0), trusted_packet_sequence_id=_SEQUENCE)
+    packet.track_event.type = kind
+    packet.track_event.track_uuid = uuid
+    return packet
+
+
+def _instant(uuid: int, at_ns: int, name: str, says: Mapping[str, Any]) -> Any:
+    packet = _event(uuid, at_ns, TrackEvent.TYPE_INSTANT)
+    packet.track_event.name = name
+    _annotate(packet, says)
+    return packet
+
+
+def _annotate(packet: Any, says: Mapping[str, Any]) -> None:
+    for name, value in says.items():
+        if value is None:
+            continue
+        note = packet.track_event.debug_annotations.add(name=name)
+        if isinstance(value, bool):
+            note.bool_value = value
+        elif isinstance(value, int):
+            note.int_value = value
+        elif isinstance(value, float):
+            note.double_value = value
+        else:
+            note.string_value = value if isinstance(value, str) else ", ".join(value)
+
+
+def _track(uuid: int, name: str, parent: int | None = None) -> Any:
+    packet = TracePacket(trusted_packet_sequence_id=_SEQUENCE)
+    packet.track_descriptor.uuid = uuid
+    packet.track_descriptor.name = name
+    if parent is not None:
+        packet.track_descriptor.parent_uuid = parent
+    return packet
+
+
+def _counter(uuid: int, name: str, unit: str, parent: int) -> Any:
+    packet = _track(uuid, name, parent)
+    packet.track_descriptor.counter.unit_name = unit
+    return packet
+
+
+def _clocks(at_ns: int) -> Any:
+    """Return the packet that says that times are those of the wall clock."""
+    packet = TracePacket(timestamp=max(at_ns, 0), trusted_packet_sequence_id=_SEQUENCE)
+    for clock in (BUILTIN_CLOCK_BOOTTIME, BUILTIN_CLOCK_REALTIME):
+        packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=max(at_ns, 0))
+    return packet
+
+
+def _uuid(text: str) -> int:
+    return int(digest_of(text, 16), 16)
+
+
+def _call(weak: weakref.WeakMethod[Any]) -> None:
+    if (method := weak()) is not None:
+        method()
