@@ -155,9 +155,9 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
 def _own_part(node: Interval, under: Sequence[Interval]) -> Part:
     """Return what the time of an interval counts as that nothing inside of it covers.
 
-    Where a part of it says when the model or the tool itself was at work, all else is the program's own.
+    Where a part of it says when the model, the tool or an agent itself was at work, all else is the program's own.
     """
-    told_better = any(child.part == node.part for child in under)
+    told_better = any(child.part == node.part or child.name == "sub_agent" for child in under)
     return "own" if told_better else node.part
 
 

@@ -16,6 +16,9 @@ WITH windows AS (
     WHERE session_id = $session_id::VARCHAR AND trace_id IN (SELECT interaction_id FROM windows)
 ), told AS (
     SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'interaction'
+), ran AS (
+    -- Where it is told when tools ran, the rest of a call is the loop's own work: it decides, and looks at the result.
+    SELECT DISTINCT trace_id AS interaction_id FROM traced WHERE name = 'execution'
 ), tried AS (
     SELECT
         *,
@@ -30,14 +33,12 @@ WITH windows AS (
     UNION ALL BY NAME
     SELECT
         trace_id AS interaction_id, span_id AS id, coalesce(parent_span_id, trace_id) AS parent_id, lane, name, label,
-        CASE name
-            WHEN 'llm_request' THEN 'model'
-            WHEN 'tool' THEN 'tool'
-            WHEN 'execution' THEN 'tool'
-            WHEN 'queued' THEN 'queued'
-            WHEN 'blocked_on_user' THEN 'person'
-            WHEN 'retry_wait' THEN 'retry_wait'
-            WHEN 'hook' THEN 'hook'
+        CASE
+            WHEN name = 'llm_request' THEN 'model'
+            WHEN name = 'execution' THEN 'tool'
+            WHEN name = 'tool' AND trace_id NOT IN (SELECT interaction_id FROM ran) THEN 'tool'
+            WHEN name = 'blocked_on_user' THEN 'person'
+            WHEN name IN ('queued', 'retry_wait', 'hook') THEN name
             ELSE 'own'
         END AS part,
         started_ns,

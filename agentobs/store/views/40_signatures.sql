@@ -374,10 +374,10 @@ WITH answered AS (
         calls.tool_use_id,
         results.answered_ns,
         CASE
-            WHEN results.outcome IN ('invalid', 'unknown', 'duplicate') THEN 'schema'
+            WHEN results.outcome IN ('invalid', 'unknown', 'duplicate', 'deduplicated') THEN 'schema'
             WHEN results.outcome IN ('denied', 'blocked') THEN 'denied'
             WHEN results.outcome IN ('failed', 'timeout') THEN coalesce(results.error_kind, 'semantic')
-            WHEN results.outcome = 'executed' AND results.is_error THEN 'semantic'
+            WHEN results.outcome IN ('executed', 'substituted') AND results.is_error THEN 'semantic'
         END AS kind
     FROM tool_results AS results
     JOIN tool_uses AS calls

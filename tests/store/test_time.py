@@ -1,0 +1,379 @@
+"""Where the time went: the critical path of an interaction, and what else is asked about time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentobs.records.exchanges import Chunk, Ending, ModelExchange, Place
+from agentobs.records.facts import (
+    Event,
+    InteractionEnd,
+    InteractionStart,
+    SpanEnd,
+    SpanStart,
+)
+from agentobs.records.labels import Label
+from agentobs.store.database import connect, named
+from agentobs.store.walltime import PARTS, Interval, Part, critical_path, interaction_times
+from tests.provider_script import streamed, text
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    permission,
+    record,
+    session_id,
+    start,
+    tool,
+    write_facts,
+)
+from tests.store.talking import Talk
+
+INTERACTION = "1" * 32
+WHOLE = Interval("whole", None, "own", "interaction", None, "main", 0, 100)
+Query = Callable[..., list[dict[str, Any]]]
+
+
+def interval(
+    name: str, part: Part, started: int, ended: int | None, parent: str = "whole"
+) -> Interval:
+    return Interval(name, parent, part, name, None, "main", started, ended)
+
+
+def shares(*inside: Interval) -> dict[str, int]:
+    """Return how long each part took of an interaction of 100."""
+    spent: Counter[str] = Counter()
+    for piece in critical_path(WHOLE, inside, 100):
+        spent[piece.part] += piece.ended_ns - piece.started_ns
+    return dict(spent)
+
+
+@pytest.mark.parametrize(
+    ("inside", "spent"),
+    [
+        ([], {"own": 100}),
+        ([("a", "model", 0, 100)], {"model": 100}),
+        ([("a", "model", 10, 40), ("b", "tool", 50, 90)], {"model": 30, "tool": 40, "own": 30}),
+        # Beside each other: what ended last was waited for, and before it began what was under way then.
+        ([("a", "tool", 0, 60), ("b", "model", 40, 80)], {"tool": 40, "model": 40, "own": 20}),
+        ([("a", "tool", 0, 80), ("b", "model", 40, 60)], {"tool": 80, "own": 20}),
+        ([("a", "tool", 0, 80), ("b", "hook", 0, 80)], {"tool": 80, "own": 20}),
+        # No end is known: it lasts as long as the interaction.
+        ([("a", "tool", 30, None), ("b", "model", 0, 40)], {"tool": 70, "model": 30}),
+        # Beyond the interaction, backwards, or nothing at all.
+        ([("a", "tool", -50, 20), ("b", "model", 90, 500)], {"tool": 20, "own": 70, "model": 10}),
+        ([("a", "tool", 60, 40), ("b", "model", 50, 50), ("c", "hook", 200, 300)], {"own": 100}),
+    ],
+)  # fmt: skip
+def test_the_critical_path(inside: list[Any], spent: dict[str, int]) -> None:
+    """Each instant counts as what was waited for then, and as nothing else."""
+    assert shares(*(interval(*each) for each in inside)) == spent
+
+
+def test_what_lies_inside_tells_more() -> None:
+    """A call is split into its wait for a person and its run; the rest of it is the program's own work."""
+    call = interval("tool", "tool", 10, 90)
+    asked = interval("blocked_on_user", "person", 20, 50, "tool")
+    ran = interval("execution", "tool", 55, 85, "tool")
+    assert shares(call) == {"own": 20, "tool": 80}
+    assert shares(call, asked) == {"own": 20, "tool": 50, "person": 30}
+    assert shares(call, asked, ran) == {"own": 40, "person": 30, "tool": 30}
+
+
+def test_waits_and_hooks_count_whole() -> None:
+    """What a hook asks of a model is the hook's time."""
+    hook = interval("hook", "hook", 10, 60)
+    assert shares(hook, interval("ask", "model", 20, 50, "hook")) == {"own": 50, "hook": 50}
+
+
+def test_an_agent_inside_a_call() -> None:
+    """The time of an agent that a call started is split like its own interaction."""
+    call = interval("tool", "tool", 0, 100)
+    agent = interval("sub_agent", "own", 10, 90, "tool")
+    asks = interval("llm_request", "model", 20, 80, "sub_agent")
+    assert shares(call, agent, asks) == {"own": 40, "model": 60}
+
+
+def test_parents_in_a_circle_and_ids_that_recur() -> None:
+    """Broken trees end, and still add up."""
+    ring = [interval("a", "tool", 0, 50, "b"), interval("b", "tool", 0, 50, "a")]
+    assert shares(*ring, interval("c", "hook", 0, 10, "c"), interval("whole", "tool", 0, 9)) == {
+        "own": 100
+    }
+    assert shares(interval("d", "model", 0, 50, "nowhere")) == {"model": 50, "own": 50}
+    again = [
+        interval("e", "tool", 0, 50),
+        interval("f", "model", 0, 50, "e"),
+        interval("e", "hook", 0, 50, "f"),
+    ]
+    assert shares(*again) == {"model": 50, "own": 50}
+
+
+TIMES = st.integers(-20, 120)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Interval]:
+    """Intervals of all sorts, each a part of an earlier one, of the interaction, or of nothing that is known."""
+    made: list[Interval] = []
+    for number in range(draw(st.integers(0, 8))):
+        parents = ["whole", "nowhere", *(each.id for each in made)]
+        made.append(
+            interval(
+                f"i{number}",
+                draw(st.sampled_from(PARTS)),
+                draw(TIMES),
+                draw(st.none() | TIMES),
+                draw(st.sampled_from(parents)),
+            )
+        )
+    return draw(st.permutations(made))
+
+
+@given(trees())
+def test_parts_are_disjoint_and_add_up(inside: Sequence[Interval]) -> None:
+    """Whatever went on, the pieces follow each other without a gap from the start to the end."""
+    path = critical_path(WHOLE, inside, 100)
+    assert (path[0].started_ns, path[-1].ended_ns) == (0, 100)
+    assert all(before.ended_ns == after.started_ns for before, after in pairwise(path))
+    assert all(piece.started_ns < piece.ended_ns for piece in path)
+    assert sum(shares(*inside).values()) == 100
+
+
+@given(trees(), st.data())
+def test_shorter_work_beside_changes_nothing(
+    inside: Sequence[Interval], data: st.DataObject
+) -> None:
+    """What began later and ended earlier than something beside it was not waited for."""
+    longer = data.draw(st.sampled_from(list(inside) or [interval("i0", "tool", 10, 90)]))
+    inside = list(inside) or [longer]
+    last = 100 if longer.ended_ns is None else longer.ended_ns
+    begun = data.draw(st.integers(longer.started_ns, max(longer.started_ns, last)))
+    over = data.draw(st.integers(begun, max(begun, last)))
+    part = data.draw(st.sampled_from(PARTS))
+    beside = replace(longer, id="beside", part=part, name="beside", started_ns=begun, ended_ns=over)
+    if (begun, over) != (longer.started_ns, last) and part not in _parts_above(inside, longer):
+        assert shares(*inside, beside) == shares(*inside)
+
+
+def _parts_above(inside: Sequence[Interval], of: Interval) -> set[str]:
+    """What says better when its parent was at work changes what the parent's own time is called."""
+    return {each.part for each in inside if each.id == of.parent_id}
+
+
+def asked(home: Any, query: str, **parameters: Any) -> list[dict[str, Any]]:
+    with connect(home, ingest=False) as connection:
+        answered = named(connection, query, **parameters)
+        names = [column[0] for column in answered.description]
+        return [dict(zip(names, row, strict=True)) for row in answered.fetchall()]
+
+
+def told(
+    name: str, started: float, ended: float | None, span: int, parent: int | None, **more: Any
+) -> list[Any]:
+    """Return the start and the end of a span, in seconds from the beginning."""
+    values = {"lane": Label("main"), "label": None, **more}
+    ids = f"{span:016x}", f"{parent:016x}" if parent else None
+    began = SpanStart(
+        session_id(1),
+        INTERACTION,
+        *ids,
+        values["lane"],
+        Label(name),
+        values["label"],
+        T0 + int(started * SECOND),
+    )
+    if ended is None:
+        return [began]
+    return [began, SpanEnd(session_id(1), ids[0], T0 + int(ended * SECOND), "ok", None)]
+
+
+def our_loop() -> list[Any]:
+    """Two turns of our own loop: a request with a retry, two calls beside each other, one of them asked about."""
+    session, lane = session_id(1), Label("main")
+    here = Place(session, INTERACTION, turn=1, span_id=f"{2:016x}")
+    first, again = (
+        replace(attempt(1, 1, at=T0 + at * SECOND, status=status), ended_ns=2 * SECOND, place=here)
+        for at, status in ((1, 529), (6, 200))
+    )
+    return [
+        start(1),
+        InteractionStart(session, INTERACTION, lane, T0),
+        *told("interaction", 0, 40, 1, None),
+        *told("llm_request", 1, 8, 2, 1),
+        first,
+        *told("retry_wait", 3, 6, 3, 2),
+        again,
+        *told("tool", 8, 30, 4, 1),
+        *told("blocked_on_user", 9, 19, 5, 4, label=Label("send")),
+        *told("execution", 20, 30, 6, 4),
+        *told("tool", 8, 35, 7, 1),
+        *told("queued", 8, 30, 8, 7),
+        *told("hook", 30, 31, 9, 7),
+        *told("execution", 31, 34, 10, 7),
+        InteractionEnd(session, INTERACTION, T0 + 40 * SECOND, Label("success"), False),
+        end(1),
+    ]
+
+
+def test_an_interaction_of_our_loop(tmp_path: Path) -> None:
+    """The spans of the loop say when it waited for what; retries are told apart from the model's own time."""
+    home = a_home(tmp_path)
+    record(home, our_loop())
+    with connect(home, ingest=False) as connection:
+        [split] = interaction_times(connection, session_id(1))
+    assert (split.told_by, split.has_ended, split.wall_ns) == ("spans", True, 40 * SECOND)
+    seconds = {part: getattr(split, f"{part}_ns") / SECOND for part in PARTS}
+    assert seconds == {
+        "model": 4, "retry_wait": 3, "queued": 22, "person": 0, "hook": 1, "tool": 3, "own": 7,
+    }  # fmt: skip
+    assert [(piece.part, piece.name) for piece in split.path][:4] == [
+        ("own", "interaction"),
+        ("model", "attempt"),
+        ("retry_wait", "retry_wait"),
+        ("model", "attempt"),
+    ]
+
+
+def test_an_interaction_that_never_ended(tmp_path: Path) -> None:
+    """It lasts to the last that is known of it, and whatever was open lasts as long."""
+    home = a_home(tmp_path)
+    record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
+        *told("interaction", 0, None, 1, None), *told("llm_request", 1, 5, 2, 1), *told("tool", 5, None, 3, 1),
+        *told("blocked_on_user", 6, None, 4, 3)])  # fmt: skip
+    with connect(home, ingest=False) as connection:
+        [split] = interaction_times(connection, session_id(1))
+    assert (split.has_ended, split.wall_ns, split.model_ns) == (False, 6 * SECOND, 4 * SECOND)
+    assert (split.own_ns, split.tool_ns) == (SECOND, SECOND)
+
+
+def test_an_interaction_of_another_client(tmp_path: Path) -> None:
+    """Without spans the requests tell: from an answer with calls to the next request the time is the tools'."""
+    talk = Talk()
+    for call in talk.calls(("read", {}), ("list", {})):
+        talk.result(call)
+    [call] = talk.calls(("read", {}), takes=SECOND // 4)
+    talk.result(call)
+    talk.says("Hm.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    with connect(home, ingest=False) as connection:
+        [split] = interaction_times(connection, session_id(1))
+    assert (split.told_by, split.wall_ns) == ("wire", 2 * SECOND + SECOND // 2)
+    assert (split.model_ns, split.tool_ns, split.own_ns) == (
+        SECOND + SECOND // 4,
+        SECOND + SECOND // 4,
+        0,
+    )
+
+
+def test_the_slowest_tools(tmp_path: Path) -> None:
+    """Exact percentiles; a tool whose agent waited for a person is not slow for that."""
+    talk = Talk()
+    ids = talk.calls(*[("fast", {})] * 20, ("agent", {}), ("seen", {}))
+    for at, call in enumerate(ids[:20]):
+        talk.records.append(tool(1, call, "fast", at=T0 + 2 * SECOND, took=(at + 1) * SECOND))
+    talk.records.append(tool(1, ids[20], "agent", at=T0 + 2 * SECOND, took=50 * SECOND))
+    lane = Label(f"main/{ids[20]}")
+    talk.records += told("blocked_on_user", 5, 47, 9, None, lane=lane)
+    for call in ids:
+        talk.result(call)
+    talk.says("Hm.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    rows = {row["name"]: row for row in asked(home, "slowest_tools", session_id=session_id(1))}
+    found = {name: [row[f"p{p}_ns"] / SECOND for p in (50, 95, 99)] for name, row in rows.items()}
+    assert found == {"fast": [10, 19, 20], "agent": [8, 8, 8], "seen": [0.5, 0.5, 0.5]}
+    assert list(rows) == ["fast", "agent", "seen"]
+    assert [row["timed_calls"] for row in rows.values()] == [20, 1, 0]
+
+
+def test_how_long_people_were_waited_for(tmp_path: Path) -> None:
+    """A row for each tool and whoever answered, how long it took, and what nobody answered before the process died."""
+    home = a_home(tmp_path)
+    waits = [0.5, 9.9, 10, 59, 600]
+    facts = [
+        permission(1, f"toolu_{at}", at=T0 + at, waited_ns=int(each * SECOND))
+        for at, each in enumerate(waits)
+    ]
+    denied = permission(1, "toolu_9", at=T0, behaviour="deny", waited_ns=SECOND)
+    silent = permission(1, "toolu_8", at=T0, asked=False, resolver="rule", waited_ns=0)
+    write_facts(home, [*facts, denied, silent, *told("blocked_on_user", 1, 3, 7, None, label=Label("budget")),
+        *told("blocked_on_user", 5, None, 8, None, label=Label("send"))])  # fmt: skip
+    rows = asked(home, "waits_for_people", session_id=session_id(1))
+    assert [
+        (r["about"], r["resolver"], r["answered"], r["unanswered"], r["denied"]) for r in rows
+    ] == [
+        ("weather", "person", 6, 0, 1),
+        ("budget", "person", 1, 0, 0),
+        ("send", "nobody", 0, 1, 0),
+    ]
+    buckets = [
+        rows[0][name] for name in ("under_1s", "under_10s", "under_1min", "under_10min", "longer")
+    ]
+    assert buckets == [1, 2, 2, 0, 1]
+    assert (rows[0]["p50_ns"], rows[0]["max_ns"]) == (int(9.9 * SECOND), 600 * SECOND)
+
+
+def test_what_became_of_hooks(tmp_path: Path) -> None:
+    """A row for each hook and outcome, with how long it took and how often it changed something."""
+    home = a_home(tmp_path)
+
+    def hook(outcome: str, seconds: float, **numbers: float) -> Event:
+        given = {"duration_ns": seconds * SECOND, "requests": 0.0, **numbers}
+        event = Event(
+            session_id(1), None, Label("main"), 1, T0, Label("hook"), Label(outcome), given
+        )
+        return replace(event, labels={"hook": Label("guard")})
+
+    write_facts(home, [hook("success", 1), hook("success", 3, rewrites=1.0), hook("blocking", 2)])
+    found = asked(home, "hook_outcomes", session_id=session_id(1))
+    assert [(r["hook"], r["outcome"], r["times"], r["rewrites"], r["max_ns"]) for r in found] == [
+        ("guard", "success", 2, 1, 3 * SECOND),
+        ("guard", "blocking", 1, 0, 2 * SECOND),
+    ]
+
+
+def test_the_first_token_by_model(tmp_path: Path) -> None:
+    """Streams that arrived whole count, by the model that answered."""
+
+    def stream(turn: int, seconds: int, chunks: int | None = None) -> ModelExchange:
+        answer = streamed(text("Hm."))
+        late = tuple(Chunk(chunk.data, seconds * SECOND) for chunk in answer.chunks[:chunks])
+        ending: Ending = "cut" if chunks else "complete"
+        return replace(attempt(1, turn), answer=replace(answer, chunks=late, ending=ending))
+
+    home = a_home(tmp_path)
+    asks = [stream(at, at) for at in range(1, 5)]
+    record(home, [start(1), *asks, stream(5, 99, chunks=2), attempt(1, 6), end(1)])
+    [found] = asked(home, "first_token_by_model", session_id=session_id(1))
+    assert (found["calls"], found["p50_ns"], found["p95_ns"]) == (4, 2 * SECOND, 4 * SECOND)
+
+
+def test_what_was_open_when_the_process_died(tmp_path: Path) -> None:
+    """Spans that never ended and calls without a result, and how long before the last that is known they began."""
+    talk = Talk()
+    done, left = talk.calls(("read", {}), ("send", {}))
+    talk.records.append(tool(1, done, "read", at=T0 + 2 * SECOND))
+    talk.records += told("tool", 4, None, 1, None, label=Label("send"))
+    talk.records += told("tool", 2, 9, 2, None, label=Label("read"))
+    home = a_home(tmp_path)
+    record(home, talk.records)
+    rows = asked(home, "open_at_death", session_id=session_id(1))
+    assert [(r["kind"], r["name"], r["label"], r["id"], r["open_ns"]) for r in rows] == [
+        ("tool_call", "send", None, left, 7 * SECOND + SECOND // 2),
+        ("span", "tool", "send", f"{1:016x}", 5 * SECOND),
+    ]
+    record(home, [end(1)])
+    assert [row["kind"] for row in asked(home, "open_at_death")] == ["span"]
