@@ -12,48 +12,46 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentobs.recording.bodies import Body
-from agentobs.recording.streams import find_in_stream
+from agentobs.recording.streams import find_in_answer
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import (
-    Answer,
+    Chunk,
     ModelExchange,
     SessionCall,
     ToolExchange,
     WorldExchange,
 )
-from agentobs.redaction import Finding, apply, disjoint, find, redact, redact_named
+from agentobs.redaction import FAILED, FAILED_KIND, Finding, Redactor, apply
 
 
-def request_head(exchange: ModelExchange) -> dict[str, Any]:
+def request_head(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
     """Return what a request says besides its body, redacted."""
     return {
         "method": exchange.question.method,
-        "path": redact(exchange.question.path.encode(), exchange.secrets).decode(),
+        "path": redactor.redact_text(exchange.question.path, exchange.secrets),
         "headers": exchange.question.headers,
     }
 
 
-def request_content(exchange: ModelExchange, body: Body) -> dict[str, Any]:
+def request_content(exchange: ModelExchange, body: Body, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a request: its difference from an earlier one, and what was redacted."""
     return {
         "content_id": body.content_id,
         "session_id": exchange.place.session_id,
-        **request_head(exchange),
+        **request_head(exchange, redactor),
         "base": body.base,
         "prefix": body.prefix,
         "suffix": body.suffix,
-        **_text(body.insert),
+        **text_of(body.insert),
         "redactions": _notes(body.redactions),
     }
 
 
-def response_content(exchange: ModelExchange) -> dict[str, Any]:
+def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a response: its bytes, redacted, and how they arrived."""
     answer = exchange.answer
     raw = answer.body
-    # What is found in pieces goes first: of two findings in one place it knows better what to write.
-    pieces = find_in_stream(raw, exchange.secrets)
-    findings = disjoint(pieces + find(raw, known=exchange.secrets))
+    findings = find_in_answer(raw, exchange.secrets, redactor)
     written = apply(raw, findings)
     failure = answer.failure
     return {
@@ -61,45 +59,45 @@ def response_content(exchange: ModelExchange) -> dict[str, Any]:
         "session_id": exchange.place.session_id,
         "status": answer.status,
         "headers": answer.headers,
-        **_text(written),
-        "chunks": _chunks(answer, findings),
+        **text_of(written),
+        "chunks": chunk_sizes(answer.chunks, findings),
         "ending": answer.ending,
-        "failure": [failure.name, redact(failure.message.encode(), exchange.secrets).decode()]
+        "failure": [failure.name, redactor.redact_text(failure.message, exchange.secrets)]
         if failure
         else None,
         "redactions": _notes(findings),
     }
 
 
-def start_content(call: SessionCall) -> dict[str, Any]:
+def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a session's start: name, entry, tags and arguments as given, redacted."""
     start = call.start
     given = {
         "name": start.name,
         "entry": start.entry,
         "tags": dict(start.tags),
-        "arguments": redact_named(call.arguments),
+        "arguments": redactor.redact_named(call.arguments),
     }
-    text = json.dumps(given, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    findings = find(text)
-    written = apply(text, findings)
+    written, findings = _redacted(given, redactor)
     return {
         "content_id": digest(start.session_id.encode() + written),
         "session_id": start.session_id,
-        **_text(written),
+        **text_of(written),
         "redactions": _notes(findings),
     }
 
 
-def tool_content(exchange: ToolExchange) -> dict[str, Any]:
-    """Return the content line of a tool call: input and result as one JSON text, redacted."""
-    text = json.dumps(
-        {"input": exchange.question.input, "result": exchange.answer.content},
-        ensure_ascii=False,
-        default=repr,
-    ).encode("utf-8", "surrogatepass")
-    findings = find(text)
-    written = apply(text, findings)
+def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
+    """Return the content line of a tool call: input and result as one JSON text, redacted; with what the model
+    asked, where hooks changed that, and what the tool got, where types were changed to fit.
+    """
+    told = {
+        "input": exchange.question.input,
+        "result": exchange.answer.content,
+        **({"asked": exchange.asked} if exchange.asked is not None else {}),
+        **({"ran": _as_json(exchange.ran)} if _is_other(exchange) else {}),
+    }
+    written, findings = _redacted(told, redactor)
     # Agents beside each other may have calls of one id and with one result.
     call = f"{exchange.place.lane} {exchange.place.turn} {exchange.question.tool_use_id}"
     return {
@@ -107,7 +105,7 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
         "session_id": exchange.place.session_id,
         "tool_use_id": exchange.question.tool_use_id,
         "name": exchange.question.name,
-        **_text(written),
+        **text_of(written),
         "is_error": exchange.answer.is_error,
         "outcome": exchange.answer.outcome,
         "lane": exchange.place.lane,
@@ -117,28 +115,43 @@ def tool_content(exchange: ToolExchange) -> dict[str, Any]:
     }
 
 
-def world_content(exchange: WorldExchange) -> dict[str, Any]:
+def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]:
     """Return the content line of a question to the world: question and answer as one JSON text, redacted."""
     question = exchange.question
-    text = json.dumps(
-        {"asked": question.asked, "answer": exchange.answer}, ensure_ascii=False, default=repr
-    ).encode("utf-8", "surrogatepass")
-    findings = find(text)
-    written = apply(text, findings)
+    written, findings = _redacted({"asked": question.asked, "answer": exchange.answer}, redactor)
     named = f"{exchange.place.lane} {question.kind} {question.key} {exchange.started_ns} "
     return {
         "content_id": digest(named.encode("utf-8", "surrogatepass") + written),
         "session_id": exchange.place.session_id,
         "kind": question.kind,
-        "key": redact(question.key.encode("utf-8", "surrogatepass")).decode(
-            "utf-8", "surrogatepass"
-        ),
-        **_text(written),
+        "key": redactor.redact_text(question.key),
+        **text_of(written),
         "redactions": _notes(findings),
     }
 
 
-def _chunks(answer: Answer, findings: Sequence[Finding]) -> list[list[int]]:
+def _redacted(value: dict[str, Any], redactor: Redactor) -> tuple[bytes, list[Finding]]:
+    """Return a value as JSON without secrets; where it cannot be looked through, each of its fields is closed."""
+    text = json.dumps(value, ensure_ascii=False, default=repr).encode("utf-8", "surrogatepass")
+    findings = redactor.find(text)
+    if any(each.kind == FAILED_KIND for each in findings):
+        return json.dumps(dict.fromkeys(value, FAILED.decode())).encode(), findings
+    return apply(text, findings), findings
+
+
+def _is_other(exchange: ToolExchange) -> bool:
+    return exchange.ran is not None and exchange.ran is not exchange.question.input
+
+
+def _as_json(value: Any) -> Any:
+    """Return what a tool got as JSON can hold it: it is whatever the tool's own types make of the input."""
+    try:
+        return json.loads(json.dumps(value, default=repr))
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
+def chunk_sizes(chunks: Sequence[Chunk], findings: Sequence[Finding]) -> list[list[int]]:
     """Return [bytes, nanoseconds after the request] of each chunk, as they stand after redaction.
 
     What takes the place of a secret belongs to the chunk in which the secret begins.
@@ -146,7 +159,7 @@ def _chunks(answer: Answer, findings: Sequence[Finding]) -> list[list[int]]:
     sizes: list[list[int]] = []
     waiting = list(reversed(findings))
     at = gone = 0
-    for chunk in answer.chunks:
+    for chunk in chunks:
         end = at + len(chunk.data)
         size = end - max(at, min(gone, end))
         while waiting and waiting[-1].start < end:
@@ -162,7 +175,8 @@ def _notes(findings: Sequence[Finding]) -> list[list[Any]]:
     return [[f.kind, f.start, f.end - f.start] for f in findings]
 
 
-def _text(data: bytes) -> dict[str, str]:
+def text_of(data: bytes) -> dict[str, str]:
+    """Return some bytes as a content line holds them: as text where they are UTF-8."""
     try:
         return {"text": data.decode("utf-8")}
     except UnicodeDecodeError:

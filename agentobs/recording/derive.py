@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ from agentobs.recording.endpoints import endpoint
 from agentobs.recording.frames import is_framed, unframed
 from agentobs.recording.likeness import input_of, similarity
 from agentobs.recording.prefixes import Prefixes
+from agentobs.recording.requests import Requests
 from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
@@ -29,8 +30,6 @@ from agentobs.records.facts import (
     Fact,
     InteractionEnd,
     InteractionStart,
-    SpanEnd,
-    SpanStart,
     ToolResult,
     ToolUse,
     UsageRow,
@@ -102,6 +101,7 @@ class SessionView:
     """The attempts that made calls without a result, by lane and id: agents have ids of their own."""
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    _requests: Requests = field(default_factory=Requests)
 
     def attempt(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
@@ -113,21 +113,13 @@ class SessionView:
         yield from self._interaction(exchange, body, lane, asks)
         yield from self._answered(exchange, body)
         turn = exchange.place.turn or (lane.turns + 1 if asks else None)
-        place = Place(
-            self.session_id,
-            exchange.place.interaction_id or lane.interaction_id,
-            exchange.place.lane,
-            turn,
-            exchange.place.span_id,
-            exchange.place.query_source,
-            exchange.place.chain_id,
-            exchange.place.depth,
-        )
-        fact = self._fact(exchange, body, contents, place, heard)
+        place = self._place(exchange, lane, turn)
+        request = self._llm_request(exchange, body, heard.outcome)
+        fact = self._fact(exchange, body, contents, place, heard, request)
         yield fact
         yield from self._usage(exchange, fact, heard)
         # Whoever hears of the end of a span has heard of what it cost.
-        yield from self._span(exchange, fact)
+        yield from self._requests.attempt(exchange, fact)
         if asks and body.message_count:
             yield from self._prefix(exchange, body, fact, heard)
         elif body.message_count:
@@ -140,6 +132,25 @@ class SessionView:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
             yield from self._calls(exchange, place, heard)
             yield from self._finished(exchange, lane, heard)
+
+    def so_far(
+        self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
+    ) -> Iterator[Fact]:
+        """Yield an attempt that has not ended, and what it used, as they would be if it never did.
+
+        Nothing is kept in mind of it: its end will be told as if this had never been asked.
+        """
+        lane = self._lanes.get(exchange.place.lane, _Lane())
+        heard = _hear(exchange.answer)
+        asks = exchange.question.path.partition("?")[0] == MESSAGES
+        turn = exchange.place.turn or (lane.turns + 1 if asks else None)
+        known, number = self._retries.get(
+            self._retry_key(exchange, body), (exchange.attempt_id, 0)
+        )
+        place, request = self._place(exchange, lane, turn), (known, number + 1)
+        fact = self._fact(exchange, body, contents, place, heard, request)
+        yield replace(fact, outcome="crashed", error_type=None)
+        yield from self._usage(exchange, fact, heard)
 
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
@@ -181,10 +192,17 @@ class SessionView:
         )
 
     def ended(self, at_ns: int) -> Iterator[Fact]:
-        """Yield the ends of the interactions that are open when the session ends."""
+        """Yield the ends of the calls and interactions that are open when the session ends."""
+        yield from self._requests.ended()
         for lane in self._lanes.values():
             if lane.derived and lane.interaction_id:
                 yield self._end(lane, at_ns, "interrupted", True)
+
+    def _place(self, exchange: ModelExchange, lane: _Lane, turn: int | None) -> Place:
+        interaction_id = exchange.place.interaction_id or lane.interaction_id
+        return replace(
+            exchange.place, session_id=self.session_id, interaction_id=interaction_id, turn=turn
+        )
 
     def _interaction(
         self, exchange: ModelExchange, body: Body, lane: _Lane, asks: bool
@@ -260,9 +278,10 @@ class SessionView:
         contents: tuple[str | None, str | None],
         place: Place,
         heard: _Heard,
+        request: tuple[str, int],
     ) -> Attempt:
         question, answer = exchange.question, exchange.answer
-        request_id, number = self._llm_request(exchange, body, heard.outcome)
+        request_id, number = request
         model = body.head.get("model")
         return Attempt(
             session_id=self.session_id,
@@ -302,6 +321,7 @@ class SessionView:
             chain_id=place.chain_id,
             depth=place.depth,
             claims_success=None if heard.calls else claim_of(answer, _said_last(body)),
+            adopted_span=exchange.adopted_span,
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
@@ -339,30 +359,6 @@ class SessionView:
         if any(message.get("role") == "assistant" for message in later):
             return self._attempt_of.get(f"body:{body.origin}")
         return None
-
-    def _span(self, exchange: ModelExchange, fact: Attempt) -> Iterator[Fact]:
-        """Give a call of a client that opens no spans one of its own."""
-        if exchange.place.interaction_id:
-            return
-        span_id = exchange.attempt_id[16:]
-        yield SpanStart(
-            session_id=self.session_id,
-            trace_id=fact.interaction_id or self.session_id,
-            span_id=span_id,
-            parent_span_id=exchange.place.span_id,
-            lane=fact.lane,
-            name=Label("llm_request"),
-            label=fact.model_requested,
-            started_ns=exchange.started_ns,
-        )
-        cancelled = fact.outcome == "cancelled"
-        yield SpanEnd(
-            session_id=self.session_id,
-            span_id=span_id,
-            ended_ns=exchange.started_ns + exchange.ended_ns,
-            status="ok" if fact.outcome == "ok" else "cancelled" if cancelled else "error",
-            error_type=fact.error_type,
-        )
 
     def _usage(self, exchange: ModelExchange, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
         counts = heard.message.get("usage")

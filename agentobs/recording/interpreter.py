@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 from agentobs import world
-from agentobs.recording.bodies import Bodies
+from agentobs.recording.bodies import Bodies, Body
 from agentobs.recording.contents import (
     request_content,
     request_head,
@@ -24,8 +24,10 @@ from agentobs.recording.contents import (
 )
 from agentobs.recording.derive import SessionView
 from agentobs.recording.encodings import decoded
+from agentobs.recording.partials import Begun
+from agentobs.recording.places import placed
 from agentobs.recording.prefixes import Prefixes
-from agentobs.recording.vault import text_bytes
+from agentobs.recording.vault import pieces_of, text_bytes
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -46,7 +48,7 @@ from agentobs.records.facts import (
 )
 from agentobs.records.labels import Label, is_label, label
 from agentobs.records.told import Said, Told
-from agentobs.redaction import redact
+from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record
 
 KNOWN_LABELS = 4096
@@ -69,6 +71,8 @@ class Interpretation:
     """The facts, in their order."""
     is_whole: bool = True
     """Whether all of the record is there; too long bodies are not."""
+    so_far: tuple[Told, ...] = ()
+    """Facts as they would be if the record never came to its end; they count only then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,11 @@ class _Parts:
 class Interpreter:
     """Makes facts of the records of one process."""
 
-    def __init__(self, key: bytes) -> None:
-        """Make labels with the home's `key`."""
+    def __init__(self, key: bytes, rules: Sequence[Rule] = ()) -> None:
+        """Make labels, and tell secrets apart, with the home's `key`; `rules` find secrets of the user's own."""
         self._key = key
+        self.redactor = Redactor(key, rules)
+        """Takes secrets out of all that is written, and counts what could not be looked through."""
         self._modes: dict[str, str] = {}
         self._sequences: dict[str, int] = {}
         self._lost: dict[str, int] = {}
@@ -99,6 +105,8 @@ class Interpreter:
         self._bodies: dict[str, Bodies] = {}
         self._labels: dict[str, Label] = {}
         self._results: dict[str, InteractionEnd] = {}
+        self._begun: dict[str, Begun] = {}
+        """The exchanges of which something is written and that have not ended, by attempt."""
         self._beside: set[str] = set()
         """Interactions of agents in the background: how they end does not say how their session does."""
         self._lost.clear()
@@ -107,6 +115,7 @@ class Interpreter:
         """Let no later body refer to an earlier one: another segment begins, or what was to be written was not."""
         for bodies in self._bodies.values():
             bodies.forget()
+        self._begun.clear()
 
     def lose(self, session_id: str) -> None:
         """Remember that something of a session is not in the journal."""
@@ -125,19 +134,47 @@ class Interpreter:
         parts = self._taken_apart(record, mode)
         answered = Attempt if isinstance(record, ModelExchange) else ToolResult
         told = []
-        for fact in parts.facts:
+        for fact in placed(parts.facts, record):
             sequence = self._sequences.get(session_id, 0) + 1
             _remember(self._sequences, session_id, sequence)
             said = parts.said if isinstance(fact, answered) else None
             told.append(Told(self._checked(fact), sequence, said))
         return Interpretation(session_id, tuple(parts.contents), tuple(told), parts.is_whole)
 
+    def so_far(self, exchange: ModelExchange) -> Interpretation | None:
+        """Return what is to be written of an exchange that has not ended; None where there is nothing new."""
+        exchange = decoded(exchange)
+        session_id, attempt_id = exchange.place.session_id, exchange.attempt_id
+        mode = self._modes.get(session_id, "vault")
+        contents: list[ContentLine] = []
+        begun = self._begun.get(attempt_id)
+        if begun is None:
+            begun = self._begun[attempt_id] = self._begin(exchange)
+            contents += _kept("request", begun.asked, mode)
+        if mode != "off" and (piece := begun.piece(exchange)) is not None:
+            contents.append(("partial", piece))
+        told: list[Told] = []
+        if not begun.is_counted:
+            ids = _content_id(begun.asked, mode), None if mode == "off" else pieces_of(attempt_id)
+            facts = list(self._view(session_id).so_far(begun.head(exchange), begun.body, ids))
+            if begun.is_news(facts):
+                told = [Told(self._checked(fact), 0) for fact in facts]
+        if not (contents or told):
+            return None
+        return Interpretation(session_id, tuple(contents), (), so_far=tuple(told))
+
+    def _begin(self, exchange: ModelExchange) -> Begun:
+        bodies = self._bodies.setdefault(exchange.place.session_id, Bodies(self.redactor))
+        head = canonical(request_head(exchange, self.redactor)).encode("utf-8", "surrogatepass")
+        body = bodies.add(exchange.question.body, exchange.secrets, head)
+        asked = request_content(exchange, body, self.redactor)
+        return Begun(exchange.attempt_id, body, asked, self.redactor)
+
     def label(self, text: str) -> Label:
         """Return a label of a name; what looks like a secret becomes a digest, as what is no label does."""
         known = self._labels.get(text)
         if known is None:
-            safe = redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-            known = label(safe, self._key)
+            known = label(self.redactor.redact_text(text), self._key)
             if len(self._labels) < KNOWN_LABELS:
                 self._labels[text] = known
         return known
@@ -147,18 +184,18 @@ class Interpreter:
             case ModelExchange():
                 return self._attempt(record, mode)
             case ToolExchange():
-                line = tool_content(record)
+                line = tool_content(record, self.redactor)
                 view = self._view(record.place.session_id)
                 facts = view.tool(record, _content_id(line, mode))
                 said = _said_of_tool(line) if mode == "export" else None
                 return _Parts(_kept("tool", line, mode), facts, said)
             case WorldExchange():
-                line = world_content(record)
+                line = world_content(record, self.redactor)
                 view = self._view(record.place.session_id)
                 fact = view.world(record, _content_id(line, mode))
                 return _Parts(_kept("world", line, mode), (fact,))
             case SessionCall():
-                line = start_content(record)
+                line = start_content(record, self.redactor)
                 content_id = _content_id(line, mode)
                 start = dataclasses.replace(record.start, arguments_content=content_id)
                 return _Parts(_kept("start", line, mode), (start,))
@@ -171,17 +208,25 @@ class Interpreter:
     def _attempt(self, exchange: ModelExchange, mode: str) -> _Parts:
         exchange = decoded(exchange)
         session_id = exchange.place.session_id
-        bodies = self._bodies.setdefault(session_id, Bodies())
-        head = canonical(request_head(exchange)).encode("utf-8", "surrogatepass")
-        body = bodies.add(exchange.question.body, exchange.secrets, head)
-        asked, answered = request_content(exchange, body), response_content(exchange)
+        begun = self._begun.pop(exchange.attempt_id, None)
+        is_asked = begun is not None
+        begun = begun or self._begin(exchange)
+        asked, answered = begun.asked, response_content(exchange, self.redactor)
         contents = (_content_id(asked, mode), _content_id(answered, mode))
-        facts = self._view(session_id).attempt(exchange, body, contents)
+        facts = self._view(session_id).attempt(exchange, begun.body, contents)
         said = None
         if mode == "export":
-            said = Said(bodies.written(body.content_id), text_bytes(answered))
-        lines = (*_kept("request", asked, mode), *_kept("response", answered, mode))
+            said = self._said(session_id, begun.body, answered)
+        asked_lines = () if is_asked else _kept("request", asked, mode)
+        lines = (*asked_lines, *_kept("response", begun.rest(answered), mode))
         return _Parts(lines, facts, said, not exchange.lost_bytes)
+
+    def _said(self, session_id: str, body: Body, answered: dict[str, Any]) -> Said | None:
+        """Return what was said; None where so many began since that the request is not at hand any more."""
+        try:
+            return Said(self._bodies[session_id].written(body.content_id), text_bytes(answered))
+        except KeyError:
+            return None
 
     def _ended(self, end: SessionEnd) -> Iterator[Fact]:
         """Yield the ends of what is open, and that of the session: what was lost, and whether its last interaction
@@ -191,6 +236,8 @@ class Interpreter:
         yield from self._view(session_id).ended(end.ended_ns)
         self._views.pop(session_id, None)
         self._bodies.pop(session_id, None)
+        for each in [e for e in self._begun.values() if e.asked["session_id"] == session_id]:
+            del self._begun[each.attempt_id]
         end = settled(end, self._results.pop(session_id, None))
         yield dataclasses.replace(end, dropped=self._lost.pop(session_id, 0))
 

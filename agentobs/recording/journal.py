@@ -17,11 +17,13 @@ sequence is that of the last of them, its `from` that of the first.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -30,7 +32,8 @@ from agentobs import world
 from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording import compressed
 from agentobs.recording.compressed import Index, Summary, compressed_path
-from agentobs.recording.home import Home, create, sync_directory
+from agentobs.recording.files import OS, Files, Refused
+from agentobs.recording.home import Home
 
 FORMAT = 1
 """The version of the line format; a reader refuses newer ones."""
@@ -89,109 +92,208 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=
 class SegmentFile:
     """One file of a segment, open for appending by the one process that owns it."""
 
-    def __init__(self, path: Path, segment_id: str) -> None:
+    def __init__(self, path: Path, segment_id: str, files: Files = OS) -> None:
         """Create the file and write its first line.
 
         Raises:
-            OSError: it cannot be created or written.
+            OSError: it cannot be created or written; then it is not there.
         """
-        create(path)
         self.path = path
         self.size = 0
+        """Bytes of whole lines."""
         self.sequence = 0
+        self.is_torn = False
+        """Whether it ends in a part of a line that could not be cut off: nothing may be appended any more."""
+        self._files = files
         self._seed = zlib.crc32(segment_id.encode())
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-        fcntl.flock(
-            self._descriptor, fcntl.LOCK_EX
-        )  # a reader that looks in holds it for an instant
-        self.append(
-            "segment", {"format": FORMAT, "segment_id": segment_id, "opened_ns": world.now()}
-        )
+        self._in_use = threading.Lock()
+        """Held while it is synced, on a thread of its own, and while it is closed."""
+        self._descriptor = files.create(path)
+        try:
+            files.chmod(self._descriptor)
+            files.lock(self._descriptor)
+            first = {"format": FORMAT, "segment_id": segment_id, "opened_ns": world.now()}
+            self.append("segment", first)
+        except BaseException:
+            self._withdraw()
+            raise
 
-    def append(self, kind: str, value: dict[str, Any]) -> int:
-        """Write one line with one `write` and return its offset; what is returned survives the process.
+    def append(self, kind: str, value: Mapping[str, Any]) -> int:
+        """Write one line and return its offset; see `append_all`.
 
         Raises:
             OSError: it was not written; the file is cut back to its last whole line.
         """
-        text = _encode(value)
-        rest = f"{self.sequence + 1} {kind} {text}".encode("utf-8", "surrogatepass")
-        line = b"%08x %s\n" % (zlib.crc32(rest, self._seed), rest)
         offset = self.size
-        try:
-            written = os.write(self._descriptor, line)
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
-        except OSError:
-            os.ftruncate(self._descriptor, offset)
-            raise
-        self.sequence += 1
-        self.size += len(line)
+        self.append_all([(kind, value)])
         return offset
 
-    def sync(self) -> None:
-        """Make what was written survive a power loss."""
-        os.fdatasync(self._descriptor)
+    def append_all(self, records: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Write some lines with one `write`; when this returns they survive the process.
 
-    def close(self, *, seal: bool = True) -> None:
-        """Write the last line, sync and let go; a second call does nothing."""
-        if self._descriptor < 0:
-            return
+        Raises:
+            OSError: not all were written. Whole lines stay, for a reader may have seen them; a part of one is
+                cut off.
+        """
+        lines: list[bytes] = []
+        for sequence, (kind, value) in enumerate(records, self.sequence + 1):
+            rest = f"{sequence} {kind} {_encode(value)}".encode("utf-8", "surrogatepass")
+            lines.append(b"%08x %s\n" % (zlib.crc32(rest, self._seed), rest))
         try:
-            if seal:
-                self.append("seal", {"lines": self.sequence})
-                self.sync()
-        finally:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._files.write_all(self._descriptor, b"".join(lines))
+        except Refused as refused:
+            self._count([line for line, end in _ends(lines) if end <= refused.done])
+            self._cut()
+            raise refused.error from None
+        self._count(lines)
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss; nothing where the file is closed.
+
+        Raises:
+            OSError: it may not.
+        """
+        with self._in_use:
+            if self._descriptor >= 0:
+                self._files.sync(self._descriptor)
+
+    def is_in_place(self) -> bool:
+        """Return whether its name still leads to it: somebody may have deleted or replaced the directory."""
+        try:
+            return self._files.identity(self.path) == self._files.identity_of(self._descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # nobody can tell
+
+    def close(self, *, seal: bool = True, sync: bool = True) -> None:
+        """Write the last line, sync and let go; a second call does nothing.
+
+        Raises:
+            OSError: the last line is not there, or may not survive a power loss. It is closed all the same.
+        """
+        with self._in_use:
+            if self._descriptor < 0:
+                return
+            try:
+                if seal and not self.is_torn:
+                    self.append("seal", {"lines": self.sequence})
+                if sync:
+                    self._files.sync(self._descriptor)
+            finally:
+                self.abandon()
 
     def abandon(self) -> None:
         """Close without a word: for a child process that must not touch its parent's file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):  # it is closed even then
+                self._files.close(descriptor)
+
+    def _count(self, lines: Sequence[bytes]) -> None:
+        self.sequence += len(lines)
+        self.size += sum(len(line) for line in lines)
+
+    def _cut(self) -> None:
+        try:
+            self._files.truncate(self._descriptor, self.size)
+        except OSError:
+            self.is_torn = True
+
+    def _withdraw(self) -> None:
+        """Remove a file that never had a first line."""
+        self.abandon()
+        with contextlib.suppress(OSError):
+            self._files.unlink(self.path)
 
 
 class Segment:
     """The pair of files that one process appends to."""
 
-    def __init__(self, home: Home) -> None:
-        """Create a new segment in `home`; the content file comes with its first record."""
-        self.segment_id = world.new_id()
-        self._home = home
-        self.facts = SegmentFile(facts_path(home, self.segment_id), self.segment_id)
+    def __init__(self, home: Home, files: Files = OS, *, segment_id: str | None = None) -> None:
+        """Create a new segment in `home`; the content file comes with its first record.
+
+        Args:
+            home: where it shall be.
+            files: what writes it.
+            segment_id: its id, where it is not to be a new one.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        self.segment_id = segment_id or world.new_id()
+        self._home, self._files = home, files
+        self.facts = SegmentFile(facts_path(home, self.segment_id), self.segment_id, files)
         self._content: SegmentFile | None = None
-        sync_directory(home.segments)
+        self._is_named = False
+        """Whether the names of its files survive a power loss."""
 
     @property
     def content(self) -> SegmentFile:
         """The content file, created at first use."""
         if self._content is None:
-            self._content = SegmentFile(content_path(self._home, self.segment_id), self.segment_id)
+            path = content_path(self._home, self.segment_id)
+            self._content = SegmentFile(path, self.segment_id, self._files)
+            self._is_named = False
         return self._content
 
     @property
     def size(self) -> int:
         """Bytes in both files."""
-        return self.facts.size + (self._content.size if self._content else 0)
+        return sum(each.size for each in self._all())
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether nothing may be appended any more, see `SegmentFile`."""
+        return any(each.is_torn for each in self._all())
+
+    def is_in_place(self) -> bool:
+        """Return whether both names still lead to its files."""
+        return all(each.is_in_place() for each in self._all())
 
     def sync(self) -> None:
-        """Make both files survive a power loss, content first."""
-        if self._content:
-            self._content.sync()
-        self.facts.sync()
+        """Make both files survive a power loss, content first, and their names.
 
-    def close(self) -> None:
-        """Seal and close both files."""
-        if self._content:
-            self._content.close()
-        self.facts.close()
+        Raises:
+            OSError: they may not.
+        """
+        named, files = self._is_named, self._all()
+        for each in files:
+            each.sync()
+        if not named:
+            # The content file may come into being meanwhile: then its name is left to the next time.
+            for path in (self._home.segments, self._home.path):
+                self._files.sync_names(path)
+            with contextlib.suppress(OSError):  # it may be somebody else's
+                self._files.sync_names(self._home.path.parent)
+            self._is_named = len(self._all()) == len(files)
+
+    def close(self, *, seal: bool = True, sync: bool = True) -> None:
+        """Seal and close both files.
+
+        Raises:
+            OSError: not both were closed in order.
+        """
+        with contextlib.ExitStack() as stack:
+            for each in reversed(self._all()):
+                stack.callback(each.close, seal=seal, sync=sync)
 
     def abandon(self) -> None:
         """Let go of both files without writing."""
-        if self._content:
-            self._content.abandon()
-        self.facts.abandon()
+        for each in self._all():
+            each.abandon()
+
+    def _all(self) -> list[SegmentFile]:
+        """Return its files, content first: no fact is safer than what it names."""
+        return [each for each in (self._content, self.facts) if each is not None]
+
+
+def _ends(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield each line with its end, in bytes after the first one's start."""
+    end = 0
+    for line in lines:
+        end += len(line)
+        yield line, end
 
 
 def facts_path(home: Home, segment_id: str) -> Path:

@@ -9,8 +9,10 @@ from typing import Literal, get_args
 
 from agentobs import world
 from agentobs.errors import UsageError
+from agentobs.recording.files import OS, Files
 from agentobs.records.canonical import digest
 from agentobs.records.told import Backend
+from agentobs.redaction import Rule
 
 Content = Literal["off", "vault", "export"]
 """Where what was said may go: `off`, nowhere, it is never written; `vault`, into the content files of the segments and
@@ -34,13 +36,25 @@ class Options:
     """What a record is made to survive, and when."""
     backends: tuple[Backend, ...] = ()
     """Where facts go beside the journal: OTLP, a trace file, a function of one's own."""
+    files: Files = field(default=OS, repr=False)
+    """How segments are written: the operating system's own calls."""
+    redactors: tuple[Rule, ...] = ()
+    """Rules of your own: functions that say where in a text a secret of yours stands; see docs/redaction.md."""
     sampling: Mapping[str, float] = field(default_factory=dict)
     """The share of the events of a kind that are kept, from 0 to 1, by kind; all of the others are."""
+    span_sweep_seconds: float = 60.0
+    """How often it is looked for spans that nobody ends, in seconds."""
+    span_orphan_seconds: float = 1800.0
+    """How long nothing may happen in a span, in seconds, before it is ended as orphaned; the loop's waits for people,
+    tools with a time limit and retries may be silent for as long as they may take, and this beyond."""
+    propagate: bool = False
+    """Whether requests to the provider tell it the trace in which they are made, as a `traceparent` header."""
 
     def digest(self) -> str:
         """Return a digest of what was chosen: equal options have equal digests."""
         kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in self.backends]
-        chosen = [self.content, self.sync, kinds, sorted(self.sampling.items())]
+        spans = [self.span_sweep_seconds, self.span_orphan_seconds, self.propagate]
+        chosen = [self.content, self.sync, kinds, sorted(self.sampling.items()), spans]
         return digest(json.dumps(chosen).encode())
 
 

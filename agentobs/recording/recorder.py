@@ -2,28 +2,41 @@
 
 The caller's thread only puts a reference on a queue that is bounded in bytes. One worker thread has each
 record taken apart into facts and content, without secrets, has them written, and hands the facts on to the
-ledger and to the backends. Neither the writer nor a backend knows of the other.
+ledger and to the backends. Neither the writer nor a backend knows of the other. A second thread keeps time:
+it makes what was written durable, and has the worker write what is known of exchanges that have not ended.
+
+Where the operating system refuses, the recording of the session whose record it was ends: what follows of it is
+counted, and handed on all the same. Others go on as soon as something can be written again, and what was dropped
+until then is noted first.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import os
 import queue
+import sys
 import threading
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentobs import world
-from agentobs.errors import say_once
+from agentobs.errors import HomeError, say_once
 from agentobs.ledger import Meter
 from agentobs.recording import wire
+from agentobs.recording.accounts import Accounts, kind_of, reason_of
 from agentobs.recording.home import Home
 from agentobs.recording.interpreter import Interpretation, Interpreter, session_of
 from agentobs.recording.options import Options
+from agentobs.recording.progress import Progress
+from agentobs.recording.sweeping import Sweeper
 from agentobs.recording.writer import Writer
 from agentobs.records.exchanges import is_beside, weight
-from agentobs.records.facts import InteractionEnd, InteractionStart, SessionEnd, UsageRow
+from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd, UsageRow
 from agentobs.records.told import Backend, Told
 from agentobs.sink import Record
 
@@ -32,12 +45,19 @@ QUEUE_BYTES = 64 * 1024 * 1024
 BACKENDS_SECONDS = 0.25
 """How long all backends together may take to send what they hold, when the recorder is closed. Our choice."""
 SYNC_SECONDS = 0.2
-"""How often what was written is made to survive a power loss."""
+"""How often what was written is made to survive a power loss, exchanges that have not ended are written, and a disk
+that refused is tried again."""
+ALWAYS_SECONDS = 0.05
+"""How long the end of an answer waits at most until it is durable, with `Options.sync="always"`."""
+STUCK_SECONDS = 0.25
+"""After how long a call to the operating system counts as hanging where the process wants to end. Our choice."""
+STOPPED_MAX = 10_000
+"""Of how many sessions it is kept in mind that their recording has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderStatistics:
-    """What became of the records that the recorder was given."""
+    """What became of the records that the recorder was given: given = written + dropped + waiting."""
 
     written: int
     """Records that are in the journal."""
@@ -45,10 +65,31 @@ class RecorderStatistics:
     """Records that were not written: the queue was full, or the disk refused."""
     waiting: int
     """Records in the queue."""
+    given: int
+    """Records that were handed in."""
+    reasons: Mapping[str, int]
+    """Why records were dropped, and how many for each: the name of the system's error, or a word; see the table
+    `gaps`."""
+    unsynced: int
+    """Times that the operating system would not say that what was written is durable."""
+    unsealed: int
+    """Segments that could not be closed in order; what was written to them is there."""
+    late: int
+    """Waits that ended before what they waited for was there."""
+    unredacted: int = 0
+    """Texts that could not be looked through for secrets; `[REDACTION FAILED]` stands in their place."""
 
 
 class _Stop:
     """Ends the worker."""
+
+
+class _Tick:
+    """Has the worker look at what takes long."""
+
+
+_Item = tuple[Record, int, int] | _Stop | _Tick
+"""A record with its weight and how many its session had with it; or a word to the worker."""
 
 
 class Recorder:
@@ -58,27 +99,40 @@ class Recorder:
         """Write into `home`; the first segment is created with the first record."""
         self.home = home
         self.options = options or Options()
-        self._interpreter = Interpreter(home.key())
-        self._writer = Writer(home)
+        self._interpreter = Interpreter(home.key(), self.options.redactors)
+        self._writer = Writer(home, self.options.files, sync=self.options.sync != "process")
         self._backends = self.options.backends
         self._meters: dict[str, Meter] = {}
         self._seen_results: set[tuple[str, int]] = set()
         self._removed = 0
+        self._sweeper = Sweeper(self.options)
         self._begin()
+        self._is_always = self.options.sync == "always"
+        wire.attend(self, wait_seconds=ALWAYS_SECONDS if self._is_always else 0.0)
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=_weakly(self, "_forked"))
 
     def _begin(self) -> None:
         """Start with nothing written: a new process, or the child of one."""
-        self._queue: queue.SimpleQueue[tuple[Record | _Stop, int]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         # Reentrant: the garbage collector may end an exchange, and so hand it in, while one is handed in.
         self._lock = threading.RLock()
-        self._progress = threading.Condition()
+        self._progress = Progress(durably=self.options.sync == "always")
+        self._accounts = Accounts()
         self._thread: threading.Thread | None = None
         self._going_on: set[str | None] = set()
         """Interactions of agents in the background that have not ended, and may outlive their session."""
-        self._waiting_bytes = self._given = self._handled = 0
-        self._written = self._dropped = 0
+        self._waiting_bytes = 0
+        self._unsynced = self._late = 0
+        self._stopped: dict[str, None] = {}
+        """The sessions whose recording has ended because something of them could not be written."""
+        self._refusal: str | None = None
+        """Why the operating system refused last, until it takes something again."""
+        self._probe_ns = 0
+        self._is_fresh = self._is_dirty = self._is_doubtful = self._is_idle = self._is_ticking = (
+            False
+        )
+        self._stir, self._over = threading.Event(), threading.Event()
         self._closed = False
 
     def __call__(self, record: Record) -> None:
@@ -87,49 +141,71 @@ class Recorder:
         With the end of a session come its exchanges that have not ended: nothing of it follows its end, but for
         what its agents in the background go on to do.
         """
-        if isinstance(record, InteractionStart) and is_beside(record.lane):
-            self._going_on.add(record.interaction_id)
-        elif isinstance(record, InteractionEnd):
-            self._going_on.discard(record.interaction_id)
-        elif isinstance(record, SessionEnd):
-            for exchange in wire.take_open(record.session_id, but=self._going_on):
-                self(exchange)
-        size = weight(record)
-        if self._waiting_bytes + size > QUEUE_BYTES or self._closed:
-            self._drop(session_of(record))
-            return
-        with self._lock:
-            self._waiting_bytes += size
-            self._given += 1
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="agentobs-recorder", daemon=True
-                )
-                self._thread.start()
-        self._queue.put((record, size))
+        try:
+            if isinstance(record, InteractionStart) and is_beside(record.lane):
+                self._going_on.add(record.interaction_id)
+            elif isinstance(record, InteractionEnd):
+                self._going_on.discard(record.interaction_id)
+            elif isinstance(record, SessionEnd):
+                for exchange in wire.take_open(record.session_id, but=self._going_on):
+                    self(exchange)
+            self._take_in(record)
+        except Exception as error:
+            self._warn(error)
+
+    def opened(self) -> None:
+        """Hear that a request was sent; see `wire.Attendant`."""
+        if self._is_idle:
+            self._stir.set()
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Wait until everything given so far is written, at most so long; returns whether it is."""
-        target = self._given
-        with self._progress:
-            return self._progress.wait_for(lambda: self._handled >= target, timeout=seconds)
+        """Wait until everything given so far is written, at most so long; returns whether it is.
+
+        With `Options.sync="always"` it is durable then.
+        """
+        before = self._unsynced
+        return self._progress.wait(seconds) and self._unsynced == before
+
+    def wait(self, seconds: float) -> bool:
+        """Do as `flush`, and count where that was too short."""
+        return self._counted(self.flush(seconds))
+
+    async def settle(self, seconds: float) -> bool:
+        """Do as `wait`, without holding up an event loop."""
+        return self._counted(await self._progress.settle(seconds))
 
     def close(self, seconds: float = 5.0) -> bool:
         """Write what waits and seal the segment; returns whether everything was written in time.
 
-        Exchanges that have not ended are written as they stand, cancelled.
+        Exchanges that have not ended are written as they stand, cancelled. Where the operating system does not
+        answer, nobody waits for it.
         """
         if self._closed:
             return True
         for exchange in wire.take_open():
             self(exchange)
-        done = self.flush(seconds)
-        self._closed = True
-        if self._thread is not None:
-            self._queue.put((_Stop(), 0))
-            self._thread.join(seconds)
+        done = self._progress.wait(seconds, give_up=self._is_stuck)
+        with self._lock:
+            self._closed = True
+            self._queue.put(_Stop())
+        self._end(seconds)
         self._close_backends()
+        atexit.unregister(self.close)
+        if wire.is_attended_by(self):
+            wire.attend(None)
+        if not done:
+            self._say_unwritten()
         return done
+
+    def _end(self, seconds: float) -> None:
+        """Let both threads end, the worker with the seal of its segment, and wait for that."""
+        if self._thread is None:
+            return
+        until = world.monotonic() + int(seconds * 1e9)
+        while self._thread.is_alive() and world.monotonic() < until and not self._is_stuck():
+            self._thread.join(0.01)
+        self._over.set()
+        self._stir.set()
 
     def _close_backends(self) -> None:
         """Close each backend that can be, within an even share of the time that is left."""
@@ -151,59 +227,232 @@ class Recorder:
 
     def statistics(self) -> RecorderStatistics:
         """Return the counts so far."""
-        return RecorderStatistics(self._written, self._dropped, self._given - self._handled)
+        with self._lock:
+            accounts, dropped = self._accounts, sum(self._accounts.dropped.values())
+            return RecorderStatistics(
+                accounts.written,
+                dropped,
+                accounts.given - accounts.written - dropped,
+                accounts.given,
+                accounts.by_reason(),
+                self._unsynced,
+                self._writer.unsealed,
+                self._late,
+                self._interpreter.redactor.failed,
+            )
+
+    def is_stopped(self, session_id: str) -> bool:
+        """Return whether the recording of a session has ended because something of it could not be written."""
+        return session_id in self._stopped
+
+    def _take_in(self, record: Record) -> None:
+        """Count a record, and put it on the queue where there is room."""
+        session_id, size = session_of(record), weight(record)
+        with self._lock:
+            given = self._accounts.give(session_id)
+            if self._closed:
+                reason = "closed"
+            elif self._waiting_bytes + size > QUEUE_BYTES:
+                reason = "queue_full"
+            elif not self._runs():
+                reason = "no_thread"
+            else:
+                self._waiting_bytes += size
+                self._progress.taken_in += 1
+                self._queue.put((record, size, given))
+                return
+        self._drop(record, reason)
+
+    def _runs(self) -> bool:
+        """Return whether there is a worker; the first record begins it."""
+        if self._thread is None:
+            try:
+                self._thread = _started(self._work, "agentobs-recorder")
+                _started(self._keep_time, "agentobs-sync")
+            except RuntimeError:  # no thread is to be had, such as when the interpreter ends
+                return self._thread is not None
+            _at_end_of_pools(self)
+        return True
 
     def _forked(self) -> None:
         """In a child process: leave the parent's segment alone and start with an own one."""
         wire.forget_open()
         for meter in self._meters.values():
             meter.forked()
+        closed = self._closed
         self._begin()
+        self._closed = closed
         self._interpreter.forked()
         self._writer.abandon()
 
+    # The worker's thread.
+
     def _work(self) -> None:
-        dirty = False
         while True:
-            try:
-                record, size = self._queue.get(timeout=SYNC_SECONDS if dirty else None)
-            except queue.Empty:
-                dirty = self._sync()
-                continue
-            if isinstance(record, _Stop):
-                self._seal()
+            item = self._queue.get()
+            if isinstance(item, _Stop):
+                self._guarded(self._finish)
                 return
-            self._handle(record)
-            dirty = True
-            with self._progress:
+            if isinstance(item, _Tick):
+                self._is_ticking = False
+                self._guarded(self._look)
+                continue
+            record, size, given = item
+            self._handle(record, given)
+            with self._lock:
                 self._waiting_bytes -= size
-                self._handled += 1
-                self._progress.notify_all()
+            self._progress.handle()
+            self._dirty()
 
-    def _handle(self, record: Record) -> None:
+    def _handle(self, record: Record, given: int) -> None:
         """Write a record or count it as dropped; nothing that is raised here may end the worker."""
+        error: BaseException | None = None
         try:
-            self._take(record)
-            self._written += 1
-        except BaseException as error:
-            self._drop(session_of(record), error)
+            reason = self._take(record, given)
+        except BaseException as raised:
+            reason, error = reason_of(raised), raised
+        if reason is not None:
+            self._drop(record, reason, error)
+        else:
+            with self._lock:
+                self._accounts.write(session_of(record))
+        if isinstance(record, SessionEnd):
+            self._forget(record.session_id)
 
-    def _take(self, record: Record) -> None:
-        """Write what a record says, count its usage, and hand its facts on."""
-        if self._writer.turn():
-            self._interpreter.forget_bodies()
+    def _take(self, record: Record, given: int) -> str | None:
+        """Write what a record says, count its usage, and hand its facts on; return why it was not written."""
+        session_id = session_of(record)
+        reason = self._refused_before(record)
+        if isinstance(record, SessionEnd) and reason is None:
+            reason = self._tell_gaps(session_id)
+            written = self._accounts.written_of(session_id) + 1
+            record = dataclasses.replace(record, given=given, written=written)
         interpretation = self._interpreter.interpret(record)
         if not interpretation.is_whole:
             self._lose(interpretation.session_id)
         try:
+            return reason or self._written(interpretation)
+        finally:
+            self._hand_on(interpretation)
+
+    def _refused_before(self, record: Record) -> str | None:
+        """Return why a record is not to be written, before it is looked at; a segment is there where it is."""
+        session_id = session_of(record)
+        if session_id in self._stopped and not isinstance(record, SessionEnd):
+            return "stopped"
+        if self._refusal is not None and world.monotonic() < self._probe_ns:
+            self._stop(session_id)
+            return self._refusal
+        try:
+            self._turn()
+        except (OSError, HomeError) as error:
+            return self._refuse(error, session_id)
+        return None
+
+    def _turn(self) -> None:
+        """Have a segment to write to; in a new one nothing refers to what is in the last."""
+        if self._is_doubtful:
+            self._is_doubtful = False
+            self._writer.seal()
+        if self._writer.turn():
+            self._interpreter.forget_bodies()
+
+    def _written(self, interpretation: Interpretation) -> str | None:
+        """Write what a record says; return why that was not possible."""
+        try:
             self._writer.write(interpretation)
+        except OSError as error:
+            return self._refuse(error, interpretation.session_id)
         except BaseException:
             self._interpreter.forget_bodies()
             raise
-        finally:
-            self._hand_on(interpretation)
-        if isinstance(record, SessionEnd):
-            self._meters.pop(record.session_id, None)
+        self._refusal, self._is_fresh = None, True
+        return None
+
+    def _refuse(self, error: Exception, session_id: str | None = None) -> str:
+        """Note that the operating system refused: what it was about is not recorded any more; return why."""
+        self._refusal = reason_of(error)
+        self._probe_ns = world.monotonic() + int(SYNC_SECONDS * 1e9)
+        self._warn(error)
+        if session_id is not None:
+            self._stop(session_id)
+        if self._writer.is_torn():
+            for each in self._writer.started_in():
+                self._stop(each)
+            self._writer.retire()
+        self._interpreter.forget_bodies()
+        return self._refusal
+
+    def _stop(self, session_id: str) -> None:
+        self._stopped[session_id] = None
+        self._writer.forget(session_id)
+        if len(self._stopped) > STOPPED_MAX:
+            del self._stopped[next(iter(self._stopped))]
+
+    def _forget(self, session_id: str) -> None:
+        self._meters.pop(session_id, None)
+        self._stopped.pop(session_id, None)
+        with self._lock:
+            self._accounts.end(session_id)
+
+    def _look(self) -> None:
+        """Look whether the segment is still there, try a disk that refused, and write what is not at its end."""
+        if not self._writer.is_in_place():
+            self._leave()
+        if self._refusal is not None and world.monotonic() < self._probe_ns:
+            return
+        if self._refusal is not None or self._accounts.has_missing():
+            self._tell_gaps()
+        if self._refusal is None:
+            self._tell_begun()
+        if self._is_fresh:
+            self._dirty()
+
+    def _leave(self) -> None:
+        """Go on elsewhere: somebody took the segment away, and with it the sessions that it held."""
+        self._warn(FileNotFoundError(f"segments of {self.home.path} were deleted or replaced"))
+        self._writer.retire()
+        with self._lock:
+            held = self._accounts.sessions()
+        for session_id in held:
+            self._stop(session_id)
+            self._lose(session_id)
+
+    def _tell_gaps(self, session_id: str | None = None) -> str | None:
+        """Write what was dropped, of one session or all; return why that was not possible."""
+        with self._lock:
+            gaps = self._accounts.take_missing(world.now(), session_id)
+        try:
+            self._turn()
+            for count, gap in enumerate(gaps):
+                told = self._interpreter.interpret(gap)
+                if (reason := self._written(told)) is not None:
+                    return self._put_back(gaps[count:], reason)
+        except (OSError, HomeError) as error:
+            return self._put_back(gaps, self._refuse(error))
+        self._refusal = None
+        return None
+
+    def _put_back(self, gaps: list[Gap], reason: str) -> str:
+        with self._lock:
+            self._accounts.put_back(gaps)
+        return reason
+
+    def _tell_begun(self) -> None:
+        """Write what there is of exchanges that have not ended; where that fails, their sessions are not recorded."""
+        if not wire.is_attended_by(self):
+            return
+        for exchange in wire.open_for(int(SYNC_SECONDS * 1e9)):
+            if self._refused_before(exchange) is None:
+                interpretation = self._interpreter.so_far(exchange)
+                if interpretation is not None:
+                    self._written(interpretation)
+
+    def _finish(self) -> None:
+        """Note what was dropped, and close the segment."""
+        if self._accounts.has_missing():
+            self._tell_gaps()
+        self._writer.seal()
 
     def _hand_on(self, interpretation: Interpretation) -> None:
         meter = self._meters.get(interpretation.session_id)
@@ -228,35 +477,120 @@ class Recorder:
                 about=f"backend {id(backend)}",
             )
 
-    def _seal(self) -> None:
-        try:
-            self._writer.seal()
-        except Exception as error:
-            self._warn(error)
+    # The thread that keeps time.
 
-    def _sync(self) -> bool:
+    def _keep_time(self) -> None:
+        """Every so often: sync, and give the worker a tick. With nothing to do this sleeps."""
+        stir, over, ticked_ns = self._stir, self._over, 0
+        while not over.is_set():
+            self._is_idle = True
+            if not self._has_work():
+                stir.wait(self._sweeper.patience_s())
+            self._is_idle = False
+            stir.clear()
+            if not self._is_always:
+                over.wait(SYNC_SECONDS)
+            self._guarded(self._sync)
+            self._guarded(self._sweeper.tick)
+            if world.monotonic() - ticked_ns >= int(SYNC_SECONDS * 1e9) and not self._is_ticking:
+                ticked_ns, self._is_ticking = world.monotonic(), True
+                self._queue.put(_Tick())
+            if self._is_always and not self._is_dirty and self._has_work():
+                stir.wait(SYNC_SECONDS)
+
+    def _has_work(self) -> bool:
+        waits = self._refusal is not None or self._accounts.has_missing()
+        return self._is_dirty or waits or wire.has_open()
+
+    def _dirty(self) -> None:
+        """Have what was written made durable soon."""
+        self._is_fresh = False
+        if self.options.sync != "process":
+            self._is_dirty = True
+        if self._is_idle or self._is_always:
+            self._stir.set()
+
+    def _sync(self) -> None:
+        if not self._is_dirty:
+            return
+        self._is_dirty, handled = False, self._progress.handled
         try:
             self._writer.sync()
         except Exception as error:
-            self._warn(error)
-        return False
+            # What the system could not write it may take for written from now on: another file has to be begun.
+            self._unsynced += 1
+            self._is_doubtful = True
+            self._warn(error, "made durable in")
+        self._progress.sync(handled)
 
-    def _drop(self, session_id: str, error: BaseException | None = None) -> None:
-        self._dropped += 1
+    # Anybody's thread.
+
+    def _drop(self, record: Record, reason: str, error: BaseException | None = None) -> None:
+        session_id = session_of(record)
+        with self._lock:
+            self._accounts.drop(session_id, kind_of(record), reason)
         self._lose(session_id)
-        self._warn(error)
+        if self._is_idle:
+            self._stir.set()
+        if reason not in ("stopped", self._refusal):
+            self._warn(error)
 
     def _lose(self, session_id: str) -> None:
         """Remember that something of a session is not in the journal, nor in what it is known to have spent."""
-        self._interpreter.lose(session_id)
+        with self._lock:
+            self._interpreter.lose(session_id)
         if meter := self._meters.get(session_id):
             meter.lose()
 
-    def _warn(self, error: BaseException | None) -> None:
+    def _is_stuck(self) -> bool:
+        return self._writer.stuck_ns() > STUCK_SECONDS * 1e9
+
+    def _counted(self, in_time: bool) -> bool:
+        if not in_time:
+            self._late += 1
+        return in_time
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._warn(error)
+
+    def _say_unwritten(self) -> None:
+        waiting = self.statistics().waiting
+        why = "the disk does not answer" if self._is_stuck() else "the time was up"
+        say_once(f"{waiting} records were not written to {self.home.path}: {why}.")
+
+    def _warn(self, error: BaseException | None, what: str = "written to") -> None:
         with contextlib.suppress(Exception):  # even the text of an error may fail
             why = repr(error) if error else "more was recorded than the disk could take"
             say_once(
-                f"a record was not written to {self.home.path}: {why}. The agent goes on; the session "
+                f"a record was not {what} {self.home.path}: {why}. The agent goes on; the session "
                 "is marked incomplete and cannot be frozen.",
-                about=f"not written to {self.home.path}",
+                about=f"not {what} {self.home.path}",
             )
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _weakly(recorder: Recorder, name: str) -> Callable[[], None]:
+    """Return a call of a method that does not keep its object: what is registered for forks stays for ever."""
+    found = weakref.ref(recorder)
+
+    def call() -> None:
+        if (alive := found()) is not None:
+            getattr(alive, name)()
+
+    return call
+
+
+def _at_end_of_pools(recorder: Recorder) -> None:
+    """Close it with a process of `multiprocessing` that was forked: such a one ends without `atexit`."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    util: Any = sys.modules.get("multiprocessing.util")
+    if process and util and process.parent_process() is not None:
+        util.Finalize(None, recorder.close, exitpriority=0)

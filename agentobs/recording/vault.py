@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import datetime
+import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from agentobs.errors import DamagedError, RecordingError
 from agentobs.recording.bodies import rebuild
+from agentobs.recording.crashes import TELLING, crashed
 from agentobs.recording.home import Home
-from agentobs.recording.journal import Damage, content_path, facts_path, read
+from agentobs.recording.journal import Damage, content_path, facts_path, is_alive, read
 from agentobs.recording.lookup import Lookup
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
+    Ending,
     Exchange,
     Failure,
     ModelExchange,
@@ -34,10 +39,16 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     WorldExchange,
     WorldQuestion,
+    recorded_outcome,
 )
 
 KEPT_BODIES = 32
 """Rebuilt bodies kept at hand: the next request nearly always differs from one of the last few."""
+
+
+_PIECES = "partial:"
+_KILLED = Failure("ReadError", "the process ended before the answer did")
+"""What ended an answer of which no end was recorded."""
 
 
 class Vault:
@@ -81,7 +92,11 @@ class Vault:
                 todo="Its facts were kept, agentobs show lists them; without its content a session can neither be "
                 "replayed, frozen nor gone on with: name another one",
             )
-        why = "is missing" if len(self._contents) else "was pruned: nothing of its segment is left"
+        why = (
+            "is missing"
+            if len(self._contents)
+            else "was pruned: nothing of its segment is left"
+        )
         return RecordingError(
             f"content {content_id} {why}",
             where=str(self._path),
@@ -125,19 +140,43 @@ class Vault:
         Raises:
             RecordingError: it is not there.
         """
+        if content_id.startswith(_PIECES):
+            return self._partial(content_id)
         value = self.value(content_id)
-        data, at = text_bytes(value), 0
-        chunks: list[Chunk] = []
-        for size, after_ns in value["chunks"]:
-            chunks.append(Chunk(data[at : at + size], after_ns))
-            at += size
+        before = [self.value(piece_id(value["pieces_of"], n + 1)) for n in range(value.get("pieces", 0))]
+        chunks = _chunks(b"".join(map(text_bytes, [*before, value])), value["chunks"])
         failure = Failure(*value["failure"]) if value["failure"] else None
         return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
+
+    def _partial(self, content_id: str) -> Answer:
+        """Return what there is of an answer whose end was not recorded."""
+        numbers = takewhile(lambda n: piece_id(content_id, n) in self, itertools.count(1))
+        pieces = [self.value(piece_id(content_id, number)) for number in numbers]
+        chunks = [chunk for each in pieces for chunk in _chunks(text_bytes(each), each["chunks"])]
+        last = pieces[-1] if pieces else {"status": None, "headers": {}}
+        return Answer(last["status"], last["headers"], tuple(chunks), "cut", _KILLED)
 
     def _keep(self, content_id: str, body: bytes) -> None:
         self._bodies[content_id] = body
         while len(self._bodies) > KEPT_BODIES:
             self._bodies.popitem(last=False)
+
+
+def pieces_of(attempt_id: str) -> str:
+    """Return the content id of the pieces of an answer that were written before it ended."""
+    return f"{_PIECES}{attempt_id}"
+
+
+def piece_id(pieces: str, number: int) -> str:
+    """Return the content id of one of them, counted from 1."""
+    return f"{pieces}:{number}"
+
+
+def _chunks(data: bytes, sizes: Sequence[Sequence[int]]) -> Iterator[Chunk]:
+    at = 0
+    for size, after_ns in sizes:
+        yield Chunk(data[at : at + size], after_ns)
+        at += size
 
 
 def day_of(at_ns: int) -> str:
@@ -176,7 +215,7 @@ def read_session(
     end: dict[str, Any] | None = None
     named: dict[str, Any] = {}
     exchanges: list[Exchange] = []
-    interactions = _Interactions()
+    interactions, missing = _Interactions(), 0
     for segment_id in segment_ids:
         vault = Vault(home, segment_id, session_id)
         for kind, fact in _facts(home, segment_id, session_id):
@@ -196,6 +235,8 @@ def read_session(
             elif kind == "world_answers":
                 with _named(f"the answer to a question of kind {fact['kind']}", fact):
                     exchanges.append(_world(vault, fact))
+            elif kind == "gaps":
+                missing += fact["records"]
             else:
                 interactions.heard(kind, fact)
     if start is None:
@@ -210,7 +251,7 @@ def read_session(
         outcome=end["outcome"] if end else "crashed",
         reason=end["reason"] if end else None,
         signature=end["signature"] if end else None,
-        dropped=end["dropped"] if end else 0,
+        dropped=end["dropped"] if end else missing,
         exchanges=tuple(sorted(exchanges, key=lambda exchange: exchange.started_ns)),
         results=interactions.results(),
     )
@@ -253,6 +294,8 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
     path = facts_path(home, segment_id)
     lost: Damage | None = None
     inside = has_ended = False
+    # Asked first: what a process wrote before it ended is there to be read below.
+    alive, told = is_alive(path), []
     for line in read(path):
         if isinstance(line, Damage):
             lost = lost or (line if _may_hold(line, session_id) else None)
@@ -260,12 +303,16 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
             lost = lost or Damage(line.start, line.end, "records that a repair could not read")
         elif mark in line.payload and (fact := line.value()).get("session_id") == session_id:
             lost = None if line.kind == "session_starts" else lost
+            if line.kind in TELLING:
+                told.append(line)
             if lost is None:
                 yield line.kind, fact
             has_ended = has_ended or line.kind == "session_ends"
             inside = not has_ended
         if inside and lost is not None:
             raise _damaged(path, lost)
+    for each in crashed(told) if not alive else ():
+        yield each.kind, each.value()
 
 
 def _may_hold(damage: Damage, session_id: str) -> bool:
@@ -310,8 +357,16 @@ def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
         headers_ns=fact["headers_ns"],
         ended_ns=fact["duration_ns"],
         question=vault.question(asked) if wanted else bare,
-        answer=vault.answer(fact["response_content"]),
+        answer=_answer(vault, fact),
     )
+
+
+def _answer(vault: Vault, fact: dict[str, Any]) -> Answer:
+    answer = vault.answer(fact["response_content"])
+    if fact["outcome"] != "crashed" or answer.chunks:
+        return answer
+    ending: Ending = "error" if fact["status"] is None else "cut"
+    return dataclasses.replace(answer, status=fact["status"], ending=ending)
 
 
 def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
@@ -323,7 +378,7 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
         duration_ns=fact["duration_ns"],
         question=ToolQuestion(value["tool_use_id"], value["name"], content["input"]),
         answer=ToolAnswer(
-            content["result"], value["is_error"], value["outcome"], fact.get("tries", 1)
+            content["result"], value["is_error"], recorded_outcome(value["outcome"]), fact.get("tries", 1)
         ),
         followed_by=tuple(value.get("followed_by", ())),
     )

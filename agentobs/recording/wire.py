@@ -12,12 +12,13 @@ import contextlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 
 from agentobs import tracing, world
 from agentobs.errors import UsageError, say_once
+from agentobs.recording.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -125,7 +126,7 @@ class _Tape:
     """What is collected of one exchange while it happens."""
 
     __slots__ = (
-        "__weakref__", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
+        "__weakref__", "adopted_span", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
         "headers_ns", "lost", "pieces", "place", "question", "request", "started", "started_ns",
         "status", "taken",
     )  # fmt: skip
@@ -143,6 +144,7 @@ class _Tape:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.taken = False
+        self.adopted_span = adopted()
         self.encoding = ""
 
     def asked(self, data: bytes) -> None:
@@ -180,10 +182,27 @@ class _Tape:
             return None
         self.taken = True
         _open.discard(self)
+        return self._exchange(ending, error)
+
+    @_guarded
+    def so_far(self) -> ModelExchange | None:
+        """Return the exchange as it stands, while more is noted; None where it has ended."""
+        return None if self.taken else self._exchange("cut")
+
+    def last_ns(self) -> int:
+        """Return when something last came, by the monotonic clock; when the request was sent where nothing has."""
+        arrived = self.arrived[-1:]
+        return self.started + (arrived[0][1] if arrived else 0)
+
+    def age_ns(self) -> int:
+        """Return how long ago the request was sent."""
+        return world.monotonic() - self.started
+
+    def _exchange(self, ending: Ending, error: BaseException | None = None) -> ModelExchange:
         answer = Answer(
             status=self.status,
             headers=self.headers,
-            chunks=tuple(starmap(Chunk, self.arrived)),
+            chunks=tuple(starmap(Chunk, self.arrived.copy())),
             ending=ending,
             failure=Failure(type(error).__name__, str(error)) if error else None,
             encoding=self.encoding,
@@ -199,6 +218,7 @@ class _Tape:
             client=self.client,
             secrets=_credentials(self.request.headers),
             lost_bytes=self.lost,
+            adopted_span=self.adopted_span,
         )
 
 
@@ -219,11 +239,72 @@ def take_open(
     return [exchange for exchange in taken if exchange is not None]
 
 
+def open_for(nanoseconds: int) -> list[ModelExchange]:
+    """Return the exchanges that were sent so long ago and have not ended, as they stand."""
+    standing = [tape.so_far() for tape in _open_tapes() if tape.age_ns() >= nanoseconds]
+    return [exchange for exchange in standing if exchange is not None]
+
+
+def has_open() -> bool:
+    """Return whether there are exchanges that have not ended."""
+    return bool(_open)
+
+
+def propagate(wanted: bool) -> None:
+    """Say whether requests tell the provider the trace in which they are made; they do not unless asked."""
+    global _propagates
+    _propagates = wanted
+
+
+_propagates = False
+
+
+def activity() -> dict[str, int]:
+    """Return when something last came in the exchanges that have not ended, by the span that they were made in and the
+    monotonic clock.
+    """
+    found: dict[str, int] = {}
+    for tape in _open_tapes():
+        if (span_id := tape.place.span_id) is not None:
+            found[span_id] = max(found.get(span_id, 0), tape.last_ns())
+    return found
+
+
 def forget_open() -> None:
     """Take no note of the exchanges that have not ended: in a child process, they are its parent's."""
+    global _open
     for tape in _open_tapes():
         tape.taken = True
-    _open.clear()
+    # Another thread of the parent may have been looking through the old set.
+    _open = weakref.WeakSet()
+
+
+class Attendant(Protocol):
+    """Whoever is told that a request was sent, and may want the end of an answer to wait for it: the recorder."""
+
+    def opened(self) -> None:
+        """Hear that an exchange began; quickly."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until what ended is safe, at most so long; returns whether it is."""
+
+    async def settle(self, seconds: float) -> bool:
+        """Do so without holding up an event loop."""
+
+
+def attend(attendant: Attendant | None, *, wait_seconds: float = 0.0) -> None:
+    """Have somebody hear of exchanges from now on; the end of each answer waits for it, at most so long."""
+    global _attendant, _wait_seconds
+    _attendant, _wait_seconds = attendant, wait_seconds
+
+
+def is_attended_by(attendant: Attendant) -> bool:
+    """Return whether it is this one that hears of exchanges."""
+    return _attendant is attendant
+
+
+_attendant: Attendant | None = None
+_wait_seconds = 0.0
 
 
 def _open_tapes() -> list[_Tape]:
@@ -261,8 +342,12 @@ def _is_secret(value: str) -> bool:
 def _start(request: httpx2.Request, place_of: PlaceOf, client: int) -> _Tape | None:
     try:
         tape = _Tape(request, tracing.place() or place_of(), client)
+        if _propagates:
+            request.headers.update(tracing.trace_context())
         if _answerer is None:
             _open.add(tape)
+            if _attendant is not None:
+                _attendant.opened()
         return tape
     except Exception as error:
         _say(error)
@@ -401,6 +486,8 @@ class _TeeStream(httpx2.SyncByteStream):
             self._tape.finish(*_ending(error))
             raise
         self._tape.finish("complete")
+        if _wait_seconds and _attendant is not None:
+            _attendant.wait(_wait_seconds)
 
     def close(self) -> None:
         try:
@@ -428,6 +515,8 @@ class _AsyncTeeStream(httpx2.AsyncByteStream):
             self._tape.finish(*_ending(error))
             raise
         self._tape.finish("complete")
+        if _wait_seconds and _attendant is not None:
+            await _attendant.settle(_wait_seconds)
 
     async def aclose(self) -> None:
         try:

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from agentobs.recording.home import Home
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from agentobs import world
+from agentobs.recording.crashes import GOES_ON, STARTS
+from agentobs.recording.files import OS, Files
+from agentobs.recording.home import Home, open_home
 from agentobs.recording.interpreter import Interpretation
 from agentobs.recording.journal import Segment
-from agentobs.records.facts import TABLES, columns
+from agentobs.records.facts import TABLES, Attempt, columns
+from agentobs.records.told import Told
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """A segment is closed and the next one opened beyond this size."""
 
 
 class Writer:
-    """Appends to segments of one home, one after the other; used by the recorder's thread alone."""
+    """Appends to segments of one home, one after the other.
 
-    def __init__(self, home: Home) -> None:
+    All but `sync` and `stuck_ns` is for the recorder's thread alone.
+    """
+
+    def __init__(self, home: Home, files: Files = OS, *, sync: bool = True) -> None:
         """Write into `home`; the first segment is created with the first record."""
-        self._home = home
+        self._home, self._files, self._syncs = home, files, sync
         self._segment: Segment | None = None
+        self._since: int | None = None
+        self._started: dict[str, str] = {}
+        """The attempts of which something was written to this segment, and not their end; each with its session."""
+        self.unsealed = 0
+        """Segments that could not be closed in order; all that was written to them is there."""
 
     def turn(self) -> bool:
         """Begin another segment where there is none, or the last one is full; returns whether it did.
 
         Raises:
             OSError: it cannot be created.
+            HomeError: what is in the place of the home now is none.
         """
         if self._segment is not None and self._segment.size > SEGMENT_BYTES:
-            self.seal()
+            self._close(self._started)
         if self._segment is not None:
             return False
-        self._segment = Segment(self._home)
+        with self._calling():
+            try:
+                self._segment = Segment(self._home, self._files)
+            except FileNotFoundError:
+                # Somebody took the directory away; what is recorded from now on shall have one.
+                self._segment = Segment(open_home(self._home.path), self._files)
         return True
 
     def write(self, interpretation: Interpretation) -> None:
@@ -40,11 +62,26 @@ class Writer:
         """
         segment = self._segment
         assert segment is not None
-        for kind, line in interpretation.contents:
-            segment.content.append(kind, line)
-        for told in interpretation.told:
-            row = {**columns(told.fact), "session_sequence": told.sequence}
-            segment.facts.append(TABLES[type(told.fact)], row)
+        with self._calling():
+            if interpretation.contents:
+                segment.content.append_all(interpretation.contents)
+            if interpretation.told:
+                segment.facts.append_all(_line(told) for told in interpretation.told)
+            if interpretation.so_far:
+                segment.facts.append_all(_line(told, STARTS) for told in interpretation.so_far)
+        self._follow(interpretation)
+
+    def started_in(self) -> frozenset[str]:
+        """Return the sessions of which an attempt has begun in this segment and not ended."""
+        return frozenset(self._started.values())
+
+    def is_torn(self) -> bool:
+        """Return whether nothing more may be appended to this segment."""
+        return self._segment is not None and self._segment.is_torn
+
+    def is_in_place(self) -> bool:
+        """Return whether the segment is where it was made, or there is none."""
+        return self._segment is None or self._segment.is_in_place()
 
     def sync(self) -> None:
         """Make what was written survive a power loss.
@@ -52,21 +89,69 @@ class Writer:
         Raises:
             OSError: it may not.
         """
-        if self._segment is not None:
-            self._segment.sync()
+        segment = self._segment
+        if segment is not None:
+            segment.sync()
+
+    def stuck_ns(self) -> int:
+        """Return for how long the operating system has not answered the call that the writer makes; 0 without one."""
+        since = self._since
+        return 0 if since is None else world.monotonic() - since
+
+    def forget(self, session_id: str) -> None:
+        """Let the attempts of a session that have not ended be told as they are now: no end of theirs will come."""
+        self._started = {each: of for each, of in self._started.items() if of != session_id}
 
     def seal(self) -> None:
-        """Close the segment in order; the next record begins another one.
+        """Close the last segment in order."""
+        self._close(())
 
-        Raises:
-            OSError: it could not be closed in order.
-        """
+    def retire(self) -> None:
+        """Close the segment as it stands; the next record begins another one."""
         segment, self._segment = self._segment, None
+        self._started = {}
         if segment is not None:
-            segment.close()
+            segment.abandon()
 
     def abandon(self) -> None:
         """Let go of the segment without writing: it is the parent's."""
+        self._since = None
+        self.retire()
+
+    def _close(self, going_on: Iterable[str]) -> None:
         segment, self._segment = self._segment, None
-        if segment is not None:
+        if segment is None:
+            return
+        moves = [(GOES_ON, {"attempt_id": attempt_id}) for attempt_id in going_on]
+        self._started = {}
+        try:
+            with self._calling():
+                if moves:
+                    segment.facts.append_all(moves)
+                segment.close(sync=self._syncs)
+        except OSError:
+            self.unsealed += 1
             segment.abandon()
+
+    def _follow(self, interpretation: Interpretation) -> None:
+        """Keep in mind which attempts have begun and not ended."""
+        for told in interpretation.so_far:
+            if isinstance(told.fact, Attempt):
+                self._started[told.fact.attempt_id] = told.fact.session_id
+        for told in interpretation.told:
+            if isinstance(told.fact, Attempt):
+                self._started.pop(told.fact.attempt_id, None)
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Note since when the operating system is at work."""
+        self._since = world.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+
+def _line(told: Told, kind: str = "") -> tuple[str, dict[str, Any]]:
+    row = {**columns(told.fact), "session_sequence": told.sequence or None}
+    return TABLES[type(told.fact)] + kind, row

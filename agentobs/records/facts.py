@@ -23,7 +23,9 @@ _VAULT = Label("vault")
 _RECORDED = Label("recorded")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
 """How a span ended; `orphaned`: nobody ended it. Exporters call that `abandoned`, as others do."""
-AttemptOutcome = Literal["ok", "http_error", "stream_error", "cut", "cancelled", "no_answer"]
+AttemptOutcome = Literal[
+    "ok", "http_error", "stream_error", "cut", "cancelled", "no_answer", "crashed"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,19 @@ class SessionEnd:
     reason: Label | None
     signature: Label | None
     dropped: int
+    given: int | None = None
+    written: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records were not written."""
+
+    session_id: str
+    at_ns: int
+    kind: Label
+    reason: Label
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +139,7 @@ class Attempt:
     chain_id: str | None = None
     depth: int | None = None
     claims_success: bool | None = None
+    adopted_span: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +364,7 @@ Fact = (
     | Event
     | SpanStart
     | SpanEnd
+    | Gap
 )
 
 TABLES: dict[type, str] = {
@@ -366,6 +383,7 @@ TABLES: dict[type, str] = {
     Event: "events",
     SpanStart: "span_starts",
     SpanEnd: "span_ends",
+    Gap: "gaps",
 }
 """The table of each kind of fact; its name is also the kind of its journal line."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentobs.errors import ForeignError
+from agentobs.recording.crashes import DRAFTS, TELLING, crashed
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Line, facts_path, forms, is_alive, read
 from agentobs.records.facts import TABLES
@@ -113,10 +114,13 @@ def follow(home: Home, before: Mark, rows: Rows) -> None:
     mark = dataclasses.replace(before)
     # Asked first: whatever a process wrote before it ended is there to be read below.
     alive = is_alive(path)
+    told: list[Line] = []
     try:
         for item in read(path, mark.facts_offset, mark.sequence):
             if isinstance(item, Line):
                 _take(item, mark, rows)
+                if item.kind in TELLING:
+                    told.append(item)
             elif 0 < item.missing < _FAR:
                 mark.missing_records += item.missing
             elif item.end > item.start:
@@ -129,6 +133,9 @@ def follow(home: Home, before: Mark, rows: Rows) -> None:
         return
     if mark.state != "sealed":
         mark.state = "open" if alive else "dead"
+    if before.state == "open" and mark.state != "open":
+        for line in crashed(read(path) if before.sequence else told):
+            _take_fact(mark.segment_id, line, rows)
     if mark != before:
         rows.marks[mark.segment_id] = mark
         rows.damaged += mark.damaged_records - before.damaged_records
@@ -150,7 +157,7 @@ def _take(line: Line, mark: Mark, rows: Rows) -> None:
         mark.state = "sealed"
     elif kind == "lost":
         mark.missing_records += sequence - line.first + 1
-    elif kind == "pruned":
+    elif kind == "pruned" or kind in DRAFTS:
         pass
     else:
         rows.unknown += 1

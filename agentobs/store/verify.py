@@ -17,6 +17,7 @@ import duckdb
 
 from agentobs.errors import DamagedError, ForeignError
 from agentobs.recording.compressed import compressed_path, segment_of
+from agentobs.recording.crashes import TELLING, crashed
 from agentobs.recording.home import Home
 from agentobs.recording.journal import (
     SPANS,
@@ -117,7 +118,7 @@ def verify(home: Home) -> VerifyReport:
         for segment_id in segment_ids(home):
             report.segments += 1
             mark = marks.get(segment_id) or Mark(segment_id)
-            facts = _read_facts(facts_path(home, segment_id), mark.sequence, report)
+            facts = _read_facts(facts_path(home, segment_id), mark, report)
             _check_content(home, segment_id, facts, report)
             counted[segment_id] = facts
         for path in sorted(home.segments.glob("*.content*")):
@@ -180,18 +181,23 @@ def _place(path: Path) -> Path:
     return packed if packed.exists() else path
 
 
-def _read_facts(path: Path, watermark: int, report: VerifyReport) -> _Facts:
+def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
     facts = _Facts(size=file_size(path))
+    told: list[Line] = []
     for line in _lines(path, report):
         report.records += 1
         facts.is_original = facts.is_original and line.kind not in SPANS
-        if line.sequence <= watermark:
+        if line.sequence <= mark.sequence:
             facts.ingested[line.kind] += 1
+        if line.kind in TELLING:
+            told.append(line)
         if line.kind in _CONTENT_FIELDS:
             value = _value(line)
             for name in _CONTENT_FIELDS[line.kind]:
                 if content_id := value.get(name):
                     facts.named.setdefault(str(content_id), line.start)
+    if mark.state != "open":
+        facts.ingested.update(each.kind for each in crashed(told))
     return facts
 
 

@@ -135,3 +135,33 @@ COMMENT ON COLUMN span_ends.status IS '`ok`, `error` or `cancelled`; `orphaned`:
 COMMENT ON COLUMN span_ends.last_activity_ns IS 'Of an orphaned one, when something was last seen to happen in it; else NULL. [ns since 1970 UTC]';
 COMMENT ON COLUMN span_ends.late IS 'Whether it was ended as orphaned before, and this is its true end.';
 UPDATE span_ends SET late = false;
+ALTER TABLE attempts ADD COLUMN adopted_span VARCHAR;
+COMMENT ON COLUMN attempts.adopted_span IS 'The OpenTelemetry span of the call that the SDK, or the program, had made, as a W3C `traceparent`; NULL where there was none.';
+
+-- What was not written, and what is known of attempts whose end never was.
+
+ALTER TABLE session_ends ADD COLUMN given BIGINT;
+ALTER TABLE session_ends ADD COLUMN written BIGINT;
+COMMENT ON COLUMN session_ends.given IS 'Records of the session that its process had made until then, this one included. NULL in records from before this was noted. [records]';
+COMMENT ON COLUMN session_ends.written IS 'Those of them that were written; the others are in `gaps`. NULL in records from before this was noted. [records]';
+
+CREATE TABLE gaps (
+    segment_id VARCHAR,
+    sequence BIGINT,
+    session_id VARCHAR,
+    at_ns BIGINT,
+    kind VARCHAR,
+    reason VARCHAR,
+    records BIGINT,
+    session_sequence BIGINT
+);
+COMMENT ON TABLE gaps IS 'One row for the records of a session, of one kind, that were not written for one reason, noted as soon as something could be written again.';
+COMMENT ON COLUMN gaps.segment_id IS 'The segment that holds the record.';
+COMMENT ON COLUMN gaps.sequence IS 'Its number within the segment.';
+COMMENT ON COLUMN gaps.session_id IS 'The session; `others` where too many were open to be told apart.';
+COMMENT ON COLUMN gaps.at_ns IS 'When it was noted. [ns since 1970 UTC]';
+COMMENT ON COLUMN gaps.kind IS 'The table in which they would have had their rows; what an exchange says in other tables is missing there, too.';
+COMMENT ON COLUMN gaps.reason IS 'The error of the operating system (`ENOSPC`, `EIO` ...); `stopped`: the recording of the session had ended for such an error; `queue_full`: they came faster than they could be written; `closed`: they came after the end of the recording; `no_thread`: no thread could be begun; else the class of an error of ours.';
+COMMENT ON COLUMN gaps.records IS 'How many. [records]';
+COMMENT ON COLUMN gaps.session_sequence IS 'Its number among the facts of the session, from 1; a process that was forked goes on counting from where it was.';
+COMMENT ON COLUMN attempts.outcome IS 'How it ended: `ok`; `http_error`; `stream_error`: an error within the stream; `cut`: the connection broke; `cancelled`: the client stopped reading; `no_answer`; `crashed`: its end was not recorded, for the process died or the disk refused, and the rest of the row is what was known until shortly before.';

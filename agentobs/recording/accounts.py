@@ -1,0 +1,129 @@
+"""Accounts: what became of every record that the recorder was given, so that given = written + dropped + waiting."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentobs.records.exchanges import ModelExchange, SessionCall, ToolExchange, WorldExchange
+from agentobs.records.facts import TABLES, Attempt, Gap, SessionStart, ToolResult, WorldAnswer
+from agentobs.records.labels import Label, is_label
+from agentobs.sink import Record
+
+KNOWN_SESSIONS = 10_000
+"""How many sessions are counted one by one; the oldest is forgotten beyond it."""
+
+Missing = tuple[str, str, str]
+"""The session of some records, their kind, and why they were dropped."""
+
+
+@dataclass(slots=True)
+class _Count:
+    given: int = 0
+    written: int = 0
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Counts; whoever uses it from several threads holds a lock."""
+
+    given: int = 0
+    """Records that were handed in."""
+    written: int = 0
+    """Records that are in the journal, with all that they say."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Records that are not, by reason."""
+    _missing: Counter[Missing] = field(default_factory=Counter)
+    _sessions: dict[str, _Count] = field(default_factory=dict)
+
+    def give(self, session_id: str) -> int:
+        """Count a record that was handed in; return how many its session has."""
+        self.given += 1
+        count = self._session(session_id)
+        count.given += 1
+        return count.given
+
+    def write(self, session_id: str) -> None:
+        """Count a record that was written."""
+        self.written += 1
+        self._session(session_id).written += 1
+
+    def drop(self, session_id: str, kind: str, reason: str) -> None:
+        """Count a record that was dropped."""
+        self.dropped[reason] += 1
+        if len(self._missing) < KNOWN_SESSIONS:
+            self._missing[session_id, kind, reason] += 1
+        else:
+            self._missing[OTHERS, kind, reason] += 1
+
+    def written_of(self, session_id: str) -> int:
+        """Return how many records of a session were written."""
+        return self._session(session_id).written
+
+    def sessions(self) -> list[str]:
+        """Return the sessions of which something was written and that have not ended."""
+        return [each for each, count in self._sessions.items() if count.written]
+
+    def end(self, session_id: str) -> None:
+        """Forget a session that has ended."""
+        self._sessions.pop(session_id, None)
+
+    def has_missing(self) -> bool:
+        """Return whether something was dropped of which nothing has been written yet."""
+        return bool(self._missing)
+
+    def take_missing(self, now: int, session_id: str | None = None) -> list[Gap]:
+        """Return what was dropped since this was asked last, of one session or all."""
+        taken = {m: n for m, n in self._missing.items() if session_id in (None, m[0])}
+        for missing in taken:
+            del self._missing[missing]
+        return [
+            Gap(session, now, Label(kind), Label(reason), records)
+            for (session, kind, reason), records in taken.items()
+        ]
+
+    def put_back(self, gaps: list[Gap]) -> None:
+        """Count again what could not be written."""
+        for gap in gaps:
+            self._missing[gap.session_id, gap.kind, gap.reason] += gap.records
+
+    def by_reason(self) -> Mapping[str, int]:
+        """Return how many records were dropped, by reason."""
+        return dict(self.dropped)
+
+    def _session(self, session_id: str) -> _Count:
+        count = self._sessions.get(session_id)
+        if count is None:
+            count = self._sessions[session_id] = _Count()
+            if len(self._sessions) > KNOWN_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+        return count
+
+
+OTHERS = "others"
+"""Stands for the sessions that are too many to be told apart."""
+
+
+def kind_of(record: Record) -> str:
+    """Return the table in which a record would have been a row."""
+    match record:
+        case ModelExchange():
+            return TABLES[Attempt]
+        case ToolExchange():
+            return TABLES[ToolResult]
+        case WorldExchange():
+            return TABLES[WorldAnswer]
+        case SessionCall():
+            return TABLES[SessionStart]
+        case _:
+            return TABLES.get(type(record), "events")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, in a word: the name of the system's error, such as `ENOSPC`, or the class."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return errno.errorcode.get(error.errno, f"errno_{error.errno}")
+    name = type(error).__name__
+    return name if is_label(name) else "error"

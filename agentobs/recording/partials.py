@@ -1,0 +1,143 @@
+"""Partial streams: what is written of an exchange before it has ended, so that a killed process leaves it behind.
+
+The request becomes its content line early. Of the answer pieces are written as it comes, each whole events without
+secrets, as lines of the kind `partial` that each name the one before. At its end the line of the response names the
+last of them and holds only what follows: nothing is written twice. Where that cannot be, because what was found at
+the end begins earlier, it holds all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, takewhile
+from typing import Any
+
+from agentobs.recording.bodies import Body
+from agentobs.recording.contents import chunk_sizes, text_of
+from agentobs.recording.streams import find_in_answer, settled
+from agentobs.recording.vault import piece_id, pieces_of, text_bytes
+from agentobs.records.exchanges import Chunk, ModelExchange
+from agentobs.records.facts import Attempt, Fact
+from agentobs.redaction import Finding, Redactor, apply
+
+HELD_BYTES = 4096
+"""How much of a stream waits for what follows it, so that a secret that comes in pieces is seen whole; as much again is
+looked at anew. A killed process loses at most this much of what had come."""
+_BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
+HEAD_BYTES = 64 * 1024
+"""How far into an answer its first counts are looked for."""
+
+
+@dataclass(slots=True)
+class Begun:
+    """An exchange of which something is written, and that has not ended."""
+
+    attempt_id: str
+    body: Body
+    asked: dict[str, Any] = field(repr=False)
+    """The content line of its request."""
+    redactor: Redactor = field(repr=False)
+    state: tuple[bool, bool] | None = None
+    """Whether the head of its answer, and what it used, had come when that was written last."""
+    written: bytearray = field(default_factory=bytearray, repr=False)
+    """The pieces so far, without secrets."""
+    taken: int = 0
+    """The bytes of the answer that they are."""
+    pieces: int = 0
+
+    def piece(self, exchange: ModelExchange) -> dict[str, Any] | None:
+        """Return the next piece of an answer as a content line; None where too little has come since the last."""
+        raw = exchange.answer.body
+        if len(raw) - self.taken <= HELD_BYTES:
+            return None
+        first = max(self.taken - HELD_BYTES, 0)
+        window = raw[first:]
+        findings = find_in_answer(window, exchange.secrets, self.redactor)
+        start = self.taken - first
+        end = _cut(window, start, settled(window, findings), findings)
+        if end <= start:
+            return None
+        # Of a secret that began before, that part is written already: longer ones than are waited for are rare.
+        own = [
+            replace(each, start=max(each.start - start, 0), end=each.end - start)
+            for each in findings
+            if start < each.end <= end
+        ]
+        text = apply(window[start:end], own)
+        line = self._line(exchange, text, self.taken, end - start, own)
+        self.taken += end - start
+        self.written += text
+        return line
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether what it used so far is written."""
+        return self.state is not None and self.state[1]
+
+    def is_news(self, facts: Sequence[Fact]) -> bool:
+        """Return whether its facts say more than when they were written last; from then on they do not."""
+        state = next(
+            (each.status is not None, each.message_id is not None)
+            for each in facts
+            if isinstance(each, Attempt)
+        )
+        before, self.state = self.state, state
+        return before != state
+
+    def head(self, exchange: ModelExchange) -> ModelExchange:
+        """Return it with the beginning of its answer alone, as if it had broken off there."""
+        answer = exchange.answer
+        sizes = accumulate(len(chunk.data) for chunk in answer.chunks)
+        count = sum(1 for _ in takewhile(lambda size: size <= HEAD_BYTES, sizes))
+        return replace(exchange, answer=replace(answer, chunks=answer.chunks[:count]))
+
+    def rest(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Return the content line of its response without what its pieces hold already, where they fit together."""
+        written = text_bytes(line)
+        if not self.pieces or not written.startswith(self.written):
+            return line
+        kept = {key: value for key, value in line.items() if key not in ("text", "base64")}
+        rest = text_of(written[len(self.written) :])
+        return {**kept, **rest, "pieces_of": pieces_of(self.attempt_id), "pieces": self.pieces}
+
+    def _line(
+        self,
+        exchange: ModelExchange,
+        text: bytes,
+        taken: int,
+        size: int,
+        findings: Sequence[Finding],
+    ) -> dict[str, Any]:
+        self.pieces += 1
+        return {
+            "content_id": piece_id(pieces_of(self.attempt_id), self.pieces),
+            "session_id": exchange.place.session_id,
+            "status": exchange.answer.status,
+            "headers": exchange.answer.headers,
+            **text_of(text),
+            "chunks": chunk_sizes(_between(exchange.answer.chunks, taken, size), findings),
+        }
+
+
+def _cut(window: bytes, start: int, end: int, findings: Sequence[Finding]) -> int:
+    """Return where a piece ends: after a whole event, and not within a secret."""
+    while True:
+        found = ((window.rfind(mark, start, end), len(mark)) for mark in _BETWEEN_EVENTS)
+        end = max((at + size for at, size in found if at >= 0), default=start)
+        across = [each.start for each in findings if each.start < end < each.end]
+        if end <= start or not across:
+            return end
+        end = min(across)
+
+
+def _between(chunks: Sequence[Chunk], taken: int, size: int) -> list[Chunk]:
+    """Return the chunks, or parts of chunks, that hold some bytes of an answer."""
+    found: list[Chunk] = []
+    at = 0
+    for chunk in chunks:
+        first, last = max(taken - at, 0), min(taken + size - at, len(chunk.data))
+        if first < last:
+            found.append(Chunk(chunk.data[first:last], chunk.after_ns))
+        at += len(chunk.data)
+    return found
