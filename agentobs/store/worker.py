@@ -195,6 +195,7 @@ class Worker:
             # While it was not waited for, no other process can have its number.
             if self._process.returncode is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:

@@ -336,6 +336,29 @@ def test_the_store_is_whole_after_all_of_it(
     assert found == ["agentobs.duckdb"]
 
 
+SETTINGS = {
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+    "python_enable_replacements": "false",
+    "python_scan_all_frames": "false",
+    "temp_directory": "",
+}
+
+
+def test_each_door_has_more_than_one_lock(
+    connection: duckdb.DuckDBPyConnection, worker: Worker
+) -> None:
+    """What one setting keeps out, others keep out as well: all of them are as they should be."""
+    sql = "SELECT name, value FROM duckdb_settings() WHERE name IN (SELECT unnest($names))"
+    names = {"names": list(SETTINGS)}
+    assert dict(connection.execute(sql, names).fetchall()) == SETTINGS
+    assert dict(worker.ask(sql, names).rows) == SETTINGS
+
+
 def test_values_come_through_parameters_alone(worker: Worker) -> None:
     """A parameter is a value, whatever stands in it."""
     for hostile in ("'; DROP VIEW sessions; --", "$$ || 1", "\x00", "?", "$a", '"'):

@@ -1,0 +1,227 @@
+"""`agentobs sql`: parameters, limits, what is said where one is met, and the way around them for the owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+import agentobs
+from agentobs.cli.sql import ROWS, sql
+from agentobs.recording.home import Home
+from agentobs.store.ingest import ingest
+from agentobs.store.publish import current
+from agentobs.store.worker import Limits
+from tests.cli.test_commands import Shell
+from tests.store.making import ROOT, a_home, conversation, record
+
+DOCUMENT = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    home = a_home(tmp_path_factory.mktemp("sql"))
+    record(home, conversation(1))
+    ingest(home)
+    return home
+
+
+@pytest.fixture
+def shell(home: Home, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(home.path, capsys)
+
+
+PARAMETERS: list[tuple[str, str, Any]] = [
+    ("story", "VARCHAR", "story"),
+    ("3", "INTEGER", 3),
+    ("0042", "VARCHAR", "0042"),
+    ('"42"', "VARCHAR", "42"),
+    ("", "VARCHAR", ""),
+    ("a=b; DROP VIEW sessions", "VARCHAR", "a=b; DROP VIEW sessions"),
+    ("0.10", "DECIMAL(2,2)", "0.10"),
+    ("true", "BOOLEAN", True),
+    ("null", '"NULL"', None),
+    ("NaN", "VARCHAR", "NaN"),
+    ('["a", "b"]', "VARCHAR[]", ["a", "b"]),
+]
+
+
+def test_parameters_have_types(shell: Shell) -> None:
+    """A value that is JSON has its type, any other is text; what it holds is never SQL."""
+    names = [f"p{number}" for number in range(len(PARAMETERS))]
+    asked = ", ".join(f"${name} AS {name}, typeof(${name}) AS type_{name}" for name in names)
+    given = [
+        part
+        for name, (text, _, _) in zip(names, PARAMETERS, strict=True)
+        for part in ("--param", f"{name}={text}")
+    ]
+    told = shell("sql", f"SELECT {asked}", "--json", *given)
+    assert told.err == ""
+    row = json.loads(told.out)
+    for name, (_, kind, value) in zip(names, PARAMETERS, strict=True):
+        assert (row[name], row[f"type_{name}"]) == (value, kind), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--param", "n"], ["--param", "=3"], ["--param", "1n=3"], ["--param", "n=1", "--param", "n=2"],
+        ["--memory", "much"], ["--memory", "0"], ["--max-rows", "0"], ["--max-columns", "-1"], ["--timeout", "soon"],
+        ["--timeout", "0"], ["--timeout", "-1"], ["--timeout", "nan"], ["--timeout", "1e30"], ["--max-bytes", "1XB"],
+        ["--unsafe", "--timeout", "3"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_options_that_do_not_fit(shell: Shell, options: list[str]) -> None:
+    """What cannot be meant is refused in one error that names it, before anything is asked."""
+    told = shell("sql", "SELECT 1", *options)
+    assert told.code != 0
+    assert told.out == ""
+    assert "rror: " in told.err
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "out", "found"),
+    [
+        ("FROM range(5)", ["--max-rows", "2", "--csv"], "range\n0\n1\n", "more than 2 rows"),
+        ("FROM range(5)", ["--max-rows", "1"], "range\n    0\n", "more than 1 rows"),
+        ("SELECT 1, 2, 3", ["--max-columns", "2"], "", "3 columns, more than 2"),
+        ("SELECT repeat('x', 5000)", ["--max-bytes", "1K", "--json"], "", "larger than 1,024 bytes"),
+        ("SELECT len(range(100000000))", ["--memory", "64MB"], "", "needs more than 64 MiB of memory"),
+        ("SELECT count(*) FROM range(1000000000000)", ["--timeout", "0.2"], "", "took longer than 0.2 s"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_met(
+    shell: Shell, query: str, options: list[str], out: str, found: str
+) -> None:
+    """One error says which limit, and how to raise it; what came before is printed; the end is not zero."""
+    told = shell("sql", query, *options)
+    assert (told.code, told.out) == (1, out)
+    assert len(told.err.splitlines()) == 1
+    assert found in told.err
+    assert f"raise the limit: {options[0]} on the command line, Limits(" in told.err
+
+
+def test_rows_have_a_limit_of_their_own(shell: Shell) -> None:
+    """The command line prints 10,000 rows where nothing else is said."""
+    told = shell("sql", "FROM range(20000)", "--csv")
+    assert (told.code, told.out.count("\n")) == (1, ROWS + 1)
+    assert "more than 10,000 rows" in told.err
+
+
+def test_errors_cannot_steer_a_terminal(shell: Shell) -> None:
+    """29: data and SQL that come back in an error show as escapes."""
+    hostile = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r"
+    for query in (
+        f"SELECT error('{hostile}')",
+        f'SELECT "{hostile}"',
+        f"SELECT '{hostile}'::INTEGER",
+    ):
+        told = shell("sql", query)
+        assert told.code == 1
+        assert not set(hostile) - {"\r", *"]52;caGk=[J31m"} & set(told.err)
+        assert "\\u001b" in told.err
+        assert len(told.err.splitlines()) == 1
+
+
+def test_unsafe_is_the_owners_way(home: Home, shell: Shell, tmp_path: Path) -> None:
+    """With --unsafe files are in reach and it says so; what is made is in memory, the store stays as it was."""
+    before = current(home)
+    (tmp_path / "prices.csv").write_text("model,usd\na,1\n")
+    told = shell("sql", f"SELECT * FROM '{tmp_path}/prices.csv'", "--csv", "--unsafe")
+    assert (told.code, told.out) == (0, "model,usd\na,1\n")
+    assert told.err.startswith("unsafe: no limits")
+    made = shell(
+        "sql", "CREATE TABLE t AS SELECT 1 AS n; SELECT n + 1 AS m FROM t", "--unsafe", "--csv"
+    )
+    assert (made.code, made.out) == (0, "m\n2\n")
+    asked = shell("sql", "SELECT $n + 1 AS m", "--unsafe", "--csv", "--param", "n=1")
+    assert (asked.code, asked.out) == (0, "m\n2\n")
+    refused = shell("sql", "DELETE FROM published.main.segments", "--unsafe")
+    assert refused.code == 1
+    assert "read-only" in refused.err.splitlines()[-1]
+    assert current(home) == before
+    assert shell("sql", "SELECT count(*) AS n FROM attempts", "--unsafe", "--csv").out == "n\n3\n"
+    with agentobs.connect(home.path, unsafe=True) as connection:
+        sql = f"SELECT count(*) FROM '{tmp_path}/prices.csv'"
+        assert connection.execute(sql).fetchall() == [(1,)]
+    with agentobs.connect(home.path) as connection, pytest.raises(duckdb.Error):
+        connection.execute(sql)
+
+
+def test_ctrl_c_kills_the_worker(home: Home) -> None:
+    """A command that is interrupted says so, and leaves no process behind."""
+    query = "SELECT count(*) FROM range(100000000000000)"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agentobs", "--home", home.path, "sql", query, "--timeout", "300"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (children := children_of(process.pid)):
+        time.sleep(0.01)
+    [worker_id] = children
+    while "agentobs.store.worker_main" not in command_of(worker_id):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.strip()) == (130, "", "interrupted")
+    while Path(
+        f"/proc/{worker_id}"
+    ).exists():  # pytest's own timeout ends this where it should not end
+        time.sleep(0.01)
+
+
+def children_of(process_id: int) -> list[int]:
+    told = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    return [int(each) for each in told.split()]
+
+
+def command_of(process_id: int) -> str:
+    return Path(f"/proc/{process_id}/cmdline").read_bytes().decode()
+
+
+STATEMENTS = [
+    each.strip()
+    for block in re.findall(r"```sql\n(.*?)```", DOCUMENT, flags=re.DOTALL)
+    for each in block.split(";")
+    if each.strip()
+]
+
+
+def test_statements_of_the_document_run(home: Home) -> None:
+    """Every statement that docs/sql.md shows is answered, and its Python runs."""
+    assert len(STATEMENTS) == 7
+    for statement in STATEMENTS:
+        assert agentobs.query(statement, home=home.path) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AGENTOBS_HOME", str(home.path))
+        for block in re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL):
+            exec(compile(block, "docs/sql.md", "exec"), {})
+
+
+def test_limits_of_the_document_hold() -> None:
+    """The table of docs/sql.md names the options, and the numbers that hold."""
+    rows = re.findall(
+        r"^\| [^|]+ \| `(--[a-z-]+)` \| `(\w+)` \| (\d+) \| (\d+) \|$", DOCUMENT, re.M
+    )
+    told = CliRunner().invoke(sql, ["--help"]).output
+    defaults = Limits()
+    assert len(rows) == 5
+    for option, name, on_the_command_line, in_the_library in rows:
+        assert option in told
+        assert getattr(defaults, name) == float(in_the_library)
+        expected = ROWS if name == "rows" else getattr(defaults, name)
+        assert expected == float(on_the_command_line)
