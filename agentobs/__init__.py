@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentobs.recording.health import statistics
     from agentobs.recording.kept import keep_result
     from agentobs.recording.options import Options
     from agentobs.recording.session import Session, fail, record, session, start, stop_recorder
@@ -18,8 +19,15 @@ if TYPE_CHECKING:
     from agentobs.store.database import connect
     from agentobs.store.spending import meter_of, spent_today
     from agentobs.store.worker import Limits, query
+    from agentobs.tracing import carried, open_span, span, trace_context, trace_environment
 
 _HOMES = {
+    "statistics": "agentobs.recording.health",
+    "trace_environment": "agentobs.tracing",
+    "trace_context": "agentobs.tracing",
+    "span": "agentobs.tracing",
+    "open_span": "agentobs.tracing",
+    "carried": "agentobs.tracing",
     "Limits": "agentobs.store.worker",
     "Label": "agentobs.records.labels",
     "Options": "agentobs.recording.options",
@@ -42,17 +50,23 @@ __all__ = [
     "Limits",
     "Options",
     "Session",
+    "carried",
     "connect",
     "fail",
     "keep_result",
     "load_conversation",
     "meter_of",
+    "open_span",
     "query",
     "record",
     "session",
+    "span",
     "spent_today",
     "start",
+    "statistics",
     "stop_recorder",
+    "trace_context",
+    "trace_environment",
 ]
 
 

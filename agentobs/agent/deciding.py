@@ -16,8 +16,8 @@ from agentobs.agent.permissions import Decision, consented, decide, needs_person
 from agentobs.agent.planning import Crew, Plan
 from agentobs.agent.results import fit, render
 from agentobs.agent.state import own_copy
-from agentobs.agent.tools import Tool, bind, invalid
-from agentobs.records.canonical import Json
+from agentobs.agent.tools import Tool, bind, find, invalid
+from agentobs.records.canonical import Json, size
 from agentobs.records.exchanges import Place
 
 
@@ -63,8 +63,8 @@ class Deciding:
 
     async def _rewrite(self, plan: Plan, tool: Tool, value: Any) -> None:
         """Go on with the input that hooks want; what the model asked for stands in its answer."""
-        plan.question = replace(plan.question, input=own_copy(value))
-        telling.event(self.crew.world, plan.inside, "rewritten", "input", {})
+        before, plan.question = plan.question, replace(plan.question, input=own_copy(value))
+        self._rewritten(plan, "input", before.input, plan.question.input)
         try:
             plan.bound = bind(tool, plan.question.input)
         except ValueError as error:
@@ -134,9 +134,10 @@ class Deciding:
 
     def open(self, plan: Plan) -> None:
         """Open the span of a call, where it is not open."""
-        if plan.inside is None:
-            name = plan.tool.name if plan.tool is not None else plan.question.name
-            plan.inside = telling.open_span("tool", self.here, name)
+        if plan.span is None:
+            used = plan.tool or find(self.crew.tools, plan.question.name)
+            name = used.name if used is not None else plan.question.name
+            plan.span = telling.open_span("tool", self.here, name)
 
     async def look(self, plan: Plan) -> None:
         """Let the tool check the input, and find out where its paths lead."""
@@ -182,7 +183,9 @@ class Deciding:
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
         if plan.call.paths:
             about["paths"] = [path.path for path in plan.call.paths]
-        with telling.span("blocked_on_user", plan.inside, plan.call.tool) as blocked:
+        with telling.span(
+            "blocked_on_user", plan.inside, plan.call.tool, expected_s=telling.PERSON_S
+        ) as blocked:
             started_ns = world.now()
             question: Json = {"about": about, "reason": asked.reason}
             if self.crew.talk.denials.escalates or needs_person(asked):
@@ -216,8 +219,7 @@ class Deciding:
             if claimed := hooks.claimed(what):
                 firing.append(self._follow_up(plan, done, claimed, what))
             else:
-                telling.close(plan.inside)
-                plan.inside = None
+                plan.close()
         for verdict, texts in await asyncio.gather(*firing):
             self._note(verdict, texts)
 
@@ -232,13 +234,16 @@ class Deciding:
             texts.append(objection(plan.tool.name, verdict.reason))
         if verdict.output is not None:
             content = fit(render(verdict.output), plan.tool.result_chars_max, lambda _: None)
-            plan.done = replace(
-                done, answer=replace(done.answer, content=content), came=done.answer
-            )
-            telling.event(self.crew.world, plan.inside, "rewritten", "output", {})
-        telling.close(plan.inside)
-        plan.inside = None
+            answer = replace(done.answer, content=content, outcome="substituted")
+            plan.done = replace(done, answer=answer, came=done.answer)
+            self._rewritten(plan, "output", done.answer.content, content)
+        plan.close()
         return verdict, texts
+
+    def _rewritten(self, plan: Plan, what: str, before: Any, now: Any) -> None:
+        numbers = {"before_bytes": size(before), "after_bytes": size(now)}
+        labels = {"tool_use_id": plan.question.tool_use_id}
+        telling.event(self.crew.world, plan.inside, "rewritten", what, numbers, labels)
 
 
 def after(done: ToolDone) -> HookEvent:

@@ -59,7 +59,7 @@ ABORTED = ToolAnswer(
 REPEATED = ToolAnswer(
     "This call has the id and the input of another one, and was not run again.",
     is_error=True,
-    outcome="duplicate",
+    outcome="deduplicated",
 )
 
 Step = Coercion | HookRan | Permission | SubAgent | ToolDispatch | ToolDone
@@ -137,9 +137,15 @@ class Dispatcher:
         begun = {plan.question.tool_use_id for plan in self._batch}
         waiting = deque(q for q in questions if q.tool_use_id not in begun)
         self._look_for_abort(f"{self.turn}:dispatch", 0)
+        for count, question in enumerate(waiting):
+            plan = self._plans.setdefault(question.tool_use_id, Plan(question, question))
+            self.deciding.open(plan)
+            if count > 0:
+                self._queue(plan)
         while waiting and not self._is_over:
             plan = self._planned(waiting[0])
             if not plan.concurrent and any(other.task for other in self._batch):
+                self._queue(plan)
                 async for done in self._gather():
                     yield done
                 continue
@@ -150,6 +156,7 @@ class Dispatcher:
                 yield event
             if not plan.concurrent and any(other.task for other in self._batch):
                 # Hooks have changed it into one that has to run alone.
+                self._queue(plan)
                 async for done in self._gather():
                     yield done
                 if self._is_over:
@@ -157,6 +164,7 @@ class Dispatcher:
                         yield ran
                     break
             waiting.popleft()
+            self._dequeue(plan)
             async for step in self._take(plan):
                 yield step
             if not plan.concurrent:
@@ -192,8 +200,7 @@ class Dispatcher:
             await asyncio.wait(tasks)
         for plan in self._plans.values():
             # A task that was cancelled before its first step has closed nothing.
-            telling.close(plan.inside, cancelled=True)
-            plan.inside = None
+            plan.close(cancelled=True)
         self._batch.clear()
 
     @property
@@ -205,8 +212,20 @@ class Dispatcher:
         plan = self._plans.get(question.tool_use_id)
         if plan is None:
             plan = self._plans[question.tool_use_id] = Plan(question, question)
+        if not plan.is_looked_at:
+            plan.is_looked_at = True
             self._fill(plan)
         return plan
+
+    def _queue(self, plan: Plan) -> None:
+        """Tell that a call waits for others."""
+        if plan.queued is None:
+            plan.queued = telling.open_span("queued", plan.inside, plan.question.name)
+
+    def _dequeue(self, plan: Plan) -> None:
+        """Tell that it does not wait any more."""
+        telling.close(plan.queued)
+        plan.queued = None
 
     def _fill(self, plan: Plan) -> None:
         question, tools = plan.question, self.crew.tools
@@ -233,8 +252,11 @@ class Dispatcher:
         if first is not None and _same(first.asked, plan.asked):
             plan.answer = REPEATED
         if plan.answer is None and plan.decision is None:
+            if len(self._running()) >= TOGETHER:
+                self._queue(plan)
             async for event in self._room():
                 yield event
+            self._dequeue(plan)
             async for event in self._beside(self.deciding.judged(plan)):
                 yield event
 
@@ -269,8 +291,6 @@ class Dispatcher:
         assert tool is not None
         world = self.crew.world
         if bound.coerced:
-            numbers = {"arguments": len(bound.coerced)}
-            telling.event(world, plan.inside, "coercion", tool.name, numbers)
             yield Coercion(plan.shown, bound.coerced)
         telling.permission(world, plan.inside, question, tool.name, decision, waited_ns)
         self._batch.append(plan)
@@ -293,25 +313,35 @@ class Dispatcher:
         world, question, inside = self.crew.world, plan.question, plan.inside
         try:
             started_ns = world.now()
-            with telling.at(inside):
-                # A tool may change what it gets; what is recorded is what was asked.
-                answer = await (self._agent(plan) or world.run_tool(plan.shown))
+            answer = await self._executed(plan)
             done = ToolDone(question, answer, max(world.now() - started_ns, 0))
             hooks = self.deciding.following(after(done), plan)
             looking = tuple(hook.name for hook in hooks if not (hook.once or hook.background))
-            telling.tool(inside, started_ns, done, looking)
+            telling.tool(inside, started_ns, done, plan.meant(has_run=True), looking)
             self.tools_ns += done.duration_ns
         except BaseException as error:
-            telling.close(inside, error)
-            plan.inside = None
+            plan.close(error)
             raise
-        plan.inside = inside
         if not hooks:
-            telling.close(inside)
-            plan.inside = None
+            plan.close()
         if answer.is_error and plan.tool is not None and plan.tool.cancels_siblings:
             self._stop_others(plan)
         return done
+
+    async def _executed(self, plan: Plan) -> ToolAnswer:
+        """Run the tool of a call. An agent that it starts has a span of its own."""
+        with telling.at(plan.inside):
+            agent = self._agent(plan)
+            if agent is not None:
+                return await agent
+        assert plan.tool is not None
+        expected_s = plan.tool.timeout_s
+        with (
+            telling.span("execution", plan.inside, plan.tool.name, expected_s=expected_s) as inside,
+            telling.at(inside),
+        ):
+            # A tool may change what it gets; what is recorded is what was asked.
+            return await self.crew.world.run_tool(plan.shown)
 
     def _agent(self, plan: Plan) -> Awaitable[ToolAnswer] | None:
         """Return the answer of the agent that a call starts; None where it starts none."""
@@ -432,11 +462,9 @@ class Dispatcher:
 
     def _made(self, plan: Plan, answer: ToolAnswer) -> ToolDone:
         done = ToolDone(plan.question, answer, 0)
-        if plan.inside is None:
-            plan.inside = telling.open_span("tool", self.here, plan.question.name)
-        telling.tool(plan.inside, self.crew.world.now(), done)
-        telling.close(plan.inside)
-        plan.inside = None
+        self.deciding.open(plan)
+        telling.tool(plan.inside, self.crew.world.now(), done, plan.meant(has_run=False))
+        plan.close()
         return done
 
     def _look_for_abort(self, point: str, count: int) -> None:

@@ -9,13 +9,16 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from agentobs.agent import telling
 from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.hooking import Hooking
 from agentobs.agent.permissions import Behaviour, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, own_copy
+from agentobs.agent.telling import Meant
 from agentobs.agent.tools import Bound, Tool
 from agentobs.agent.trust import Trust
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion
+from agentobs.tracing import Span
 from agentobs.world import Abort, World
 
 Tell = Callable[[SubAgent], Awaitable[None]]
@@ -76,8 +79,12 @@ class Plan:
     """The result, where the loop gives it itself."""
     concurrent: bool = True
     """Whether it may run beside others; a call that the loop answers disturbs nobody."""
-    inside: Place | None = None
-    """Inside its span, once that is open."""
+    span: Span | None = None
+    """Its span, once that is open."""
+    queued: Span | None = None
+    """The span of its waiting for other calls, inside of that, as long as it does."""
+    is_looked_at: bool = False
+    """Whether it was found out what it asks for."""
     call: Call | None = None
     decision: Decision | None = None
     waited_ns: int = 0
@@ -97,12 +104,36 @@ class Plan:
     """What that agent begins with."""
 
     @property
+    def inside(self) -> Place | None:
+        """Inside its span, once that is open."""
+        return self.span.place if self.span is not None else None
+
+    def close(self, error: BaseException | None = None, *, cancelled: bool = False) -> None:
+        """Close its spans, where they are open; it may still be waiting when it gets its answer."""
+        telling.close(self.queued, cancelled=True)
+        telling.close(self.span, error, cancelled=cancelled)
+        self.span = self.queued = None
+
+    @property
     def may_begin_early(self) -> bool:
         """Whether it only reads, spends nothing, and nothing has to be asked for that takes long."""
         tool = self.tool
         if tool is None or tool.check or tool.agents is not None:
             return False
         return tool.tool_class == "read" and self.concurrent and self.answer is None
+
+    def meant(self, *, has_run: bool) -> Meant:
+        """Return what it meant, and what its tool got."""
+        coerced = self.bound.coerced if self.bound is not None else ()
+        ran: Any = self.question.input if has_run else None
+        if has_run and coerced and self.bound is not None:
+            ran = self.bound.arguments
+        return Meant(
+            tool=self.tool.name if self.tool is not None else None,
+            asked=None if self.question is self.asked else self.asked.input,
+            ran=ran,
+            coerced=len(coerced),
+        )
 
     def take_hooks(self) -> list[HookRan]:
         """Return what consumers have not been told of its hooks, and forget it."""

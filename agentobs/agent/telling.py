@@ -30,6 +30,7 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Permission
 from agentobs.records.labels import Label, is_label, unchecked
 from agentobs.sink import sink
+from agentobs.tracing import Span
 from agentobs.world import World
 
 
@@ -45,6 +46,20 @@ class Interaction:
     """Whether somebody stopped it on purpose."""
 
 
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What a tool call meant: the fields are those of `ToolExchange`."""
+
+    tool: str | None
+    asked: Any
+    ran: Any
+    coerced: int
+
+
+PERSON_S = 24 * 3600.0
+"""How long a person may leave a question, in seconds, before its span counts as an orphan. Our choice: a night."""
+
+
 @contextlib.contextmanager
 def interaction(world: World, agent: str, *, is_background: bool = False) -> Iterator[Interaction]:
     """Tell of an interaction of the current session from start to end, however it ends.
@@ -57,14 +72,12 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
         yield Interaction(None)
         return
     interaction_id, lane = world.new_id(), unchecked(outer.lane)
-    linked_span_id = outer.span_id if is_background else None
-    sink.emit(InteractionStart(outer.session_id, interaction_id, lane, world.now()))
+    source = Label(outer.query_source)
+    sink.emit(InteractionStart(outer.session_id, interaction_id, lane, world.now(), source))
     told, result = Interaction(None), "error_during_execution"
     try:
         here = replace(outer, interaction_id=interaction_id, turn=None)
-        if is_background:
-            here = replace(here, span_id=None)
-        with span("interaction", here, agent, linked_span_id) as told.place:
+        with span("interaction", here, agent, is_apart=is_background) as told.place:
             yield told
         result = "cancelled" if told.is_stopped else told.subtype
     except Exception:
@@ -74,8 +87,9 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
         raise
     finally:
         is_error = result not in ("success", "cancelled")
+        ended_ns, how = world.now(), Label(result)
         sink.emit(
-            InteractionEnd(outer.session_id, interaction_id, world.now(), Label(result), is_error)
+            InteractionEnd(outer.session_id, interaction_id, ended_ns, how, is_error, lane, source)
         )
 
 
@@ -88,33 +102,48 @@ def sub_agent(agent: str) -> Iterator[Interaction]:
 
 @contextlib.contextmanager
 def span(
-    name: str, here: Place | None, label: str, linked_span_id: str | None = None
+    name: str,
+    here: Place | None,
+    label: str | None,
+    *,
+    is_apart: bool = False,
+    expected_s: float | None = None,
 ) -> Iterator[Place | None]:
-    """Open a span at `here` and close it: ok, error, or cancelled when the run was stopped."""
+    """Open a span at `here` and close it: ok, error, or cancelled when the run was stopped.
+
+    Args:
+        name: what it is.
+        here: where it lies; outside every session there is none.
+        label: what it is about.
+        is_apart: whether it is a trace of its own, whose work outlives the span at `here`; it is linked to that.
+        expected_s: how long it may be silent, in seconds, beside what any span may.
+    """
     if here is None:
         yield None
         return
-    inside = tracing.open_span(name, here, label=maybe_label(label), linked_span_id=linked_span_id)
+    opened = tracing.begin(
+        name, here, label=maybe_label(label), is_apart=is_apart, expected_s=expected_s or 0.0
+    )
     try:
-        yield inside
+        yield opened.place
     except BaseException as error:
-        close(inside, error)
+        close(opened, error)
         raise
-    close(inside)
+    close(opened)
 
 
-def open_span(name: str, here: Place | None, label: str) -> Place | None:
+def open_span(name: str, here: Place | None, label: str) -> Span | None:
     """Open a span at `here`, to be closed with `close`."""
-    return None if here is None else tracing.open_span(name, here, label=maybe_label(label))
+    return None if here is None else tracing.begin(name, here, label=maybe_label(label))
 
 
 def close(
-    inside: Place | None, error: BaseException | None = None, *, cancelled: bool = False
+    opened: Span | None, error: BaseException | None = None, *, cancelled: bool = False
 ) -> None:
     """Close a span: ok, error, or cancelled when the run was stopped. Where there is none nothing happens."""
-    if inside is not None:
+    if opened is not None:
         stopped = isinstance(error, Stopped) or not isinstance(error, Exception | None)
-        tracing.close_span(inside, error, cancelled=cancelled or stopped)
+        opened.close(error, cancelled=cancelled or stopped)
 
 
 def at(here: Place | None) -> contextlib.AbstractContextManager[object]:
@@ -144,9 +173,14 @@ def asking(
 
 
 def event(
-    world: World, here: Place | None, kind: str, label: str | None, numbers: Mapping[str, float]
+    world: World,
+    here: Place | None,
+    kind: str,
+    label: str | None,
+    numbers: Mapping[str, float],
+    labels: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Tell that something happened now."""
+    """Tell that something happened now; `agentobs.records.events` says what each kind tells."""
     if here is None:
         return
     sink.emit(
@@ -162,8 +196,14 @@ def event(
             query_source=Label(here.query_source),
             chain_id=here.chain_id,
             depth=here.depth,
+            labels=_labels(labels) if labels else None,
         )
     )
+
+
+def _labels(given: Mapping[str, str | None]) -> dict[str, Label]:
+    """Return names as labels that the recorder has yet to see, without those that are missing."""
+    return {Label(name): unchecked(each) for name, each in given.items() if each is not None}
 
 
 ASK_SECONDS = 60.0
@@ -252,17 +292,37 @@ def permission(
             rule=unchecked(rule) if rule is not None else None,
             asked=decision.resolver in ("person", "classifier", "nobody"),
             waited_ns=waited_ns,
+            query_source=Label(here.query_source),
+            chain_id=here.chain_id,
+            depth=here.depth,
         )
     )
 
 
 def tool(
-    here: Place | None, started_ns: int, done: ToolDone, followed_by: tuple[str, ...] = ()
+    here: Place | None,
+    started_ns: int,
+    done: ToolDone,
+    meant: Meant,
+    followed_by: tuple[str, ...] = (),
 ) -> None:
-    """Tell of a tool call that has its answer, and of the hooks that will look at it."""
-    if here is not None:
-        took_ns, question, answer = done.duration_ns, done.question, done.answer
-        sink.emit(ToolExchange(here, started_ns, took_ns, question, answer, followed_by))
+    """Tell of a tool call that has its answer, what it meant, and of the hooks that will look at it."""
+    if here is None:
+        return
+    sink.emit(
+        ToolExchange(
+            place=here,
+            started_ns=started_ns,
+            duration_ns=done.duration_ns,
+            question=done.question,
+            answer=done.answer,
+            followed_by=followed_by,
+            tool=meant.tool,
+            asked=meant.asked,
+            ran=meant.ran,
+            coerced=meant.coerced,
+        )
+    )
 
 
 def maybe_label(text: str | None) -> Label | None:

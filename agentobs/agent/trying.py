@@ -263,17 +263,20 @@ async def _wait(
         Stopped: the run was aborted meanwhile.
     """
     parts = list(pieces(following, is_unattended=this.options.unattended))
-    for count, seconds in enumerate(parts):
-        if seconds > 0:
-            with contextlib.suppress(Interrupted):
-                async with Watch(this.world.abort, None) as watch:
-                    await watch.guard(this.world.sleep(seconds))
-        go_on(this, point, count)
-        if count + 1 < len(parts):
-            waited_s = PIECE_S * (count + 1)
-            numbers = {"attempt": asked.number, "waited_ns": int(waited_s * 1e9)}
-            telling.event(this.world, asked.inside, "heartbeat", None, numbers)
-            yield Heartbeat(asked.turn, asked.number, waited_s, following.wait_s)
+    inside, seconds_max = asked.inside, sum(parts)
+    span = telling.span("retry_wait", inside, None, expected_s=seconds_max)
+    with span if seconds_max > 0 else contextlib.nullcontext():
+        for count, seconds in enumerate(parts):
+            if seconds > 0:
+                with contextlib.suppress(Interrupted):
+                    async with Watch(this.world.abort, None) as watch:
+                        await watch.guard(this.world.sleep(seconds))
+            go_on(this, point, count)
+            if count + 1 < len(parts):
+                waited_s = PIECE_S * (count + 1)
+                numbers = {"attempt": asked.number, "waited_ns": int(waited_s * 1e9)}
+                telling.event(this.world, inside, "heartbeat", None, numbers)
+                yield Heartbeat(asked.turn, asked.number, waited_s, following.wait_s)
 
 
 def go_on(this: Run, point: str, count: int = 0) -> None:

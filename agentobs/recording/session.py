@@ -31,6 +31,7 @@ from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.options import Content, Options, content_of
 from agentobs.recording.recorder import Recorder
+from agentobs.recording.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, SessionCall
 from agentobs.records.facts import Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
@@ -66,7 +67,7 @@ def start(home: str | None = None, options: Options | None = None) -> bool:
     return start_recorder(home, options) is not None and before is None
 
 
-def record(client: C, *, home: str | None = None) -> C:
+def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = None) -> C:
     """Record every exchange of an Anthropic client, and return the same client.
 
     Wraps the client's transport and mounts in place; a second call changes nothing. Sync and async
@@ -75,12 +76,16 @@ def record(client: C, *, home: str | None = None) -> C:
     Args:
         client: an `Anthropic`, `AsyncAnthropic` or platform client, or an `httpx2` client.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
+        sdk_span: what becomes of the OpenTelemetry span that the SDK makes of each call: `off`, there is none;
+            `adopt`, it holds no content, and our record names it; `leave`, it is as the client was made. Default
+            `off` where a backend of ours exports spans, else `adopt`.
 
     Raises:
         UsageError: `client` is none of these.
     """
-    start_recorder(home)
+    recorder = start_recorder(home)
     wire.instrument(client, _process_place)
+    settle(client, sdk_span, recorder.options.backends if recorder else ())
     return client
 
 
@@ -102,6 +107,8 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
                 say_once(f"not recording: {error}")
                 return None
             sink.attach(_recorder)
+            tracing.place_outside(_process_place)
+            wire.propagate(_recorder.options.propagate)
             use_home(_recorder.home.path)
             atexit.register(stop_recorder)
         elif home is not None and locate(home) != _recorder.home.path:
@@ -114,6 +121,8 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
 def stop_recorder() -> bool:
     """Write what waits, seal the segment and detach; returns whether all was written in time."""
     global _recorder, _process_session
+    tracing.sweep(0)
+    tracing.place_outside(None)
     if _process_session is not None:
         _process_session.close()
         _process_session = None
@@ -122,6 +131,11 @@ def stop_recorder() -> bool:
         atexit.unregister(stop_recorder)
     sink.detach()
     return recorder.close() if recorder is not None else True
+
+
+def current_recorder() -> Recorder | None:
+    """Return this process's recorder; None where it does not record."""
+    return _recorder
 
 
 def flush(seconds: float = 5.0) -> bool:
@@ -189,7 +203,7 @@ class Session:
         self._link, self._content = link, content
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
-        self._token: object = None
+        self._token: tracing.Frame | None = None
         self._meter: Meter | None = None
 
     def cost(self) -> Spent | None:
@@ -236,6 +250,7 @@ class Session:
         recorder = start_recorder(self._home)
         options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
+        tracing.started_by(self.session_id)
         self._meter = recorder.meter(self.session_id) if recorder else None
         self._failure = None
         _open[self.session_id] = self

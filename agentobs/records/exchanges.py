@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from agentobs.records.canonical import digest
 from agentobs.records.facts import SessionStart
@@ -206,6 +206,8 @@ class ModelExchange:
     """The credentials that this request carried: looked for in every body, never written."""
     lost_bytes: int = 0
     """Bytes of the two bodies that were too many to be kept."""
+    adopted_span: str | None = None
+    """The OpenTelemetry span of the call that somebody else made, as a `traceparent`; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +229,26 @@ ToolOutcome = Literal[
     "denied",
     "skipped",
     "aborted",
-    "duplicate",
+    "deduplicated",
     "blocked",
+    "substituted",
 ]
 """What became of a tool call: it ran; it raised; its input did not fit; no such tool; too slow; it was
-not permitted; something else was said first; it was stopped or never begun; its id was used before;
-a hook blocked it."""
+not permitted; something else was said first; it was stopped or never begun; its id and input were used
+before; a hook blocked it; it ran, and a hook gave the result that the model sees.
+
+`failed` and `timeout` are what an executed call came to: whoever counts outcomes counts them as executed. A replay
+compares them, so they are words of their own."""
 
 MADE_BY_THE_LOOP: frozenset[ToolOutcome] = frozenset(
-    ("invalid", "unknown", "denied", "skipped", "duplicate", "blocked")
+    ("invalid", "unknown", "denied", "skipped", "deduplicated", "blocked")
 )
 """Outcomes of calls that the loop answers itself: the world was not asked to run them."""
+
+
+def recorded_outcome(word: str) -> ToolOutcome:
+    """Return an outcome as it was recorded; older recordings call a call that was deduplicated `duplicate`."""
+    return "deduplicated" if word == "duplicate" else cast(ToolOutcome, word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +275,15 @@ class ToolExchange:
     answer: ToolAnswer
     followed_by: tuple[str, ...] = ()
     """The hooks that look at the result before the model does, by name; those that run once left out."""
+    tool: str | None = None
+    """The tool that the call means, by its own name; None where there is none."""
+    asked: Any = field(default=None, repr=False)
+    """The input as the model asked, where hooks changed it; else None, and the question has it."""
+    ran: Any = field(default=None, repr=False)
+    """The input as the tool got it, where types were changed to fit; the question's where none were; None where
+    nothing ran."""
+    coerced: int = 0
+    """How many arguments were changed to fit."""
 
 
 AskKind = Literal[

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -19,6 +20,7 @@ from agentobs.agent.state import Conversation
 from agentobs.agent.tools import Tool, tool
 from agentobs.errors import ReplaySays
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
+from agentobs.records.facts import SpanStart
 
 from .provider import Provider
 from .scene import ANYTHING, SESSION, in_loop, of_kind, recorded, spans, ticking_world
@@ -117,10 +119,12 @@ def test_context_reaches_tools() -> None:
         variable.set("set")
         events = done(asked("look"), [look])
     exchanges = [r for r in records if isinstance(r, ToolExchange)]
-    assert places == [exchange.place for exchange in exchanges]
+    inside = next(r for r in records if isinstance(r, SpanStart) and r.name == "execution")
+    assert [exchange.place.span_id for exchange in exchanges] == [inside.parent_span_id]
+    assert places == [replace(exchange.place, span_id=inside.span_id) for exchange in exchanges]
     assert isinstance(events[-1], ToolDone)
     assert [(e.question, e.answer) for e in exchanges] == [(events[-1].question, ToolAnswer("set"))]
-    assert spans(records) == [("tool", "look", None, "ok")]
+    assert spans(records) == [("tool", "look", None, "ok"), ("execution", "look", "tool", "ok")]
 
 
 def test_a_name_that_is_no_label_is_not_told() -> None:
@@ -158,6 +162,9 @@ def test_what_is_not_the_tools_fault_stops_the_batch() -> None:
     assert told == [
         ("tool", "wait", None, "cancelled"),
         ("tool", "differs", None, "error"),
+        ("queued", "differs", "tool", "ok"),
+        ("execution", "wait", "tool", "cancelled"),
+        ("execution", "differs", "tool", "error"),
     ]
     assert not [r for r in records if isinstance(r, ToolExchange)]
 

@@ -464,8 +464,11 @@ def test_facts_form_a_tree() -> None:
     assert spans(records) == [
         ("interaction", "finder", None, "ok"),
         ("llm_request", MODEL, "interaction", "ok"),
+        ("retry_wait", None, "llm_request", "ok"),
         ("tool", "look", "interaction", "ok"),
         ("tool", "look", "interaction", "ok"),
+        ("execution", "look", "tool", "ok"),
+        ("execution", "look", "tool", "ok"),
         ("llm_request", MODEL, "interaction", "ok"),
     ]
     assert facts(records) == [
@@ -610,11 +613,14 @@ def test_cancellation_while_tools_run() -> None:
         # The answer entered the conversation before its tools ran, so the next prompt can go on.
         assert [m["role"] for m in talk.messages] == ["user", "assistant"]
         events_of(provider, "Go on", conversation=talk)
-    assert spans(records)[:4] == [
+    assert spans(records)[:7] == [
         ("interaction", "main", None, "cancelled"),
         ("llm_request", MODEL, "interaction", "ok"),
         ("tool", "wait", "interaction", "cancelled"),
         ("tool", "wait", "interaction", "cancelled"),
+        ("queued", "wait", "tool", "ok"),
+        ("execution", "wait", "tool", "cancelled"),
+        ("execution", "wait", "tool", "cancelled"),
     ]
     blocks = provider.requests[1]["messages"][2]["content"]
     assert [block["type"] for block in blocks] == ["tool_result", "tool_result", "text"]

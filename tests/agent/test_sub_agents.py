@@ -140,6 +140,7 @@ def test_its_spans_lie_under_the_call() -> None:
         ("sub_agent", "scout", "tool", "ok"),
         ("llm_request", "claude-test-1", "sub_agent", "ok"),
         ("tool", "look", "sub_agent", "ok"),
+        ("execution", "look", "tool", "ok"),
         ("llm_request", "claude-test-1", "sub_agent", "ok"),
         ("llm_request", "claude-test-1", "interaction", "ok"),
     ]

@@ -169,7 +169,7 @@ def test_a_crashed_session(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
     with connect(home, ingest=False) as connection:
         assert connection.execute(sessions).fetchall() == [("crashed", None, 1, False)]
-        assert connection.execute(spans).fetchall() == [("orphan",)]
+        assert connection.execute(spans).fetchall() == [("orphaned",)]
     with plain(home) as connection:
         assert connection.execute(sessions).fetchall() == [("running", None, 1, False)]
     ingest(home)

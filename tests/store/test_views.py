@@ -130,10 +130,11 @@ def test_the_parts_of_a_session(tmp_path: Path) -> None:
             ("interrupted", True),
             ("success", False),
         ]
-        assert rows("SELECT name, label, status, error_type FROM spans ORDER BY started_ns") == [
-            ("llm_request", MODEL, "ok", None),
-            ("llm_request", MODEL, "error", "overloaded_error"),
-            ("llm_request", MODEL, "ok", None),
+        sql = "SELECT name, label, status, error_type, duration_ns FROM spans ORDER BY started_ns"
+        assert rows(sql) == [
+            ("llm_request", MODEL, "ok", None, 5_000_000),
+            ("llm_request", MODEL, "ok", None, 2 * SECOND + 5_000_000),
+            ("retry_wait", "overloaded_error", "ok", None, 2 * SECOND - 5_000_000),
         ]
         turns = named(connection, "session_turns", session_id=session_id(1)).fetchall()
         assert [(row[1], row[10], row[12]) for row in turns] == [(1, SECOND, 10), (2, None, 10)]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentobs import world
+from agentobs import tracing, world
 from agentobs.agent.hooks.hooks import Command
 from agentobs.agent.hooks.reading import ANSWER_BYTES_MAX, failed, of_bytes, plain, quoted, said
 from agentobs.records.canonical import Json
@@ -62,13 +62,16 @@ async def ran(command: Command, payload: bytes, cwd: Path, facts: Mapping[str, s
 
 
 def environment(command: Command, facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program: ours without the credentials of providers, and the facts."""
+    """Return the environment of a program: ours without the credentials of providers, the facts, and where it stands.
+
+    What that says of traces is of ours, never of the one that started us.
+    """
     found = {
         name: value
         for name, value in world.environment().items()
         if name in command.keep or not _CREDENTIAL.search(name)
     }
-    return {**found, **facts}
+    return {**found, **tracing.trace_environment(), **facts}
 
 
 async def _started(

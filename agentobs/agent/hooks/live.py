@@ -110,13 +110,12 @@ class LiveHooks:
         except (ValueError, RecursionError):
             # Who cannot be told what happens cannot say that it may.
             return said("blocking", "what happens is nested too deep to be told to a hook")
-        running = self._ran(hook, payload, models.inside(here, "hook", question.key, "hook"))
+        inside = models.inside(here, "hook", question.key, "hook")
         if not hook.background:
-            return self._fitted(asked, await running)
+            return self._fitted(asked, await self._ran(hook, payload, inside))
         if len(self._background) >= BACKGROUND_MAX:
-            running.close()
             return failed(f"{BACKGROUND_MAX} hooks run in the background already")
-        task = asyncio.create_task(running)
+        task = asyncio.create_task(self._apart(hook, payload, inside))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return {"outcome": "success"}
@@ -132,6 +131,11 @@ class LiveHooks:
         """Return when no hook runs in the background any more; each ends within its time."""
         while self._background:
             await asyncio.wait(list(self._background))
+
+    async def _apart(self, hook: Hook, payload: str, here: Place | None) -> Json:
+        """Run a hook that nobody waits for: its work may outlive what fired it, and is a trace of its own."""
+        with telling.span("hook", here, hook.name, is_apart=True) as inside:
+            return await self._ran(hook, payload, inside)
 
     async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
         """Run a hook within its time; whatever it does, this returns an answer."""

@@ -132,7 +132,9 @@ async def _tried(judge: Judge, arguments: dict[str, Any], here: Place | None) ->
             judge.used.extend(broken(judge.model, message, None))
             raise
         tried = following.tried
-        await asyncio.sleep(following.wait_s + following.jitter_s)
+        wait_s = following.wait_s + following.jitter_s
+        with telling.span("retry_wait", here, None, expected_s=wait_s):
+            await asyncio.sleep(wait_s)
 
 
 def broken(model: str, message: Json, error: Exception | None) -> list[Json]:

@@ -151,43 +151,105 @@ COMMENT ON COLUMN interactions.result IS 'How it ended, such as `success`; NULL 
 COMMENT ON COLUMN interactions.is_error IS 'Whether that is an error; NULL where it did not end.';
 
 CREATE OR REPLACE VIEW spans AS
+WITH ended AS (
+    SELECT * FROM span_ends WHERE late IS NOT TRUE
+), corrected AS (
+    -- A span that was ended as orphaned and ended after all has two ends: this is the true one.
+    SELECT * FROM span_ends WHERE late
+), lost AS (
+    SELECT DISTINCT s.session_id
+    FROM span_starts AS s
+    ANTI JOIN span_ends AS e ON s.session_id = e.session_id AND s.span_id = e.span_id
+    LEFT JOIN segments AS g ON s.segment_id = g.segment_id
+    WHERE g.state IS DISTINCT FROM 'open'
+), seen AS (
+    SELECT session_id, started_ns AS at_ns FROM span_starts SEMI JOIN lost USING (session_id)
+    UNION ALL
+    SELECT session_id, ended_ns FROM span_ends SEMI JOIN lost USING (session_id)
+    UNION ALL
+    SELECT session_id, started_ns + duration_ns FROM attempts SEMI JOIN lost USING (session_id)
+    UNION ALL
+    SELECT session_id, answered_ns FROM tool_results SEMI JOIN lost USING (session_id)
+    UNION ALL
+    SELECT session_id, at_ns FROM events SEMI JOIN lost USING (session_id)
+), last_seen AS (
+    SELECT session_id, max(at_ns) AS at_ns FROM seen GROUP BY session_id
+), known AS (
+    SELECT
+        s.*,
+        CASE
+            WHEN l.span_id IS NOT NULL THEN l.status
+            WHEN e.span_id IS NOT NULL THEN e.status
+            WHEN g.state = 'open' THEN 'open'
+            ELSE 'orphaned'
+        END AS status,
+        coalesce(l.ended_ns, e.ended_ns) AS end_ns,
+        coalesce(e.last_activity_ns, last_seen.at_ns) AS seen_ns,
+        coalesce(l.error_type, e.error_type) AS error_type,
+        l.span_id IS NOT NULL AS late
+    FROM span_starts AS s
+    LEFT JOIN ended AS e ON s.session_id = e.session_id AND s.span_id = e.span_id
+    LEFT JOIN corrected AS l ON s.session_id = l.session_id AND s.span_id = l.span_id
+    LEFT JOIN segments AS g ON s.segment_id = g.segment_id
+    LEFT JOIN last_seen ON s.session_id = last_seen.session_id
+)
 SELECT
-    s.session_id,
-    s.trace_id,
-    s.span_id,
-    s.parent_span_id,
-    s.linked_span_id,
-    s.lane,
-    s.name,
-    s.label,
-    s.started_ns,
-    make_timestamp_ns(s.started_ns) AS started_at,
-    e.ended_ns,
-    e.ended_ns - s.started_ns AS duration_ns,
-    CASE
-        WHEN e.span_id IS NOT NULL THEN e.status
-        WHEN g.state = 'open' THEN 'open'
-        ELSE 'orphan'
-    END AS status,
-    e.error_type
-FROM span_starts AS s
-LEFT JOIN span_ends AS e ON s.session_id = e.session_id AND s.span_id = e.span_id
-LEFT JOIN segments AS g ON s.segment_id = g.segment_id;
+    session_id,
+    trace_id,
+    span_id,
+    parent_span_id,
+    linked_span_id,
+    remote_parent,
+    lane,
+    name,
+    label,
+    numbers,
+    labels,
+    started_ns,
+    make_timestamp_ns(started_ns) AS started_at,
+    CASE WHEN status = 'orphaned' THEN coalesce(end_ns, seen_ns) ELSE end_ns END AS ended_ns,
+    CASE WHEN status <> 'orphaned' THEN end_ns - started_ns END AS duration_ns,
+    status,
+    error_type,
+    CASE WHEN status = 'orphaned' THEN seen_ns END AS last_activity_ns,
+    late
+FROM known;
 COMMENT ON VIEW spans IS 'One row for each span, ended or not.';
 COMMENT ON COLUMN spans.session_id IS 'The session.';
-COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one.';
+COMMENT ON COLUMN spans.trace_id IS 'The interaction, or the session outside of one; an id of its own where it outlives what started it.';
 COMMENT ON COLUMN spans.span_id IS 'The span.';
 COMMENT ON COLUMN spans.parent_span_id IS 'The span that it was opened in, or NULL.';
-COMMENT ON COLUMN spans.linked_span_id IS 'The span of another trace that started this one, whose work outlives that, or NULL.';
+COMMENT ON COLUMN spans.linked_span_id IS 'The span that started this one and had ended by then, or was to end before it; or NULL.';
+COMMENT ON COLUMN spans.remote_parent IS 'The trace context, as a W3C `traceparent`, in which another program started this one; NULL where none did, and in spans that lie in others.';
 COMMENT ON COLUMN spans.lane IS 'The lane.';
 COMMENT ON COLUMN spans.name IS 'What it spans, such as `llm_request`.';
 COMMENT ON COLUMN spans.label IS 'What it is about, such as the model or the tool, or NULL.';
+COMMENT ON COLUMN spans.numbers IS 'What was said of it in numbers, by name; NULL without any.';
+COMMENT ON COLUMN spans.labels IS 'What was said of it in labels, by name; NULL without any.';
 COMMENT ON COLUMN spans.started_ns IS 'When it started. [ns since 1970 UTC]';
 COMMENT ON COLUMN spans.started_at IS 'The same instant, for people. [UTC]';
-COMMENT ON COLUMN spans.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
-COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
-COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphan`: it never will.';
+COMMENT ON COLUMN spans.ended_ns IS 'When it ended; of an orphaned one, when it was given up, or when its session was last heard of where its process died before; NULL where it is open. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.duration_ns IS 'How long it took; NULL where it is open or orphaned. [ns]';
+COMMENT ON COLUMN spans.status IS '`ok`, `error` or `cancelled`; `open`: it may still end; `orphaned`: nobody ended it.';
 COMMENT ON COLUMN spans.error_type IS 'The class of the error, or the provider''s type of it; NULL without one.';
+COMMENT ON COLUMN spans.last_activity_ns IS 'Of an orphaned one, when something was last seen to happen in it, or in its session where its process died; else NULL. [ns since 1970 UTC]';
+COMMENT ON COLUMN spans.late IS 'Whether it had been ended as orphaned before it ended as it says.';
+
+CREATE OR REPLACE VIEW span_health AS
+SELECT
+    session_id,
+    count(*) AS spans,
+    count(*) FILTER (WHERE status = 'open') AS open_spans,
+    count(*) FILTER (WHERE status = 'orphaned') AS orphaned_spans,
+    count(*) FILTER (WHERE late) AS late_spans
+FROM spans
+GROUP BY session_id;
+COMMENT ON VIEW span_health IS 'One row for each session with spans: whether they all ended.';
+COMMENT ON COLUMN span_health.session_id IS 'The session.';
+COMMENT ON COLUMN span_health.spans IS 'Spans.';
+COMMENT ON COLUMN span_health.open_spans IS 'Those that may still end.';
+COMMENT ON COLUMN span_health.orphaned_spans IS 'Those that nobody ended: something was left without an end, or the process died.';
+COMMENT ON COLUMN span_health.late_spans IS 'Those that had been ended as orphaned, and ended after all.';
 
 CREATE OR REPLACE VIEW continuations AS
 SELECT

@@ -1,0 +1,133 @@
+"""Requests: the spans of calls to the model of clients that open none, read off their attempts.
+
+A call that may be tried again stays open until it is known not to be; what lay between its attempts is a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agentobs.records.exchanges import ModelExchange
+from agentobs.records.facts import Attempt, Fact, SpanEnd, SpanStart, SpanStatus
+from agentobs.records.labels import Label
+from agentobs.tracing import remote_parent, trace_of
+
+AGAIN_NS = 120 * 1_000_000_000
+"""After so long without another attempt there will be none: the SDK (2.12, `_calculate_retry_timeout`) waits for at
+most a minute, or 8 s where the provider does not say; twice that."""
+
+OPEN_MAX = 1_000
+"""How many calls of a session may wait for another attempt. Our choice."""
+
+_RETRIED = frozenset((408, 409, 429))
+"""The statuses below 500 that the SDK (2.12, `_should_retry`) tries again."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A call that may be tried again."""
+
+    span_id: str
+    trace_id: str
+    last: Attempt
+
+    @property
+    def ended_ns(self) -> int:
+        """When its last attempt ended."""
+        return self.last.started_ns + self.last.duration_ns
+
+
+@dataclass(slots=True)
+class Requests:
+    """The calls of one session."""
+
+    _open: dict[str, _Request] = field(default_factory=dict)
+    """Those that may be tried again, by id, oldest first."""
+
+    def attempt(self, exchange: ModelExchange, fact: Attempt) -> Iterator[Fact]:
+        """Yield what an attempt tells of the span of its call."""
+        yield from self._given_up(fact.started_ns)
+        if exchange.place.interaction_id:
+            return  # our own loop opens its spans
+        known = self._open.pop(fact.llm_request_id, None)
+        if known is None:
+            known = _Request(exchange.attempt_id[16:], _trace_of(exchange, fact), fact)
+            yield _start(exchange, fact, known)
+        else:
+            yield from _wait(exchange, fact, known)
+            known.last = fact
+        if _may_be_tried_again(exchange, fact):
+            self._open[fact.llm_request_id] = known
+        else:
+            yield _end(known)
+
+    def ended(self) -> Iterator[Fact]:
+        """Yield the ends of calls that were not tried again."""
+        while self._open:
+            yield _end(self._open.pop(next(iter(self._open))))
+
+    def _given_up(self, now_ns: int) -> Iterator[Fact]:
+        for request_id, each in list(self._open.items()):
+            if now_ns - each.ended_ns > AGAIN_NS or len(self._open) >= OPEN_MAX:
+                yield _end(self._open.pop(request_id))
+
+
+def _may_be_tried_again(exchange: ModelExchange, fact: Attempt) -> bool:
+    """Return whether the SDK would try again, as long as it has not done so too often."""
+    if fact.outcome == "no_answer":
+        return True
+    if fact.outcome != "http_error" or fact.status is None:
+        return False
+    told = exchange.answer.headers.get("x-should-retry")
+    if told in ("true", "false"):
+        return told == "true"
+    return fact.status in _RETRIED or fact.status >= 500
+
+
+def _trace_of(exchange: ModelExchange, fact: Attempt) -> str:
+    """Return the trace of a call: that of the span it was made in; else its interaction, as it was read off."""
+    if exchange.place.span_id is not None:
+        return trace_of(exchange.place)
+    return fact.interaction_id or fact.session_id
+
+
+def _start(exchange: ModelExchange, fact: Attempt, known: _Request) -> SpanStart:
+    parent_span_id = exchange.place.span_id
+    return SpanStart(
+        session_id=fact.session_id,
+        trace_id=known.trace_id,
+        span_id=known.span_id,
+        parent_span_id=parent_span_id,
+        lane=fact.lane,
+        name=Label("llm_request"),
+        label=fact.model_requested,
+        started_ns=exchange.started_ns,
+        remote_parent=remote_parent(fact.session_id) if parent_span_id is None else None,
+    )
+
+
+def _wait(exchange: ModelExchange, fact: Attempt, known: _Request) -> Iterator[Fact]:
+    """Yield the wait before another attempt."""
+    if exchange.started_ns <= known.ended_ns:
+        return
+    span_id = fact.attempt_id[16:]
+    yield SpanStart(
+        session_id=fact.session_id,
+        trace_id=known.trace_id,
+        span_id=span_id,
+        parent_span_id=known.span_id,
+        lane=fact.lane,
+        name=Label("retry_wait"),
+        label=known.last.error_type,
+        started_ns=known.ended_ns,
+    )
+    yield SpanEnd(fact.session_id, span_id, exchange.started_ns, "ok", None)
+
+
+def _end(known: _Request) -> SpanEnd:
+    last = known.last
+    status: SpanStatus = "error"
+    if last.outcome in ("ok", "cancelled"):
+        status = "ok" if last.outcome == "ok" else "cancelled"
+    return SpanEnd(last.session_id, known.span_id, known.ended_ns, status, last.error_type)

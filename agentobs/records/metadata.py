@@ -1,0 +1,51 @@
+"""Metadata: what may be said about an event or a span without saying any content, by type and at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from agentobs.records.labels import Label, is_label
+
+Metadata = bool | int | float | Label | None
+"""One value: a number, yes or no, a label; None is nothing. A text is none of these, whatever it says."""
+
+
+def numbers_and_labels(
+    metadata: Mapping[str, Metadata],
+) -> tuple[dict[str, float] | None, dict[str, Label] | None]:
+    """Return metadata as numbers and labels, by name; None where there are none of them.
+
+    Raises:
+        TypeError: a value is of another type, and may hold content.
+        ValueError: a number is not finite, or a name is no label.
+    """
+    if not metadata:
+        return None, None
+    numbers: dict[str, float] = {}
+    labels: dict[str, Label] = {}
+    for name, value in metadata.items():
+        if not is_label(name):
+            raise ValueError(
+                f"a name of {len(name)} characters is no label: [A-Za-z0-9._:/@-]{{1,128}}"
+            )
+        if isinstance(value, Label):
+            labels[Label(name)] = value
+        elif value is not None:
+            numbers[Label(name)] = _number(name, value)
+    return numbers or None, labels or None
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, bool | int | float):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}, which may hold content: pass a bool, an int, a float or None. A word "
+            "is a label by agentobs.Label(text), a constant sentence by agentobs.Label.reviewed(text, reason=...)"
+        )
+    try:
+        is_finite = math.isfinite(value)
+    except OverflowError:
+        is_finite = False
+    if not is_finite:
+        raise ValueError(f"{name} is no finite number")
+    return value

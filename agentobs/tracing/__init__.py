@@ -1,0 +1,62 @@
+"""Tracing: where we are in a run, and the spans that are opened there.
+
+`places` says where a context is, `spans` opens and ends, `remote` speaks with traces of other programs.
+"""
+
+from agentobs.tracing.places import (
+    Frame,
+    at,
+    carried,
+    enter,
+    leave,
+    place,
+    session_closed,
+    session_opened,
+)
+from agentobs.tracing.remote import (
+    remote_parent,
+    started_by,
+    trace_context,
+    trace_environment,
+    trace_of,
+)
+from agentobs.tracing.spans import (
+    Span,
+    SpanBlock,
+    SpanStatistics,
+    begin,
+    is_any_open,
+    open_span,
+    place_outside,
+    span,
+    statistics,
+    sweep,
+    touch,
+)
+
+__all__ = [
+    "Frame",
+    "Span",
+    "SpanBlock",
+    "SpanStatistics",
+    "at",
+    "begin",
+    "carried",
+    "enter",
+    "is_any_open",
+    "leave",
+    "open_span",
+    "place",
+    "place_outside",
+    "remote_parent",
+    "session_closed",
+    "session_opened",
+    "span",
+    "started_by",
+    "statistics",
+    "sweep",
+    "touch",
+    "trace_context",
+    "trace_environment",
+    "trace_of",
+]

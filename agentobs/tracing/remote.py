@@ -1,0 +1,90 @@
+"""Trace context: where a program that started this one stood, and where one that this one starts does.
+
+By W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/, November 2021). An id is all that is ever taken
+from outside: nothing is configured by it, and what is not exactly of this form is not there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agentobs import world
+from agentobs.records.exchanges import Place
+from agentobs.tracing.places import open_spans, place
+
+VARIABLE = "TRACEPARENT"
+"""The environment variable that carries it, by OpenTelemetry's convention for environment variables."""
+
+LENGTH_MAX = 256
+"""The longest text that is looked at at all; version 00 has 55 characters. Our choice."""
+
+SESSIONS_MAX = 10_000
+"""Of how many sessions it is remembered who started them. Our choice."""
+
+_FORM = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?",
+    re.ASCII,
+)
+_ID = re.compile(r"[0-9a-f]+", re.ASCII)
+_remotes: dict[str, str] = {}
+"""The trace context in which a session was started, by session."""
+
+
+def parsed(text: str | None) -> str | None:
+    """Return a `traceparent` without what later versions may add to it; None where it is none.
+
+    Ids of nothing but zeros, version `ff`, and anything behind one of version `00` make it none, as the
+    specification has it.
+    """
+    if text is None or len(text) > LENGTH_MAX or (found := _FORM.fullmatch(text)) is None:
+        return None
+    version, more = found["version"], found["more"]
+    if version == "ff" or (version == "00" and more is not None):
+        return None
+    if not found["trace"].strip("0") or not found["span"].strip("0"):
+        return None
+    return f"00-{found['trace']}-{found['span']}-{text[53:55]}"
+
+
+def started_by(session_id: str) -> None:
+    """Read once, as a session starts, who started this process; its traces are then linked to that."""
+    found = parsed(world.environ(VARIABLE))
+    if found is not None:
+        _remotes[session_id] = found
+        if len(_remotes) > SESSIONS_MAX:
+            _remotes.pop(next(iter(_remotes)), None)
+
+
+def remote_parent(session_id: str) -> str | None:
+    """Return the `traceparent` in which a session was started, or None."""
+    return _remotes.get(session_id) if _remotes else None
+
+
+def trace_context(here: Place | None = None) -> dict[str, str]:
+    """Return `{"traceparent": ...}` for the headers of a request that a tool makes; empty outside every span.
+
+    `here` is where it is made; default where the caller is.
+    """
+    here = place() if here is None else here
+    if here is None or here.span_id is None:
+        return {}
+    trace_id = trace_of(here)
+    if not _is_id(trace_id, 32) or not _is_id(here.span_id, 16):
+        return {}
+    return {"traceparent": f"00-{trace_id}-{here.span_id}-01"}
+
+
+def trace_of(here: Place) -> str:
+    """Return the trace of the span at a place; where it has ended, that of its interaction, or session."""
+    opened = open_spans.get(here.span_id or "")
+    return opened.trace_id if opened else here.interaction_id or here.session_id
+
+
+def trace_environment(here: Place | None = None) -> dict[str, str]:
+    """Return `{"TRACEPARENT": ...}` for the environment of a program; empty outside every span."""
+    found = trace_context(here).get("traceparent")
+    return {} if found is None else {VARIABLE: found}
+
+
+def _is_id(text: str, length: int) -> bool:
+    return len(text) == length and _ID.fullmatch(text) is not None and bool(text.strip("0"))

@@ -1,0 +1,419 @@
+"""Spans: intervals that always end.
+
+The start of a span is recorded when it starts. Whoever opened it holds its handle, and ends it by that, from any
+task or thread; ending it again changes nothing. Nobody else holds the handle: one that is collected without having
+been closed has its span ended at once, as `orphaned`. What is still held and was silent for too long is ended by
+`sweep`; where it ends after all, that is recorded as a late end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
+from types import FrameType, TracebackType
+
+from agentobs import world
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
+from agentobs.records.labels import Label, unchecked
+from agentobs.records.metadata import Metadata, numbers_and_labels
+from agentobs.sink import sink
+from agentobs.tracing.places import (
+    Frame,
+    Opened,
+    leave,
+    nearest,
+    open_spans,
+    opened_here,
+    place,
+    step_in,
+)
+from agentobs.tracing.remote import remote_parent
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStatistics:
+    """What became of the spans of this process."""
+
+    open: int
+    """Spans that have not ended."""
+    orphaned: int
+    """Spans that nobody ended: they were swept, or what held them was collected."""
+    late: int
+    """Those of them that ended after all."""
+
+
+_swept: dict[str, None] = {}
+"""The spans that were swept and are still held by somebody who may end them, by id."""
+_lock = threading.Lock()
+_orphaned = _late = 0
+_outside: Callable[[], Place] | None = None
+
+
+class Span:
+    """The handle of a span; whoever holds it ends it, with `close`."""
+
+    __slots__ = ("__weakref__", "_opened")
+
+    def __init__(self, opened: Opened | None) -> None:
+        """Hold a span; None where none is recorded."""
+        self._opened = opened
+
+    @property
+    def span_id(self) -> str | None:
+        """Its id, 16 hex digits; None where it is not recorded."""
+        return self._opened.span_id if self._opened else None
+
+    @property
+    def place(self) -> Place | None:
+        """The place inside of it; None where it is not recorded."""
+        return self._opened.place if self._opened else None
+
+    def close(self, error: BaseException | None = None, *, cancelled: bool = False) -> bool:
+        """End it, from any task or thread; returns whether this call did. A second one changes nothing.
+
+        Args:
+            error: what it ended with; its class is kept, never its text.
+            cancelled: whether it was stopped from outside.
+        """
+        opened = self._opened
+        if opened is None or opened.has_ended:
+            return False
+        status: SpanStatus = "cancelled" if cancelled else "error" if error is not None else "ok"
+        return _end(opened, status, error)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[Span]:
+        """Be in it for as long as the context is open; that does not end it."""
+        if self._opened is None:
+            yield self
+            return
+        frame = step_in(self._opened, is_generators=False)
+        try:
+            yield self
+        finally:
+            leave(frame)
+
+    def __del__(self) -> None:
+        """End it as orphaned where nobody has."""
+        try:
+            if self._opened is not None and not self._opened.has_ended:
+                _collected(self._opened)
+        except Exception:  # the interpreter may be half gone
+            pass
+
+
+class SpanBlock:
+    """Opens a span and is in it as long as the block is open; see `span`."""
+
+    __slots__ = ("_frame", "_labels", "_name", "_numbers", "_span")
+
+    def __init__(
+        self, name: str, numbers: dict[str, float] | None, labels: dict[str, Label] | None
+    ) -> None:
+        """Prepare one; it starts when it is entered."""
+        self._name, self._numbers, self._labels = name, numbers, labels
+        self._span: Span | None = None
+        self._frame: Frame | None = None
+
+    def __enter__(self) -> Span:
+        """Start the span and be in it."""
+        return self._enter(sys._getframe(1))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the span: as an error where one leaves it; cancelled where it was stopped, or a generator closed."""
+        if self._frame is not None:
+            leave(self._frame)
+        if self._span is not None:
+            self._span.close(error, cancelled=not isinstance(error, Exception | None))
+        self._span = self._frame = None
+
+    async def __aenter__(self) -> Span:
+        """Start the span and be in it."""
+        return self._enter(sys._getframe(1))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the span, as `__exit__` does."""
+        self.__exit__(kind, error, traceback)
+
+    def _enter(self, caller: FrameType | None) -> Span:
+        self._span = opened = _opened_here(self._name, self._numbers, self._labels)
+        if opened._opened is not None:
+            flags = caller.f_code.co_flags if caller is not None else 0
+            is_generators = flags & (CO_GENERATOR | CO_ASYNC_GENERATOR) != 0
+            self._frame = step_in(opened._opened, is_generators=is_generators)
+        return opened
+
+
+def span(name: str, /, **metadata: Metadata) -> SpanBlock:
+    """Return a block, `with` or `async with`, that is a span: what happens in it lies under it.
+
+    It ends with the block, however that is left: ok, with an error, or cancelled. In a generator it ends with that,
+    whoever closes it. Outside every session it belongs to that of the process, where one is recorded.
+
+    Args:
+        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest.
+        metadata: what is to be known of it: booleans, numbers and labels. A text is no label, see `agentobs.Label`.
+
+    Raises:
+        TypeError: something of it may hold content.
+        ValueError: a number is not finite.
+    """
+    return SpanBlock(name, *numbers_and_labels(metadata))
+
+
+def open_span(name: str, /, **metadata: Metadata) -> Span:
+    """Open a span under the one that the caller is in, and return its handle, to be closed by whoever holds it.
+
+    The caller is not in it: `with handle.current():` is, for a while.
+
+    Args:
+        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest.
+        metadata: what is to be known of it: booleans, numbers and labels. A text is no label, see `agentobs.Label`.
+
+    Raises:
+        TypeError: something of it may hold content.
+        ValueError: a number is not finite.
+    """
+    return _opened_here(name, *numbers_and_labels(metadata))
+
+
+def place_outside(place_of: Callable[[], Place] | None) -> None:
+    """Say where spans belong that are opened outside every session; None: they are not recorded."""
+    global _outside
+    _outside = place_of
+
+
+def begin(
+    name: str,
+    here: Place,
+    *,
+    label: Label | None = None,
+    linked_span_id: str | None = None,
+    is_apart: bool = False,
+    expected_s: float = 0.0,
+) -> Span:
+    """Open a span under the one at `here`, and return its handle.
+
+    Args:
+        name: one of our names of spans, see `docs/spans.md`.
+        here: where it lies.
+        label: what it is about, such as the model or the tool.
+        linked_span_id: the span of another trace that started it.
+        is_apart: whether it is a trace of its own, linked to the span at `here`, whose work it outlives.
+        expected_s: how long it may be silent, in seconds, beside what any span may.
+    """
+    opened = open_spans.get(here.span_id) if here.span_id else None
+    if is_apart:
+        linked_span_id, here, opened = here.span_id, replace(here, span_id=None), None
+    return _opened(
+        Label(name),
+        here,
+        opened,
+        label=label,
+        linked_span_id=linked_span_id,
+        trace_id=world.new_id() if is_apart else None,
+        expected_s=expected_s,
+    )
+
+
+def _opened_here(
+    name: str, numbers: dict[str, float] | None, labels: dict[str, Label] | None
+) -> Span:
+    here, around = place(), opened_here()
+    if here is None:
+        here = _outside() if _outside is not None else None
+    if here is None:
+        return Span(None)
+    return _opened(unchecked(name), here, around, numbers=numbers, labels=labels)
+
+
+def _opened(
+    name: Label,
+    here: Place,
+    around: Opened | None,
+    *,
+    label: Label | None = None,
+    linked_span_id: str | None = None,
+    trace_id: str | None = None,
+    expected_s: float = 0.0,
+    numbers: Mapping[str, float] | None = None,
+    labels: Mapping[str, Label] | None = None,
+) -> Span:
+    """Open a span; where the one around it has ended, under the nearest that has not, and linked to that one.
+
+    Where none of them is open, it is the root of a trace of its own: what outlives an interaction is no part of it.
+    """
+    now_ns, parent_span_id = world.monotonic(), here.span_id
+    parent = nearest(around)
+    if parent is not None:
+        parent_span_id, trace_id = parent.span_id, parent.trace_id
+        if parent.last_ns < now_ns:
+            parent.last_ns = now_ns
+    elif around is not None:
+        parent_span_id, trace_id = None, world.new_id()
+    if around is not None and parent is not around:
+        linked_span_id = linked_span_id or around.span_id
+    trace_id = trace_id or here.interaction_id or here.session_id
+    span_id = world.new_span_id()
+    opened = Opened(replace(here, span_id=span_id), span_id, trace_id, parent, now_ns)
+    if expected_s:
+        opened.due_ns += int(expected_s * 1e9)
+    is_root = parent_span_id is None and linked_span_id is None
+    start = SpanStart(
+        session_id=here.session_id,
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_span_id=parent_span_id,
+        lane=unchecked(here.lane),
+        name=name,
+        label=label,
+        started_ns=world.now(),
+        linked_span_id=linked_span_id,
+        remote_parent=remote_parent(here.session_id) if is_root else None,
+        numbers=numbers,
+        labels=labels,
+    )
+    handle = Span(opened)
+    open_spans[span_id] = opened
+    sink.emit(start)
+    return handle
+
+
+def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> bool:
+    """Emit the end of a span that nobody has ended yet; returns whether there was any."""
+    global _late
+    is_late = False
+    if open_spans.pop(opened.span_id, None) is None:
+        is_late = _swept.pop(opened.span_id, _NOT_SWEPT) is None
+        if not is_late:
+            opened.has_ended = True
+            return False
+        with _lock:
+            _late += 1
+    opened.has_ended = True
+    now_ns, parent = world.monotonic(), opened.parent
+    if parent is not None and parent.last_ns < now_ns:
+        parent.last_ns = now_ns
+    sink.emit(
+        SpanEnd(
+            session_id=opened.place.session_id,
+            span_id=opened.span_id,
+            ended_ns=world.now(),
+            status=status,
+            error_type=unchecked(type(error).__name__) if error is not None else None,
+            late=is_late,
+        )
+    )
+    return True
+
+
+_NOT_SWEPT = object()
+
+
+def _collected(opened: Opened) -> None:
+    """End a span whose handle was collected: nobody can end it any more."""
+    opened.has_ended = True
+    _swept.pop(opened.span_id, None)
+    if open_spans.pop(opened.span_id, None) is not None:
+        _orphan(opened, opened.last_ns)
+
+
+def _orphan(opened: Opened, last_ns: int) -> None:
+    global _orphaned
+    with _lock:
+        _orphaned += 1
+    if opened.parent is not None:
+        opened.parent.last_ns = max(opened.parent.last_ns, last_ns)
+    now_ns = world.now()
+    sink.emit(
+        SpanEnd(
+            session_id=opened.place.session_id,
+            span_id=opened.span_id,
+            ended_ns=now_ns,
+            status="orphaned",
+            error_type=None,
+            last_activity_ns=now_ns - max(world.monotonic() - last_ns, 0),
+        )
+    )
+
+
+def touch(span_id: str | None) -> None:
+    """Note that something happens in a span."""
+    opened = open_spans.get(span_id) if span_id else None
+    if opened is not None:
+        opened.last_ns = max(opened.last_ns, world.monotonic())
+
+
+def sweep(silent_s: float, active: Mapping[str, int] | None = None) -> int:
+    """End the spans as orphaned in which nothing has happened for so long; returns how many those were.
+
+    What happens in a span happens in those around it. Where one may be silent for longer, as whoever opened it
+    expects, so may those.
+
+    Args:
+        silent_s: how long; 0 ends all.
+        active: when something last happened in spans, by id and the monotonic clock, as far as only others know.
+    """
+    known = _known()
+    last = {each: max(each.last_ns, (active or {}).get(each.span_id, 0)) for each in known}
+    due = {each: max(each.due_ns, last[each]) for each in known}
+    for each in reversed(known):  # the inner ones first
+        if each.parent in last:
+            last[each.parent] = max(last[each.parent], last[each])
+            due[each.parent] = max(due[each.parent], due[each])
+    now_ns, count = world.monotonic(), 0
+    for each in reversed(known):
+        if silent_s > 0 and now_ns - due[each] < silent_s * 1e9:
+            continue
+        # Noted first: whoever ends it from now on finds it here or there.
+        _swept[each.span_id] = None
+        if open_spans.pop(each.span_id, None) is None:
+            _swept.pop(each.span_id, None)
+            continue
+        _orphan(each, last[each])
+        count += 1
+    return count
+
+
+def statistics() -> SpanStatistics:
+    """Return the counts so far."""
+    return SpanStatistics(len(open_spans), _orphaned, _late)
+
+
+def is_any_open() -> bool:
+    """Return whether there are spans that have not ended."""
+    return bool(open_spans)
+
+
+def _known() -> list[Opened]:
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # a span was opened or ended meanwhile
+            return list(open_spans.values())
+    return []
+
+
+def _forked() -> None:
+    """In a child process, leave the spans to the parent: they go on there."""
+    global _lock, _orphaned, _late
+    _lock, _orphaned, _late = threading.Lock(), 0, 0
+    open_spans.clear()
+    _swept.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
