@@ -6,6 +6,7 @@ function that is defined in a file under the current directory, or our own comma
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -84,3 +85,23 @@ def _refused(fixture: Fixture, found: str) -> UsageError:
         where=str(fixture.path),
         todo="Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
     )
+
+
+def in_event_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def let_go(awaitable: Any) -> None:
+    """Let go of a coroutine that will not be awaited, without a warning about it."""
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
+
+
+async def awaited(awaitable: Any) -> Any:
+    """Await whatever can be awaited."""
+    return await awaitable

@@ -52,6 +52,7 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     WorldExchange,
     WorldQuestion,
+    recorded_outcome,
 )
 from agentobs.records.messages import (
     assemble,
@@ -59,9 +60,9 @@ from agentobs.records.messages import (
     split_events,
     tool_uses,
 )
-from agentobs.redaction import find
 from replay.order import afters, by_calls
 from replay.pieces import Pieces, built, change, compact, kept_of, pieces_of, take_apart
+from replay.sharing import Redacted, left, shareable, tags_in, taken_out
 
 FORMAT = 2
 """The version that is written; every older one is read for ever, a newer one is refused."""
@@ -376,7 +377,7 @@ def _tool(value: dict[str, Any]) -> RecordedTool:
         answer=ToolAnswer(
             value["result"],
             value.get("is_error", False),
-            value.get("outcome", "executed"),
+            recorded_outcome(value.get("outcome", "executed")),
             value.get("tries", 1),
         ),
     )
@@ -429,11 +430,41 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
             f"session {recording.session_id} is incomplete: {recording.dropped} records were not written",
             todo="Record it again; an incomplete session cannot take the same path",
         )
-    models = by_calls([e for e in recording.exchanges if isinstance(e, ModelExchange)])
-    if not models:
+    if not any(isinstance(each, ModelExchange) for each in recording.exchanges):
         raise RecordingError(
             f"session {recording.session_id} asked the model nothing: there is nothing to replay"
         )
+    tags = tags_in(b"".join(map(_line, _lines(recording, versions))))
+    recording = shareable(recording, tags)
+    lines = _lines(recording, versions)
+    if found := left(lines) + _left_in_pieces(recording):
+        raise RecordingError(
+            f"something that looks like a secret is left: {'; '.join(each.text() for each in found)}",
+            where=f"session {recording.session_id}",
+            todo="Nothing was written. Give agentobs.Options(redactors=...) a rule that finds it, or take it out of "
+            "what the agent reads, and record again",
+        )
+    data = b"".join(map(_line, lines))
+    kinds = Counter(kind for line in lines for kind in ("ask", "tool", "world") if kind in line)
+    counts = _counts(range(kinds["ask"]), range(kinds["tool"]), range(kinds["world"]))
+    return data + _line({"end": counts, "digest": digest(data)})
+
+
+def redacted_in(data: bytes) -> list[Redacted]:
+    """Return what was taken out of the fixture that these bytes are, by kind."""
+    return taken_out([json.loads(line) for line in data.splitlines()[:-1]])
+
+
+def _left_in_pieces(recording: Recording) -> list[Redacted]:
+    """Return what is left of secrets that answers tell in pieces."""
+    answers = [each.answer.body for each in recording.exchanges if isinstance(each, ModelExchange)]
+    kinds = Counter(found.kind for body in answers for found in find_in_stream(body))
+    return [Redacted(kind, count, ("pieces of an answer",)) for kind, count in kinds.items()]
+
+
+def _lines(recording: Recording, versions: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the lines of a fixture, all but the last one."""
+    models = by_calls([e for e in recording.exchanges if isinstance(e, ModelExchange)])
     header = {
         "agentobs_fixture": FORMAT,
         "name": recording.name,
@@ -445,17 +476,7 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
         **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
         "recorded_with": versions,
     }
-    lines = [header, *_exchange_lines(recording, models)]
-    data = b"".join(_line(line) for line in lines)
-    left = [*find(data), *(f for e in models for f in find_in_stream(e.answer.body))]
-    if left:
-        raise RecordingError(
-            f"something that looks like a secret is left ({', '.join(sorted({f.kind for f in left}))})",
-            todo="Nothing was written; take it out of the agent's input and record again",
-        )
-    tools = [line for line in lines if "tool" in line]
-    world = [line for line in lines if "world" in line]
-    return data + _line({"end": _counts(models, tools, world), "digest": digest(data)})
+    return [header, *_exchange_lines(recording, models)]
 
 
 def _sorted_lanes(results: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence[str | None]]:

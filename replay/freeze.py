@@ -9,7 +9,8 @@ from pathlib import Path
 
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, is_beside
-from replay.fixture import FILE, write
+from replay.fixture import FILE, redacted_in, write
+from replay.sharing import Redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Frozen:
     tools: int
     test_kept: bool
     """Whether a test was there already, and was left as it is."""
+    redacted: tuple[Redacted, ...] = ()
+    """What secrets were taken out of it, by kind."""
 
 
 def freeze(recording: Recording, folder: Path, versions: dict[str, str]) -> Frozen:
@@ -46,7 +49,7 @@ def freeze(recording: Recording, folder: Path, versions: dict[str, str]) -> Froz
         raise UsageError(f"cannot write a fixture: {error.strerror}", where=str(folder)) from error
     models = sum(isinstance(e, ModelExchange) for e in recording.exchanges)
     tools = sum(isinstance(e, ToolExchange) for e in recording.exchanges)
-    return Frozen(fixture, test, models, tools, kept)
+    return Frozen(fixture, test, models, tools, kept, tuple(redacted_in(data)))
 
 
 def failing_turn(recording: Recording) -> int:

@@ -12,9 +12,9 @@ from typing import Any
 
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
-from agentobs.redaction import redact
 from replay.fixture import Ask, Fixture
 from replay.pieces import value_of
+from replay.renaming import Renaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Mismatch:
 class Lane:
     """The requests of one lane of a fixture, some of them asked."""
 
-    def __init__(self, fixture: Fixture, name: str) -> None:
+    def __init__(self, fixture: Fixture, name: str, renaming: Renaming) -> None:
         """Take the lane called `name`; one that was not recorded is empty."""
-        self._fixture = fixture
+        self._fixture, self._renaming = fixture, renaming
         self.name = name
         self.asks = [ask for ask in fixture.asks if ask.lane == name]
         self._left = list(self.asks)
@@ -47,6 +47,11 @@ class Lane:
     def left(self) -> list[Ask]:
         """The requests that were not asked yet."""
         return list(self._left)
+
+    def asked_after(self, turn: int, path: str) -> Ask | None:
+        """Return the first request to a path that was recorded after a turn."""
+        last = max(at for at, ask in enumerate(self.asks) if ask.turn == turn)
+        return next((ask for ask in self.asks[last + 1 :] if ask.path == path), None)
 
     def due(self) -> list[Ask]:
         """Return the requests that may be asked now, in recorded order."""
@@ -76,21 +81,27 @@ class Lane:
         return next(iter(same or due), None)
 
     def _same_bytes(self, ask: Ask, question: Question) -> bool:
-        return same_head(ask, question) and self._fixture.body(ask.number) == question.body
+        return (
+            same_head(ask, question, self._renaming)
+            and self._fixture.body(ask.number) == question.body
+        )
 
     def _same_meaning(self, ask: Ask, question: Question) -> bool:
-        if not same_head(ask, question):
+        if not same_head(ask, question, self._renaming):
             return False
-        recorded, came = self._fixture.body(ask.number), asked_body(question)
-        if without_boundary(recorded, ask.headers) == without_boundary(came, question.headers):
+        recorded, came = self._fixture.body(ask.number), asked_body(question, self._renaming)
+        bare = without_boundary(came, question.headers)
+        if self._renaming.same_bytes(without_boundary(recorded, ask.headers), bare):
             return True
         old, new = value_of(recorded), value_of(came)
-        return old is not None and new is not None and canonical(old) == canonical(new)
+        if old is None or new is None:
+            return False
+        return self._renaming.same(canonical(old), canonical(new))
 
 
-def asked_body(question: Question) -> bytes:
+def asked_body(question: Question, renaming: Renaming) -> bytes:
     """Return a body as it would have been recorded: without secrets, its own credentials first."""
-    return redact(question.body, question.secrets)
+    return renaming.clean(question.body, question.secrets)
 
 
 def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
@@ -99,12 +110,16 @@ def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
     return body.replace(boundary.strip('"').encode(), b"boundary") if is_form else body
 
 
-def same_head(ask: Ask, question: Question) -> bool:
+def same_head(ask: Ask, question: Question, renaming: Renaming) -> bool:
     """Return whether method, path and the headers that mean something are the recorded ones."""
     old, new = ask.headers, question.headers
     if ask.method != question.method or any(old.get(n) != new.get(n) for n in MEANINGFUL_HEADERS):
         return False
-    return ask.path == question.path or ask.path == redact(question.path.encode()).decode()
+    if ask.path == question.path:
+        return True
+    return renaming.same_bytes(
+        ask.path.encode(), renaming.clean(question.path.encode(), question.secrets)
+    )
 
 
 def compared(question: Ask | Question, body: Any) -> Any:

@@ -39,6 +39,7 @@ from agentobs.records.exchanges import (
     is_inside_answer,
 )
 from agentobs.records.facts import Permission, SessionEnd, settled
+from agentobs.redaction import Rule
 from agentobs.sink import Record, sink
 from agentobs.world import World
 from replay.diff import Difference, differences, safe
@@ -53,11 +54,12 @@ from replay.divergence import (
     listed,
 )
 from replay.ends import Results, ended_otherwise, last_of, results_of, went_beside
-from replay.entry import entry_of
+from replay.entry import awaited, entry_of, in_event_loop, let_go
 from replay.fixture import Ask, Fixture, RecordedAnswer, RecordedTool
 from replay.guard import no_network
 from replay.lanes import Lane, Mismatch, asked_body, compared, without_boundary
 from replay.pieces import value_of
+from replay.renaming import Renaming
 from replay.step import Next, Step, step_of
 from replay.tools import Calls, Missed, ask_of, same_call
 from replay.trajectory import trajectory
@@ -65,7 +67,6 @@ from replay.world import (
     WHY,
     Answers,
     RecordedAbort,
-    clean,
     lane_here,
     meant,
     never,
@@ -90,20 +91,29 @@ class Replay:
     """One replay of a fixture; a context manager."""
 
     def __init__(
-        self, fixture: Fixture, *, tools: ToolPolicy = "recorded", network: bool = False
+        self,
+        fixture: Fixture,
+        *,
+        tools: ToolPolicy = "recorded",
+        network: bool = False,
+        redactors: Sequence[Rule] = (),
     ) -> None:
-        """Prepare to answer from `fixture`; `network=True` lets connections of live tools out."""
+        """Prepare to answer from `fixture`; `network=True` lets connections of live tools out.
+
+        `redactors` are the rules of your own that it was recorded with, see `agentobs.Options`.
+        """
         self.fixture = fixture
+        self._renaming = Renaming(redactors)
         self._records: list[tuple[Record, int | None]] = []
         self._numbers: dict[int, int] = {}
         self._policy = tools
         self._network = network
         lanes = [name for name in fixture.lanes if not is_inside_answer(name)]
-        self._lanes = {name: Lane(fixture, name) for name in lanes}
-        self._calls = Calls(fixture)
-        self._answers = Answers(fixture.world, lambda lane: self._lane(lane).asked)
+        self._lanes = {name: Lane(fixture, name, self._renaming) for name in lanes}
+        self._calls = Calls(fixture, self._renaming)
+        self._answers = Answers(fixture.world, lambda lane: self._lane(lane).asked, self._renaming)
         self._until: int | None = None
-        self._captured: tuple[str, Any] | None = None
+        self._captured: tuple[str, bytes] | None = None
         self._divergence: Divergence | None = None
         self._stack: ExitStack | None = None
         self._lock = threading.RLock()
@@ -219,7 +229,7 @@ class Replay:
             raised = f"it raised {type(error).__name__}: {error}" if error else self._end_reason()
             short = self._report("missing", self._lane("main"), summary, why=raised)
             raise DivergenceError(self._latch(short)) from error
-        return Next(self._now(error), self._recorded(turn))
+        return Next(self._now(turn, error), self._recorded(turn))
 
     def _judged(self, result: Any, error: BaseException | None) -> Any:
         """Return a run's result, or raise what it differs in; an exception may be the recorded one."""
@@ -235,12 +245,12 @@ class Replay:
         try:
             result = call()
             if inspect.isawaitable(result):
-                if _in_event_loop():
-                    _drop(result)
+                if in_event_loop():
+                    let_go(result)
                     raise UsageError(
                         "the agent is async, and an event loop runs", todo="Use arun or auntil"
                     )
-                result = asyncio.run(_await(result))
+                result = asyncio.run(awaited(result))
         except (DivergenceError, ReplayStopped):
             return None, None
         except UsageError:
@@ -314,7 +324,8 @@ class Replay:
             lane = self._lane(place.lane)
             taken = lane.take(question) if not self._is_next(lane, question) else None
             if self._is_past(lane) and not isinstance(taken, Ask):
-                self._captured = self._captured or (question.path, value_of(asked_body(question)))
+                came = asked_body(question, self._renaming)
+                self._captured = self._captured or (question.path, came)
                 raise ReplayStopped(f"replayed until turn {self._until}")
             if isinstance(taken, Mismatch) and self._is_beyond(lane, taken.expected):
                 return Answer(None, {}, (), "cancelled")
@@ -362,7 +373,9 @@ class Replay:
             self.raise_divergence()
             name = lane_here()
             lane, recorded = self._lane(name), self._answers.of(name, question)
-            same = recorded is not None and same_question(recorded.question, question)
+            same = recorded is not None and same_question(
+                recorded.question, question, self._renaming
+            )
             if recorded is not None and same:
                 return self._answers.give(recorded)
             if recorded is None and question.kind in SILENT:
@@ -401,7 +414,7 @@ class Replay:
             if (
                 recorded is None
                 or recorded.answer.outcome in MADE_BY_THE_LOOP
-                or not same_call(recorded.question, question)
+                or not same_call(recorded.question, question, self._renaming)
             ):
                 raise DivergenceError(self._latch(self._tool_mismatch(lane, question, recorded)))
             self._calls.came(recorded)
@@ -450,7 +463,7 @@ class Replay:
 
     def _lane(self, name: str) -> Lane:
         if name not in self._lanes:
-            self._lanes[name] = Lane(self.fixture, name)
+            self._lanes[name] = Lane(self.fixture, name, self._renaming)
         return self._lanes[name]
 
     def _latch(self, divergence: Divergence) -> Divergence:
@@ -476,13 +489,14 @@ class Replay:
             summary = f"this is request {place} of the recording, asked out of order"
             return self._report("order", lane, summary)
         old = value_of(self.fixture.body(missed.expected.number))
-        new = value_of(asked_body(question))
+        came = self._renaming.read_bytes(
+            self.fixture.body(missed.expected.number), asked_body(question, self._renaming)
+        )
+        new = value_of(came)
         if old is None or new is None:
             body = self.fixture.body(missed.expected.number)
             old = without_boundary(body, missed.expected.headers).decode("utf-8", "replace")
-            new = without_boundary(asked_body(question), question.headers).decode(
-                "utf-8", "replace"
-            )
+            new = without_boundary(came, question.headers).decode("utf-8", "replace")
         found = differences(compared(missed.expected, old), compared(question, new))
         first = found[0] if found else None
         went = functools.partial(self._calls.went, lane.name)
@@ -520,11 +534,11 @@ class Replay:
     def _world_mismatch(
         self, lane: Lane, question: WorldQuestion, recorded: RecordedAnswer | None
     ) -> Divergence:
-        kind, key = question.kind, safe(clean(question.key))
+        kind, key = question.kind, safe(self._renaming.clean_text(question.key))
         if recorded is not None:
             found = differences(
                 {kind: meant(recorded.question)},
-                {kind: json.loads(clean(canonical(meant(question))))},
+                {kind: json.loads(self._renaming.clean_text(canonical(meant(question))))},
             )
             summary = f"{kind} {key} was asked about something else"
             why = f"{kind} {key} is about something else than when it was recorded"
@@ -631,21 +645,23 @@ class Replay:
         ends = [record for record, _ in self._records if isinstance(record, SessionEnd)]
         return settled(ends[-1], last_of(r for r, _ in self._records)) if ends else None
 
-    def _now(self, error: BaseException | None) -> Step:
+    def _now(self, turn: int, error: BaseException | None) -> Step:
         if self._captured is not None:
-            return step_of(self._captured[1])
+            path, came = self._captured
+            later = self._lane("main").asked_after(turn, path)
+            body = self.fixture.body(later.number) if later else b""
+            return step_of(value_of(self._renaming.read_bytes(body, came)))
         end, name = self._session_end(), type(error).__name__ if error else None
         outcome = end.outcome if end else "failed" if error else "completed"
         return step_of(None, outcome, end.reason if end else name)
 
     def _recorded(self, turn: int) -> Step:
         """Return what was recorded after a turn: the next question of the kind that was asked now."""
-        lane = self._lane("main").asks
-        last = max(at for at, ask in enumerate(lane) if ask.turn == turn)
-        path = self._captured[0] if self._captured else MESSAGES
-        later = [ask for ask in lane[last + 1 :] if ask.path == path]
-        if later:
-            return step_of(value_of(self.fixture.body(later[0].number)))
+        later = self._lane("main").asked_after(
+            turn, self._captured[0] if self._captured else MESSAGES
+        )
+        if later is not None:
+            return step_of(value_of(self.fixture.body(later.number)))
         return step_of(None, self.fixture.header.get("outcome"), self.fixture.header.get("reason"))
 
 
@@ -671,24 +687,6 @@ def _without_wait(answer: Answer) -> Answer:
 async def _no_wait(seconds: float) -> None:
     del seconds
     await asyncio.sleep(0)
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _drop(awaitable: Any) -> None:
-    """Let go of a coroutine that will not be awaited, without a warning about it."""
-    if inspect.iscoroutine(awaitable):
-        awaitable.close()
-
-
-async def _await(awaitable: Any) -> Any:
-    return await awaitable
 
 
 def _short_path(path: Path) -> str:

@@ -21,7 +21,7 @@ from agentobs.records.messages import assemble, is_stream, server_events, tool_u
 from replay.diff import Difference, differences, safe
 from replay.ends import was_left
 from replay.fixture import Ask, Fixture, RecordedTool
-from replay.world import clean
+from replay.renaming import Renaming
 
 CAUSES: dict[ToolOutcome, str] = {
     "executed": "the agent answers it otherwise than when it was recorded",
@@ -31,7 +31,7 @@ CAUSES: dict[ToolOutcome, str] = {
     "blocked": "a hook blocks it, which none did when it was recorded",
     "skipped": "something was said before it began, which was not when it was recorded",
     "aborted": "the run was stopped before it began, which it was not when it was recorded",
-    "duplicate": "it counts as a call that came before, which it did not when it was recorded",
+    "deduplicated": "it counts as a call that came before, which it did not when it was recorded",
 }
 """The probable cause where a call comes out so now, and did not when it was recorded."""
 
@@ -74,9 +74,9 @@ class Missed:
 class Calls:
     """The recorded tool calls, some of them made again."""
 
-    def __init__(self, fixture: Fixture) -> None:
+    def __init__(self, fixture: Fixture, renaming: Renaming) -> None:
         """Take the tool calls of a fixture."""
-        self._fixture = fixture
+        self._fixture, self._renaming = fixture, renaming
         self._recorded: dict[tuple[str, str], list[RecordedTool]] = {}
         self._tools = [tool for tool in fixture.tools if not is_inside_answer(tool.lane)]
         for tool in self._tools:
@@ -183,15 +183,15 @@ class Calls:
         if recorded.outcome != came.outcome or not self._fixture.asks_the_world:
             return recorded.outcome == came.outcome
         old, new = canonical(recorded.content), canonical(came.content)
-        return old == new or old == clean(new)
+        return old == new or self._renaming.same(old, self._renaming.clean_text(new))
 
 
-def same_call(recorded: ToolQuestion, came: ToolQuestion) -> bool:
+def same_call(recorded: ToolQuestion, came: ToolQuestion, renaming: Renaming) -> bool:
     """Return whether a call is the recorded one, but for secrets, which were not recorded."""
     if recorded.name != came.name:
         return False
     old, new = canonical(recorded.input), canonical(came.input)
-    return old == new or old == clean(new)
+    return old == new or renaming.same(old, renaming.clean_text(new))
 
 
 def ask_of(fixture: Fixture, tool: RecordedTool) -> Ask | None:

@@ -20,9 +20,9 @@ from agentobs.records.exchanges import (
     WorldQuestion,
     is_inside_answer,
 )
-from agentobs.redaction import redact
 from agentobs.world import Abort, nobody
 from replay.fixture import RecordedAnswer
+from replay.renaming import Renaming, bare
 
 OF_A_CALL: tuple[AskKind, ...] = ("consent", "check", "path")
 """Questions about one tool call, whose id is their key."""
@@ -59,14 +59,15 @@ Asked = Callable[[str], int]
 class Answers:
     """The recorded answers of the world, some of them given."""
 
-    def __init__(self, recorded: list[RecordedAnswer], asked: Asked) -> None:
+    def __init__(self, recorded: list[RecordedAnswer], asked: Asked, renaming: Renaming) -> None:
         """Take the answers of a fixture."""
         self._recorded = [a for a in recorded if not is_inside_answer(a.lane)]
-        self._asked = asked
+        self._asked, self._renaming = asked, renaming
         self._given: set[int] = set()
         self._by_key: dict[tuple[str, AskKind, str], list[RecordedAnswer]] = {}
         for answer in self._recorded:
-            self._by_key.setdefault(_key(answer.lane, answer.question), []).append(answer)
+            key = answer.lane, answer.question.kind, bare(answer.question.key)
+            self._by_key.setdefault(key, []).append(answer)
 
     @property
     def total(self) -> int:
@@ -83,9 +84,10 @@ class Answers:
         # Most questions are looks for a word or an abort that never came: they must cost nothing.
         if not self._by_key:
             return None
-        known = self._by_key.get(_key(lane, question))
+        known = self._by_key.get((lane, question.kind, question.key))
         if known is None:
-            known = self._by_key.get((lane, question.kind, clean(question.key)), [])
+            cleaned = bare(self._renaming.clean_text(question.key))
+            known = self._by_key.get((lane, question.kind, cleaned), [])
         for answer in known:
             if id(answer) in self._given:
                 continue
@@ -131,10 +133,6 @@ def _points(point: str) -> tuple[str, ...]:
     """
     before, _, after = point.partition(":unsent:")
     return (point, f"{before}:streaming:{after}") if after else (point,)
-
-
-def _key(lane: str, question: WorldQuestion) -> tuple[str, AskKind, str]:
-    return lane, question.kind, question.key
 
 
 class RecordedAbort(Abort):
@@ -193,10 +191,10 @@ def lane_here() -> str:
     return here.lane if here else "main"
 
 
-def same_question(recorded: WorldQuestion, came: WorldQuestion) -> bool:
+def same_question(recorded: WorldQuestion, came: WorldQuestion, renaming: Renaming) -> bool:
     """Return whether the same was asked, but for secrets, which were not recorded."""
     old, new = canonical(meant(recorded)), canonical(meant(came))
-    return old == new or old == clean(new)
+    return old == new or renaming.same(old, renaming.clean_text(new))
 
 
 def meant(question: WorldQuestion) -> Any:
@@ -211,8 +209,3 @@ def meant(question: WorldQuestion) -> Any:
             return about
         case _:
             return question.asked
-
-
-def clean(text: str) -> str:
-    """Return text as it was recorded: without secrets."""
-    return redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")

@@ -40,6 +40,8 @@ def freeze(
     folder = output or Path("fixtures") / _folder_name(recording.name)
     frozen = write(recording, folder, _versions())
     click.echo(f"froze  {recording.session_id}  {frozen.asks} requests, {frozen.tools} tool calls")
+    for redacted in frozen.redacted:
+        click.echo(f"took out  {printable(redacted.text())}")
     click.echo(f"wrote  {frozen.fixture}")
     click.echo(f"{'kept ' if frozen.test_kept else 'wrote'}  {frozen.test}")
     click.echo(f"next   pytest {frozen.test}")

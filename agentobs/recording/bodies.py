@@ -16,7 +16,7 @@ from typing import Any
 
 from agentobs.records.canonical import digest
 from agentobs.records.messages import blocks
-from agentobs.redaction import CONTEXT, LEAD, Finding, apply, disjoint, find
+from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint, moved
 
 KEPT_BODIES = 16
 KEPT_BYTES = 32 * 1024 * 1024
@@ -92,8 +92,9 @@ _NO_PARTS = _Parts(0, [], {}, {}, [], 0)
 class Bodies:
     """The last bodies of one session."""
 
-    def __init__(self) -> None:
-        """Start with none."""
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        """Start with none; `redactor` finds the secrets in them."""
+        self._redactor = redactor or Redactor()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
@@ -104,7 +105,7 @@ class Bodies:
         """
         base_id, base, prefix = self._closest(raw)
         suffix = _common_suffix(base.raw, raw, prefix) if base else 0
-        findings = _scan(raw, prefix, suffix, base, known)
+        findings = _scan(raw, prefix, suffix, base, known, self._redactor)
         parts = _split(raw, prefix, base.parts if base else _NO_PARTS)
         written = apply(raw, findings)
         if base and (findings or base.findings):
@@ -215,23 +216,28 @@ def _bisect(high: int, equal: Callable[[int], bool]) -> int:
 
 
 def _scan(
-    raw: bytes, prefix: int, suffix: int, base: _Kept | None, known: Sequence[bytes]
+    raw: bytes,
+    prefix: int,
+    suffix: int,
+    base: _Kept | None,
+    known: Sequence[bytes],
+    redactor: Redactor,
 ) -> list[Finding]:
     """Return the secrets in `raw`, looking only where it differs from the base, with context around."""
     if base is None:
-        return find(raw, known=known)
+        return redactor.find(raw, known=known)
     start, end = max(prefix - CONTEXT, 0), min(len(raw) - suffix + CONTEXT, len(raw))
     for finding in reversed(base.findings):
         if finding.start - LEAD < start < finding.end:
             start = max(finding.start - LEAD, 0)
-    moved = len(raw) - len(base.raw)
+    by = len(raw) - len(base.raw)
     early = [f for f in base.findings if f.end <= start]
     late = [
-        Finding(f.start + moved, f.end + moved, f.kind)
+        moved(f, by)
         for f in base.findings
         if f.start >= len(base.raw) - suffix + CONTEXT
     ]
-    return disjoint(early + find(raw, start=start, end=end, known=known) + late)
+    return disjoint(early + redactor.find(raw, start=start, end=end, known=known) + late)
 
 
 def _split(raw: bytes, prefix: int, base: _Parts) -> _Parts:

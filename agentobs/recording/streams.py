@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from agentobs.redaction import CONTEXT, FAILED_KIND, Finding, Redactor, apply, disjoint
+from agentobs.redaction import CONTEXT, FAILED_KIND, Finding, Redactor, disjoint
 
 _STRING = rb'"([^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+)"'
 _FIELD = rb'"(?:text|thinking|partial_json|content)"\s*:\s*' + _STRING
@@ -67,48 +67,16 @@ def find_in_answer(
     return disjoint(find_in_stream(body, known, redactor) + redactor.find(body, known=known))
 
 
-CARRY_STEP = 8192
-"""After so many bytes more a stream that is being written is looked at again, or after half of what waits, where that
-is more: so each byte is looked at a few times. Our choice."""
-CARRY_BYTES_MAX = 1 << 20
-"""No more of a stream waits, whatever it tells. Our choice."""
+HELD_BYTES_MAX = 1 << 20
+"""However little is told in them, no more bytes of a stream than these are unsettled. Our choice."""
 
 
-class Carry:
-    """A stream that is written while it comes: nothing is given out that could be the beginning of a secret.
+def settled(raw: bytes, found: Sequence[Finding]) -> int:
+    """Return how much of a stream can be written before more of it has come: up to the end of an event.
 
-    The last 4 KiB of its text wait until more has come, for no secret is longer. So a process that is killed loses at
-    most that much of what was said, and `CARRY_STEP`. What is given out ends with an event.
+    What is told in the last 4 KiB of text may be the beginning of a secret, and of a secret in pieces none is written
+    before all of it has come. `found` are the secrets in what has come.
     """
-
-    def __init__(self, known: Sequence[bytes] = (), redactor: Redactor = _PLAIN_REDACTOR) -> None:
-        """Start with nothing; `known` holds literal secrets to look for."""
-        self._known, self._redactor = tuple(known), redactor
-        self._waiting = bytearray()
-        self._look_at = CONTEXT + CARRY_STEP
-
-    def feed(self, data: bytes) -> bytes:
-        """Take what came, and return what may be written now; often that is nothing."""
-        self._waiting += data
-        if len(self._waiting) < self._look_at:
-            return b""
-        raw = bytes(self._waiting)
-        found = find_in_answer(raw, self._known, self._redactor)
-        safe = _safe(raw, found)
-        del self._waiting[:safe]
-        self._look_at = len(self._waiting) + max(CARRY_STEP, len(self._waiting) // 2)
-        return apply(raw[:safe], [each for each in found if each.end <= safe])
-
-    def rest(self) -> bytes:
-        """Return what waited: at the end of the stream, or where it broke off."""
-        raw = bytes(self._waiting)
-        self._waiting.clear()
-        self._look_at = CONTEXT + CARRY_STEP
-        return apply(raw, find_in_answer(raw, self._known, self._redactor))
-
-
-def _safe(raw: bytes, found: Sequence[Finding]) -> int:
-    """Return how many bytes of a stream no later byte can make a part of a secret; no secret is cut there."""
     if any(each.kind == FAILED_KIND for each in found):
         return len(raw)
     safe, told = max(len(raw) - CONTEXT, 0), 0
@@ -119,7 +87,7 @@ def _safe(raw: bytes, found: Sequence[Finding]) -> int:
             break
     else:
         safe = 0 if told else safe
-    safe = _event_end(raw, max(safe, len(raw) - CARRY_BYTES_MAX))
+    safe = _event_end(raw, max(safe, len(raw) - HELD_BYTES_MAX))
     end = 0
     for each in reversed(found):
         # The pieces of a secret follow the one that is replaced; they go together.

@@ -22,7 +22,7 @@ from agentobs.redaction.findings import (
     placeholder,
     tag_of,
 )
-from agentobs.redaction.looking import CONTEXT, LEAD, scan
+from agentobs.redaction.looking import CONTEXT, LEAD, scan, unpacked
 from agentobs.redaction.rules import BUDGET_NS, OVERRUNS_MAX, OverrunError, Rule, expression, told
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "placeholder",
     "redact",
     "redact_named",
+    "unpacked",
 ]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -259,9 +260,12 @@ def test_arguments_with_the_name_of_a_secret_are_not_written(home: Path) -> None
 
     agent("hello", "my dog's name", {"Api-Key": "letmein", "unit": "km"})
     [session] = recorded(home)
-    hidden = "[redacted:argument]"
-    assert session.arguments == {
+    assert session.arguments is not None
+    hidden = session.arguments["password"], session.arguments["options"].pop("Api-Key")
+    assert all(re.fullmatch(r"\[redacted:argument:[0-9a-f]{8}\]", each) for each in hidden)
+    assert hidden[0] != hidden[1]
+    assert {**session.arguments, "password": 0} == {
         "question": "hello",
-        "password": hidden,
-        "options": {"Api-Key": hidden, "unit": "km"},
+        "password": 0,
+        "options": {"unit": "km"},
     }

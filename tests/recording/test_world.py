@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import re
+
 import pytest
 
 from agentobs.recording.home import Home, open_home
@@ -55,7 +57,8 @@ def test_a_secret_in_an_answer_is_in_no_file(tmp_path: Path) -> None:
     """What was said to the agent is redacted like all else; the facts hold not even the rest."""
     said = asked("steering", f"1 {SECRET}", None, [f"use {SECRET} for the upload"])
     home, [back] = read_back(tmp_path, said)
-    assert back.answer == ["use [redacted:github_token] for the upload"]
+    assert len(back.answer) == 1
+    assert re.fullmatch(r"use \[redacted:github_token:[0-9a-f]{8}\] for the upload", back.answer[0])
     [name] = segment_ids(home)
     written = facts_path(home, name).read_bytes() + content_path(home, name).read_bytes()
     assert SECRET.encode() not in written

@@ -544,7 +544,7 @@ def test_secrets_of_a_recording_replay_redacted(tmp_path: Path) -> None:
         replayed.run(other.answer, "How is it?")
     leaking = diverges(made, Agent(weather={**WEATHER, "Oslo": f"tokens {secret}"}))
     assert secret not in leaking
-    assert "[redacted:github_token]" in leaking
+    assert "[redacted:github_token:1]" in leaking
 
 
 def test_a_session_that_failed_replays_as_failed(tmp_path: Path) -> None:

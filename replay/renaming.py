@@ -1,0 +1,151 @@
+"""Secrets in a replay: none was recorded, so that placeholders are compared, up to a consistent renaming.
+
+A fixture numbers the secrets that were taken out of it: `[redacted:github_token:1]`. What is asked live goes through
+the same redaction, with tags of a key that is drawn for this replay. The first time that a live secret stands where a
+recorded one stood, the two belong together; from then on that one must stand wherever the other stood, and no other.
+So a replay needs nobody's key, and still sees where an agent takes one secret for another.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Sequence
+
+from agentobs import world
+from agentobs.redaction import Redactor, Rule
+
+PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::([0-9a-f]{1,16}))?\]")
+"""What stands in place of a secret: its kind, and which of them it is; older fixtures tell only kinds."""
+
+NOBODY = b"00000000-0000-4000-8000-000000000000"
+"""What stands in place of the id of an organisation."""
+_SEALED = re.compile(
+    rb'\\{0,7}"(signature|encrypted_[a-z_]{1,32}|data)\\{0,7}"\s{0,4}:\s{0,4}\\{0,7}"([A-Za-z0-9+/_-]{64,}+={0,2})'
+)
+"""What the provider has sealed and a client hands back as it is: base64 in which the account's own id is readable."""
+_UUID = re.compile(
+    rb"(?!00000000-0000-4000-8000-)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+)
+_HIDDEN = b"redacted_thinking"
+
+
+class Renaming:
+    """Which live secret stands for which recorded one."""
+
+    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+        """Start with nothing known; `rules` are the user's own, as when it was recorded."""
+        self._redactor = Redactor(world.random_bytes(32), rules)
+        self._recorded: dict[str, str] = {}
+        """By live tag."""
+        self._live: dict[str, str] = {}
+        """By recorded tag."""
+
+    def clean(self, text: bytes, secrets: Iterable[bytes] = ()) -> bytes:
+        """Return a live text as it would have been recorded; secrets that are known by now as in the fixture."""
+        written = without_organisations(self._redactor.redact(text, secrets))
+        if not self._recorded or b"[redacted:" not in written:
+            return written
+        return self._renamed(written.decode("utf-8", "surrogateescape"), {}).encode(
+            "utf-8", "surrogateescape"
+        )
+
+    def clean_text(self, text: str) -> str:
+        """Do as `clean`, for text that may hold lone surrogates."""
+        return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def same(self, recorded: str, came: str) -> bool:
+        """Return whether a clean text is the recorded one; what belongs together then does so from now on."""
+        if recorded == came:
+            return True
+        if "[redacted:" not in recorded or bare(recorded) != bare(came):
+            return False
+        found = self._pairs(recorded, came)
+        if found is None:
+            return False
+        for live, old in found.items():
+            self._recorded[live], self._live[old] = old, live
+        return True
+
+    def same_bytes(self, recorded: bytes, came: bytes) -> bool:
+        """Do as `same`, for bytes."""
+        if recorded == came:
+            return True
+        texts = (each.decode("utf-8", "surrogateescape") for each in (recorded, came))
+        return b"[redacted:" in recorded and self.same(*texts)
+
+    def read(self, recorded: str, came: str) -> str:
+        """Return a clean text in which secrets that are not known yet are named like those in their places."""
+        guessed: dict[str, str] = {}
+        for old, new in zip(PLACEHOLDER.findall(recorded), PLACEHOLDER.findall(came), strict=False):
+            if old[0] == new[0] and old[1] and new[1] and old[1] not in self._live:
+                guessed.setdefault(new[1], old[1])
+        return self._renamed(came, guessed)
+
+    def read_bytes(self, recorded: bytes, came: bytes) -> bytes:
+        """Do as `read`, for bytes."""
+        texts = (each.decode("utf-8", "surrogateescape") for each in (recorded, came))
+        return self.read(*texts).encode("utf-8", "surrogateescape")
+
+    def _pairs(self, recorded: str, came: str) -> dict[str, str] | None:
+        """Return the recorded tags by the live ones that would have to be theirs; None where that cannot be."""
+        found: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        olds, news = PLACEHOLDER.findall(recorded), PLACEHOLDER.findall(came)
+        if len(olds) != len(news):
+            return None
+        for (old_kind, old), (new_kind, new) in zip(olds, news, strict=True):
+            if old == new and (old or old_kind == new_kind):
+                continue
+            if old_kind != new_kind or not new:
+                return None
+            if not old:
+                continue  # an older fixture: it tells no two secrets of a kind apart
+            if new in self._recorded or old in self._live:
+                return None
+            if found.setdefault(new, old) != old or taken.setdefault(old, new) != new:
+                return None
+        return found
+
+    def _renamed(self, text: str, guessed: dict[str, str]) -> str:
+        def named(match: re.Match[str]) -> str:
+            tag = match[2] or ""
+            known = self._recorded.get(tag) or guessed.get(tag)
+            return f"[redacted:{match[1]}:{known}]" if known else match[0]
+
+        return PLACEHOLDER.sub(named, text)
+
+
+def bare(text: str) -> str:
+    """Return a text in which no secret can be told from another, of whatever kind it is."""
+    return PLACEHOLDER.sub("[redacted]", text)
+
+
+def without_organisations(text: bytes) -> bytes:
+    """Return a text without the ids of organisations that are readable in what the provider has sealed.
+
+    The length stays: an id is replaced by another one, and what holds it is base64 as before. The provider would not
+    take it any more.
+    """
+    if b"signature" not in text and b"encrypted_" not in text and _HIDDEN not in text:
+        return text
+    return _SEALED.sub(_unsigned, text)
+
+
+def _unsigned(match: re.Match[bytes]) -> bytes:
+    field, told = match[1], match[2]
+    if field == b"data":
+        near = match.string[max(match.start() - 80, 0) : match.start()]
+        if _HIDDEN not in near and _HIDDEN not in match.string[match.end() : match.end() + 80]:
+            return match[0]
+    is_url_safe = b"-" in told or b"_" in told
+    codes = b"-_" if is_url_safe else b"+/"
+    try:
+        data = base64.b64decode(told + b"=" * (-len(told) % 4), codes, validate=True)
+    except binascii.Error:
+        return match[0]
+    if not _UUID.search(data):
+        return match[0]
+    again = base64.b64encode(_UUID.sub(NOBODY, data), codes)
+    return match[0][: match.start(2) - match.start()] + again[: len(told)]

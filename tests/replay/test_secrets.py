@@ -1,0 +1,179 @@
+"""Secrets of a recording: none is in the fixture, each stands for itself, and it replays whoever holds which."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+from agentobs.errors import RecordingError
+from agentobs.records.exchanges import ModelExchange
+from agentobs.redaction import expression
+from replay import DivergenceError, Fixture, Replay
+from replay.fixture import as_recording, load, write
+from replay.freeze import freeze
+from tests.provider_script import streamed, text
+from tests.replay.agents import KEY, MODEL, Agent, answers, frozen, recorded
+
+FIRST, SECOND, THIRD = ("ghp_" + letters * 12 for letters in ("Zz9", "Yy8", "Xx7"))
+ORGANISATION = "7f3c2a10-9b1d-4c6e-8f00-1234567890ab"
+
+
+def agent(one: str, other: str, again: str) -> Agent:
+    """Return an agent whose first tool tells two tokens, and whose second tells one of them again."""
+    return Agent(weather={"Oslo": f"use {one}, then {other}", "Rome": f"again {again}"})
+
+
+@pytest.fixture(scope="module")
+def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """A recording in which the first of two tokens comes again."""
+    folder = tmp_path_factory.mktemp("tokens")
+
+    def run(url: str) -> None:
+        Agent(url, **agent(FIRST, SECOND, FIRST).changes).answer("How is it?")
+
+    return frozen(folder, recorded(folder, run, answers()))
+
+
+def test_secrets_are_numbered_in_a_fixture(two_tokens: Fixture) -> None:
+    """Equal ones have one number, others another one, in order; no tag of the home is left."""
+    told = two_tokens.path.read_text()
+    assert FIRST not in told
+    assert SECOND not in told
+    tags = re.findall(r"\[redacted:github_token:([0-9a-f]+)\]", told)
+    assert list(dict.fromkeys(tags)) == ["1", "2"]
+    assert "use [redacted:github_token:1], then [redacted:github_token:2]" in told
+    assert "again [redacted:github_token:1]" in told
+
+
+@pytest.mark.parametrize("tokens", [(FIRST, SECOND), (SECOND, FIRST), (THIRD, "ghp_" + "a1B" * 12)])
+def test_a_fixture_replays_with_other_secrets(two_tokens: Fixture, tokens: tuple[str, str]) -> None:
+    """Any two tokens will do, as long as each stands where it stood."""
+    with Replay(two_tokens) as replayed:
+        replayed.run(agent(tokens[0], tokens[1], tokens[0]).answer, "How is it?")
+
+
+@pytest.mark.parametrize(
+    "tokens", [(FIRST, SECOND, SECOND), (FIRST, FIRST, FIRST), (FIRST, SECOND, THIRD)]
+)
+def test_one_secret_in_the_place_of_another_diverges(
+    two_tokens: Fixture, tokens: tuple[str, str, str]
+) -> None:
+    """A token that stands for another one, for two, or comes out of nowhere is another path."""
+    with pytest.raises(DivergenceError) as caught, Replay(two_tokens) as replayed:
+        replayed.run(agent(*tokens).answer, "How is it?")
+    report = caught.value.divergence.text()
+    assert not any(token in report for token in tokens)
+    assert "redacted:github_token" in report
+
+
+def test_what_an_agent_does_next_is_compared_without_its_secrets(two_tokens: Fixture) -> None:
+    """A step to mend does not differ only because somebody else's token is in it."""
+    with Replay(two_tokens) as replayed:
+        other = agent(THIRD, FIRST, THIRD)
+        assert not replayed.until(other.answer, "How is it?", turn=1).differs
+    with Replay(two_tokens) as replayed:
+        assert replayed.until(agent(THIRD, THIRD, "x").answer, "How is it?", turn=1).differs
+
+
+def test_a_fixture_of_kinds_alone_replays(two_tokens: Fixture, tmp_path: Path) -> None:
+    """Fixtures from before secrets were numbered match any secret of the kind."""
+    recording = as_recording(two_tokens)
+    plain = re.compile(rb"(\[redacted:[a-z_]+):[0-9a-f]+\]")
+    data = write(_over_bodies(recording, lambda body: plain.sub(rb"\1]", body)), {})
+    (tmp_path / "recording.jsonl").write_bytes(data)
+    old = load(tmp_path)
+    assert "[redacted:github_token]" in old.path.read_text()
+    with Replay(old) as replayed:
+        replayed.run(agent(THIRD, THIRD, SECOND).answer, "How is it?")
+
+
+def _over_bodies(recording: Any, change: Any) -> Any:
+    exchanges = []
+    for each in recording.exchanges:
+        assert isinstance(each, ModelExchange)
+        asked = replace(each.question, body=change(each.question.body))
+        exchanges.append(replace(each, question=asked))
+    return replace(recording, exchanges=tuple(exchanges))
+
+
+def test_freezing_says_what_was_taken_out(two_tokens: Fixture, tmp_path: Path) -> None:
+    """By kind, with how often and where; freezing what was frozen says the same and changes no byte."""
+    again = freeze(as_recording(two_tokens), tmp_path / "again", {})
+    assert [each.kind for each in again.redacted] == ["github_token"]
+    assert again.redacted[0].count == 3
+    assert again.redacted[0].places == ("request 2", "request 3")
+    third = freeze(as_recording(load(again.fixture)), tmp_path / "third", {})
+    assert third.fixture.read_bytes() == again.fixture.read_bytes()
+
+
+LEFT = {
+    "a token in base64 within binary": base64.b64encode(
+        b"\x00\xff\x81" * 9 + FIRST.encode()
+    ).decode(),
+    "a token that is cut short": "sk-ant-aB3dE5fG7hJ9k",
+    "base64 in base64": base64.b64encode(
+        base64.b64encode(b"token " + FIRST.encode() + b" end of the file")
+    ).decode(),
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_what_looks_like_a_key_is_not_frozen(left: str, tmp_path: Path) -> None:
+    """One error says which kind stands where and what to do; nothing is written, and the text is not told."""
+
+    def run(url: str) -> None:
+        Agent(url, weather={"Oslo": LEFT[left], "Rome": "sun"}).answer("How is it?")
+
+    recording = recorded(tmp_path, run, answers())
+    with pytest.raises(RecordingError, match="looks like a secret is left") as caught:
+        freeze(recording, tmp_path / "frozen", {})
+    assert "request 2" in str(caught.value)
+    assert "Options(redactors=" in str(caught.value)
+    assert LEFT[left] not in str(caught.value)
+    assert not (tmp_path / "frozen").exists()
+
+
+def test_ids_of_organisations_are_taken_out_of_signatures(tmp_path: Path) -> None:
+    """They are readable in base64 that clients hand back; the fixture has none, and replays against the real ones."""
+    sealed = base64.b64encode(b"\x12\x8e\x03claude" * 8 + ORGANISATION.encode() + b"\x12").decode()
+    block = {"type": "thinking", "thinking": "hm", "signature": sealed}
+    history: list[Any] = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": [block, {"type": "text", "text": "1"}]},
+        {"role": "user", "content": "two"},
+    ]
+
+    def run(url: str | None) -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        with agentobs.session("signed"):
+            client.messages.create(model=MODEL, max_tokens=9, messages=history, stream=True).close()
+
+    made = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
+    asked = json.loads(made.body(1))["messages"][1]["content"][0]["signature"]
+    assert len(asked) == len(sealed)
+    assert ORGANISATION.encode() not in base64.b64decode(asked)
+    assert b"00000000-0000-4000-8000-000000000000" in base64.b64decode(asked)
+    with Replay(made) as replayed:
+        replayed.run(run, None)
+
+
+def test_a_rule_of_ones_own_is_used_in_a_replay(two_tokens: Fixture, tmp_path: Path) -> None:
+    """What it takes out live matches what it took out when it was recorded."""
+    rule = expression("staff_number", rb"staff [0-9]{6}")
+    recording = as_recording(two_tokens)
+    hidden = _over_bodies(
+        recording, lambda body: body.replace(b"How is it?", b"[redacted:staff_number:9]")
+    )
+    (tmp_path / "recording.jsonl").write_bytes(write(hidden, {}))
+    with Replay(load(tmp_path), redactors=[rule]) as replayed:
+        replayed.run(agent(FIRST, SECOND, FIRST).answer, "staff 123456")
+    with pytest.raises(DivergenceError), Replay(load(tmp_path)) as replayed:
+        replayed.run(agent(FIRST, SECOND, FIRST).answer, "staff 123456")
