@@ -98,7 +98,7 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
         if any((name, hook) not in heard for hook in each.followed_by):
             answer = UNSEEN
         elif name in changed:
-            answer = replace(answer, content=render(changed[name]))
+            answer = replace(answer, content=render(changed[name]), outcome="substituted")
         found[name] = answer
     return found
 

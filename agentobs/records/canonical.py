@@ -30,6 +30,19 @@ def canonical(value: Json) -> str:
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def size(value: Json) -> int:
+    """Return the bytes of some content: its text, or its JSON as Python writes it; of what is no JSON, its `repr`."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    if value is None:
+        return 0
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
 def digest(data: bytes) -> str:
     """Return the digest of some bytes, tagged with its algorithm: `b2:` and 32 hex digits (BLAKE2b-128)."""
     return "b2:" + hashlib.blake2b(data, digest_size=16).hexdigest()

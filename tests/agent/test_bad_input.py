@@ -81,7 +81,7 @@ def test_doubled_ids() -> None:
     assert done(events) == [
         ("a", "executed"),
         ("a_2", "executed"),
-        ("a_3", "duplicate"),
+        ("a_3", "deduplicated"),
         ("a_4", "executed"),
     ]
     assert ran == ["x", "y", "x"]

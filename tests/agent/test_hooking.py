@@ -550,7 +550,7 @@ def test_a_doubled_call_runs_once_though_a_hook_rewrites_it() -> None:
         events, _ = hooked(provider, [LOUDER], {"louder": louder}, tools=[store])
     assert [(d.answer.outcome, d.answer.content[:9]) for d in of_kind(events, ToolDone)] == [
         ("executed", "stored a!"),
-        ("duplicate", "This call"),
+        ("deduplicated", "This call"),
     ]
 
 

@@ -57,7 +57,7 @@ async def fire(
     ran = [task.result() for task in tasks]
     found = verdict([each.answer for each in ran])
     for at, each in enumerate(ran):
-        _tell(world, here, each, is_overtaken=at in found.overtaken)
+        _tell(world, here, occasion, each, is_overtaken=at in found.overtaken)
     told = tuple(
         _event(occasion, each, is_overtaken=at in found.overtaken) for at, each in enumerate(ran)
     )
@@ -99,7 +99,9 @@ async def _asked(world: World, hook: Hook, occasion: Occasion, here: Place | Non
     return _Ran(hook, answer, max(world.now() - started_ns, 0), inside)
 
 
-def _tell(world: World, here: Place | None, ran: _Ran, *, is_overtaken: bool) -> None:
+def _tell(
+    world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overtaken: bool
+) -> None:
     numbers = {
         "duration_ns": ran.duration_ns,
         "blocking": ran.answer.outcome == "blocking",
@@ -108,7 +110,13 @@ def _tell(world: World, here: Place | None, ran: _Ran, *, is_overtaken: bool) ->
         "overtaken": is_overtaken,
         "requests": len(ran.answer.usage),
     }
-    telling.event(world, ran.inside or here, "hook", ran.answer.outcome, numbers)
+    found = occasion.facts.get("tool_use_id")
+    labels = {
+        "event": occasion.event,
+        "hook": ran.hook.name,
+        "tool_use_id": found if isinstance(found, str) else None,
+    }
+    telling.event(world, ran.inside or here, "hook", ran.answer.outcome, numbers, labels)
 
 
 def _event(occasion: Occasion, ran: _Ran, *, is_overtaken: bool) -> HookRan:
