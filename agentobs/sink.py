@@ -1,18 +1,29 @@
 """The sink: where every record goes, and the one dispatcher behind it.
 
-Records may be emitted before anybody listens: a bounded queue keeps the first of them. Emitting never
-raises and never waits; a consumer that raises is counted, reported once, and removed.
+Records may be emitted before anybody listens: a bounded queue keeps the first of them, and whoever attaches then
+gets them in their order, in small batches, never in the call that attaches. From then on each record is handed over
+where it is emitted. Emitting never raises and never waits for another thread: whoever finds somebody else at it
+leaves the record to them. A consumer that raises is counted, reported once, and removed.
+
+Nothing here is held while a consumer runs but a turn that nobody waits for, so that a record may be emitted from a
+signal handler or while garbage is collected, and a process may fork at any time.
 """
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import contextlib
+import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from agentobs import world
 from agentobs.errors import say_once
+from agentobs.records.events import kind_of
 from agentobs.records.exchanges import (
     ModelExchange,
     SessionCall,
@@ -20,14 +31,31 @@ from agentobs.records.exchanges import (
     WorldExchange,
     weight,
 )
-from agentobs.records.facts import Fact
+from agentobs.records.facts import Event, Fact
+from agentobs.records.labels import Label
 
 Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall
 Consumer = Callable[[Record], None]
 """Takes one record, quickly; whatever it raises takes it off the list."""
 
+WAITING_RECORDS = 4096
+"""How many records may wait for a first consumer. Our choice."""
 WAITING_BYTES = 8 * 1024 * 1024
 """What may wait for a first consumer; it comes in the same breath, or not at all."""
+BEHIND_BYTES = 64 * 1024 * 1024
+"""What may wait behind that once somebody listens; beyond it a consumer is stuck. Our choice: as for the recorder."""
+BATCH = 64
+"""How many records are handed over at a time where somebody else's work goes on. Our choice."""
+KNOWN_LOSSES = 1024
+"""Of how many sessions and kinds it is kept apart what was dropped. Our choice."""
+
+_LABELS = {
+    ModelExchange: Label("attempt"),
+    ToolExchange: Label("tool"),
+    WorldExchange: Label("world_answer"),
+    SessionCall: Label("session"),
+}
+"""The kinds of records that a session cannot be replayed without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,99 +65,279 @@ class Statistics:
     emitted: int
     """Records that were handed in."""
     queued: int
-    """Records that wait for a first consumer."""
+    """Records that wait for a first consumer, or behind those that did."""
     dropped: int
-    """Records that found the queue full, or closed, before there was a consumer."""
+    """Records that found the queue full, or closed."""
     consumers_removed: int
     """Consumers that raised and were taken off."""
+    refused_attaches: int = 0
+    """Attempts to attach consumers where some were attached already."""
+    dropped_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """The records that were dropped, by kind."""
 
 
 class Sink:
     """A dispatcher to a fixed tuple of consumers, with a bounded queue in front of the first."""
 
-    def __init__(self, capacity: int = 4096) -> None:
+    def __init__(self, capacity: int = WAITING_RECORDS) -> None:
         """Keep at most `capacity` records, and `WAITING_BYTES` of them, until a consumer is attached."""
         self._consumers: tuple[Consumer, ...] = ()
-        self._waiting: deque[Record] = deque()
-        self._capacity, self._waiting_bytes, self._given_up = capacity, 0, False
-        # Reentrant: the garbage collector may end an exchange, and so emit it, in the middle of an emit.
+        self._aside: tuple[Consumer, ...] | None = None
+        self._capacity = capacity
+        self._begin()
+        _sinks.add(self)
+
+    def _begin(self) -> None:
+        """Start with nothing emitted: a new sink, or that of the child of a process."""
+        # Reentrant, and never held while foreign code runs: a signal or the garbage collector may emit at any point.
         self._lock = threading.RLock()
-        self._emitted = self._dropped = self._removed = 0
+        self._waiting: deque[tuple[Record, int]] = deque()
+        self._waiting_bytes, self._given_up = 0, False
+        self._turn: object = None
+        """Whose turn it is to hand over; nobody waits for it."""
+        self._turn_thread = 0
+        self._is_handed_on = False
+        """Whether the event loop, or a thread, hands over what waits."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._emitted = self._removed = self._refused = 0
+        self._dropped: Counter[str] = Counter()
+        self._untold: Counter[tuple[str, Label, bool]] = Counter()
+        """What was dropped and not yet told: by session, kind, and whether the session is incomplete without it."""
 
     def emit(self, record: Record) -> None:
-        """Hand a record to every consumer, or keep it until there is one."""
-        self._emitted += 1
-        consumers = self._consumers
-        if not consumers:
+        """Hand a record to every consumer; behind those that wait, where some do."""
+        aside = self._aside
+        if aside is not None:
+            self._emitted += 1
+            for consumer in aside:
+                self._give(consumer, record)
+            return
+        consumers: tuple[Consumer, ...] = ()
+        me = object()
+        try:
             with self._lock:
-                consumers = self._consumers
-                if not consumers:
-                    self._keep(record)
-                    return
-        for consumer in consumers:
-            self._give(consumer, record)
+                self._emitted += 1
+                if self._turn is None and not self._waiting and not self._untold:
+                    consumers = self._consumers
+                    if consumers:
+                        self._turn, self._turn_thread = me, threading.get_ident()
+            for consumer in consumers:
+                self._give(consumer, record)
+        finally:
+            # No call stands between the check and the release, so that no signal can come between.
+            if self._turn is me:
+                self._turn = None
+        if not consumers:
+            self._keep(record)
+        if self._waiting or self._untold:
+            self._go_on()
 
     def attach(self, *consumers: Consumer) -> bool:
-        """Attach the consumers and hand them what waited. Returns False where some are attached already."""
+        """Attach the consumers; what waited is handed to them soon, in its order. The first call wins.
+
+        It is handed over by the running event loop, between other things, or else by a thread.
+
+        Returns:
+            Whether these are attached now: False, and counted, where some were already.
+        """
         with self._lock:
-            if self._consumers or not consumers:
+            if self._consumers or self._aside is not None or not consumers:
+                self._refused += 1
                 return False
-            while self._waiting:
-                record = self._waiting.popleft()
-                for consumer in consumers:
-                    self._give(consumer, record)
-            self._waiting_bytes, self._given_up = 0, False
-            self._consumers = consumers
-            return True
+            self._consumers, self._given_up = consumers, False
+            if not self._waiting and not self._untold:
+                return True
+            self._is_handed_on = True
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._begin_thread()
+        else:
+            self._loop.call_soon(self._tick, self._loop)
+        return True
+
+    def flush(self, seconds: float = 5.0) -> bool:
+        """Hand over what waits, here and now; returns whether all of it is.
+
+        Where another thread is at it, that is waited for, at most so long. From within a consumer nothing is done.
+        """
+        until = world.monotonic() + int(seconds * 1e9)
+        while self._consumers and (self._waiting or self._untold or self._turn is not None):
+            if self._turn is not None:
+                if self._turn_thread == threading.get_ident() or world.monotonic() > until:
+                    return False
+                world.pause(0.001)
+            self._hand_over(BATCH)
+        return not (self._waiting or self._untold) or not self._consumers
 
     def give_up(self) -> None:
-        """Keep nothing more and forget what waits, until a consumer is attached after all."""
+        """Keep nothing more and drop what waits, until a consumer is attached after all."""
         with self._lock:
             self._given_up = True
-            self._dropped += len(self._waiting)
-            self._forget()
+            while self._waiting:
+                self._lose(self._waiting.popleft()[0])
+            self._waiting_bytes = 0
 
     def detach(self) -> tuple[Consumer, ...]:
-        """Take all consumers off, forget what waits for a first one, and return them."""
+        """Take all consumers off, forget what waits, and return them."""
         with self._lock:
             consumers, self._consumers = self._consumers, ()
-            self._forget()
+            self._waiting.clear()
+            self._untold.clear()
+            self._waiting_bytes, self._is_handed_on, self._loop = 0, False, None
             return consumers
 
     @contextlib.contextmanager
     def redirect(self, consumer: Consumer) -> Iterator[None]:
-        """Send every record to `consumer` alone, for as long as the context is open."""
-        with self._lock:
-            before, self._consumers = self._consumers, (consumer,)
+        """Send every record to `consumer` alone, at once, for as long as the context is open."""
+        before, self._aside = self._aside, (consumer,)
         try:
             yield
         finally:
-            with self._lock:
-                self._consumers = before
+            self._aside = before
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        return Statistics(self._emitted, len(self._waiting), self._dropped, self._removed)
+        with self._lock:
+            return Statistics(
+                self._emitted,
+                len(self._waiting),
+                self._dropped.total(),
+                self._removed,
+                self._refused,
+                dict(self._dropped),
+            )
 
     def _keep(self, record: Record) -> None:
+        """Let a record wait, behind the news of what was dropped before it, or drop it."""
         size = weight(record)
-        full = len(self._waiting) >= self._capacity
-        if self._given_up or full or self._waiting_bytes + size > WAITING_BYTES:
-            self._dropped += 1
-        else:
-            self._waiting.append(record)
+        with self._lock:
+            if self._has_room(size):
+                self._tell_dropped()
+            if self._has_room(size):
+                self._waiting.append((record, size))
+                self._waiting_bytes += size
+            else:
+                self._lose(record)
+
+    def _has_room(self, size: int) -> bool:
+        if self._consumers:
+            return self._waiting_bytes + size <= BEHIND_BYTES
+        if self._given_up or len(self._waiting) >= self._capacity:
+            return False
+        return self._waiting_bytes + size <= WAITING_BYTES
+
+    def _lose(self, record: Record) -> None:
+        is_exchange = type(record) in _LABELS
+        kind = _LABELS[type(record)] if is_exchange else kind_of(record)  # type: ignore[arg-type]
+        self._dropped[str(kind)] += 1
+        lost = session_of(record), kind, is_exchange
+        if lost in self._untold or len(self._untold) < KNOWN_LOSSES:
+            self._untold[lost] += 1
+
+    def _tell_dropped(self) -> None:
+        """Let the news of what was dropped wait in the place of it, as far as there is room."""
+        for lost in list(self._untold):
+            event = _drop(*lost, self._untold[lost])
+            size = weight(event)
+            if not self._has_room(size):
+                return
+            del self._untold[lost]
+            self._waiting.append((event, size))
             self._waiting_bytes += size
 
-    def _forget(self) -> None:
-        self._waiting.clear()
-        self._waiting_bytes = 0
+    def _go_on(self) -> None:
+        """See to it that what waits is handed over, where somebody listens.
+
+        An emitter lends a hand where nobody is at it, or too much waits: so no burst is lost however busy the loop.
+        """
+        if not self._consumers:
+            return
+        loop = self._loop
+        is_left = loop is not None and not loop.is_running()
+        if self._is_handed_on and not is_left and len(self._waiting) < self._capacity:
+            return
+        if not self._hand_over(BATCH):
+            if len(self._waiting) >= self._capacity:
+                world.pause(0)  # to who is at it: the queue grows faster than it is emptied
+        elif self._waiting or self._untold:
+            with self._lock:
+                begins = is_left or not self._is_handed_on
+                self._is_handed_on = True
+            if begins:
+                self._loop = None
+                self._begin_thread()
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over one batch, and come back for the next one when others have had their turn."""
+        if self._loop is loop:
+            self._hand_over(BATCH)
+            if not self._has_ended():
+                loop.call_soon(self._tick, loop)
+
+    def _begin_thread(self) -> None:
+        try:
+            # Not a `threading.Thread`: its start takes a lock, in the middle of which a finaliser may emit.
+            _thread.start_new_thread(self._work, ())
+        except RuntimeError:
+            # No more threads, or the interpreter ends: the next record or a flush goes on.
+            self._is_handed_on = False
+
+    def _work(self) -> None:
+        while not self._has_ended():
+            if not self._hand_over(BATCH):
+                world.pause(0.001)
+
+    def _has_ended(self) -> bool:
+        """Return whether nothing waits any more, or nobody listens: from now on records go straight through."""
+        with self._lock:
+            if self._consumers and (self._waiting or self._untold):
+                return False
+            self._is_handed_on, self._loop = False, None
+            return True
+
+    def _hand_over(self, most: int) -> bool:
+        """Hand over what waits, at most so many records; returns False, at once, where another is at it.
+
+        After each turn it looks again: what came while it was ours was left to us.
+        """
+        left = most
+        while left > 0 and self._consumers and (self._waiting or self._untold):
+            me = object()
+            try:
+                with self._lock:
+                    if self._turn is None:
+                        self._turn, self._turn_thread = me, threading.get_ident()
+                if self._turn is not me:
+                    return False
+                while left > 0 and (record := self._next()) is not None:
+                    left -= 1
+                    for consumer in self._consumers:
+                        self._give(consumer, record)
+            finally:
+                if self._turn is me:
+                    self._turn = None
+        return True
+
+    def _next(self) -> Record | None:
+        with self._lock:
+            if not self._waiting and self._untold and self._consumers:
+                self._tell_dropped()
+            if not self._waiting:
+                return None
+            record, size = self._waiting.popleft()
+            self._waiting_bytes -= size
+            return record
 
     def _give(self, consumer: Consumer, record: Record) -> None:
         try:
             consumer(record)
         except Exception as error:
-            self._removed += 1
-            self._consumers = tuple(c for c in self._consumers if c is not consumer)
+            with self._lock:
+                self._removed += 1
+                self._consumers = tuple(c for c in self._consumers if c is not consumer)
+                if self._aside is not None:
+                    self._aside = tuple(c for c in self._aside if c is not consumer)
             with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
                 say_once(
                     f"a consumer of records failed and was removed: {error!r}. "
@@ -137,6 +345,37 @@ class Sink:
                     about=f"consumer {consumer!r}",
                 )
 
+
+def session_of(record: Record) -> str:
+    """Return the session that a record belongs to."""
+    if isinstance(record, ModelExchange | ToolExchange | WorldExchange):
+        return record.place.session_id
+    return record.start.session_id if isinstance(record, SessionCall) else record.session_id
+
+
+def _drop(session_id: str, kind: Label, is_exchange: bool, count: int) -> Event:
+    return Event(
+        session_id=session_id,
+        interaction_id=None,
+        lane=Label("main"),
+        turn=None,
+        at_ns=world.now(),
+        kind=Label("drop"),
+        label=kind,
+        numbers={Label("count"): count, Label("exchanges"): count if is_exchange else 0},
+    )
+
+
+_sinks: weakref.WeakSet[Sink] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a child process begin anew: what waits is its parent's, who hands it over, and so are the counts."""
+    for each in list(_sinks):
+        each._begin()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 sink = Sink()
 """The sink of this process."""

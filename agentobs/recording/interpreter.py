@@ -39,6 +39,7 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import (
     TABLES,
     Attempt,
+    Event,
     Fact,
     InteractionEnd,
     InteractionStart,
@@ -49,7 +50,7 @@ from agentobs.records.facts import (
 from agentobs.records.labels import Label, is_label, label
 from agentobs.records.told import Said, Told
 from agentobs.redaction import Redactor, Rule
-from agentobs.sink import Record
+from agentobs.sink import Record, session_of
 
 KNOWN_LABELS = 4096
 """How many names are remembered as labels; beyond it each is checked anew."""
@@ -201,6 +202,10 @@ class Interpreter:
                 return _Parts(_kept("start", line, mode), (start,))
             case SessionEnd():
                 return _Parts((), self._ended(record))
+            case Event() if lost := _lost_exchanges(record):
+                # That it is not whole counts one.
+                self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
+                return _Parts((), (record,), is_whole=False)
             case _:
                 self._heard(record)
                 return _Parts((), (record,))
@@ -275,11 +280,9 @@ class Interpreter:
         )
 
 
-def session_of(record: Record) -> str:
-    """Return the session that a record belongs to."""
-    if isinstance(record, ModelExchange | ToolExchange | WorldExchange):
-        return record.place.session_id
-    return record.start.session_id if isinstance(record, SessionCall) else record.session_id
+def _lost_exchanges(event: Event) -> int:
+    """Return how many exchanges the sink could not keep until the recorder came."""
+    return int(event.numbers.get(Label("exchanges"), 0)) if event.kind == "drop" else 0
 
 
 def _content_id(line: Mapping[str, Any], mode: str) -> str | None:
@@ -322,3 +325,5 @@ _IDS = {
     for kind, hints in _HINTS.items()
 }
 """Those that hold ids of ours."""
+
+__all__ = ["Interpretation", "Interpreter", "session_of"]

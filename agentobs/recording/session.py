@@ -126,6 +126,7 @@ def stop_recorder() -> bool:
     if _process_session is not None:
         _process_session.close()
         _process_session = None
+    sink.flush(FLUSH_SECONDS)
     with _lock:
         recorder, _recorder = _recorder, None
         atexit.unregister(stop_recorder)
@@ -140,7 +141,8 @@ def current_recorder() -> Recorder | None:
 
 def flush(seconds: float = 5.0) -> bool:
     """Wait until what this process has recorded is in the journal, at most so long; returns whether it is."""
-    return _recorder is None or _recorder.flush(seconds)
+    is_handed_over = sink.flush(seconds)
+    return _recorder is None or (_recorder.flush(seconds) and is_handed_over)
 
 
 def session(
@@ -216,9 +218,7 @@ class Session:
         """
         if self._meter is None:
             return None
-        in_time = _recorder is None or _recorder.flush(
-            LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS
-        )
+        in_time = flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
         spent = self._meter.total()
         if in_time or _recorder is None:
             return spent
@@ -286,8 +286,8 @@ class Session:
                 dropped=0,
             )
         )
-        if _recorder is not None and not _in_event_loop():
-            _recorder.flush(FLUSH_SECONDS)
+        if not _in_event_loop():
+            flush(FLUSH_SECONDS)
 
     def _end(self, error: BaseException | None) -> tuple[Outcome, str | None, str | None]:
         """Return outcome, reason and signature; what the agent said itself goes first."""

@@ -1,20 +1,49 @@
-"""The sink: what waits, what is dropped, and what never reaches the agent."""
+"""The sink: what waits, what is dropped, in which order it goes on, and what never reaches the agent."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
+import os
+import signal
+import threading
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import agentobs
 from agentobs import sink as sinks
-from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
+from agentobs.errors import RecordingError
+from agentobs.recording.session import flush
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question, SessionCall
+from agentobs.records.facts import Event, SessionEnd, SessionStart
+from agentobs.records.labels import Label
 from agentobs.sink import Record, Sink
+from replay.fixture import write as fixture_bytes
+from tests.replay.agents import last_session
 
 
-def exchange(size: int) -> ModelExchange:
+def exchange(size: int, session_id: str = "s") -> ModelExchange:
     answer = Answer(200, {}, (Chunk(b"x" * size, 1),), "complete")
-    return ModelExchange(Place("s"), "a", 1, 2, 3, Question("POST", "/", {}, b""), answer)
+    question = Question("POST", "/", {}, b"")
+    return ModelExchange(Place(session_id), "a" * 32, 1, 2, 3, question, answer)
+
+
+def event(number: int, kind: str = "own") -> Event:
+    return Event("s", None, Label("main"), None, number, Label(kind), None, {})
+
+
+def numbers(records: list[Record]) -> list[int]:
+    return [each.at_ns for each in records if isinstance(each, Event) and each.kind != "drop"]
+
+
+def drops(records: list[Record]) -> list[tuple[str | None, dict[str, float]]]:
+    found = [each for each in records if isinstance(each, Event) and each.kind == "drop"]
+    return [(each.label, {str(k): v for k, v in each.numbers.items()}) for each in found]
 
 
 def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,15 +54,198 @@ def test_what_waits_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None
         waiting.emit(exchange(3000))
     told = waiting.statistics()
     assert (told.emitted, told.queued, told.dropped) == (5, 2, 3)
+    assert told.dropped_by_kind == {"attempt": 3}
     seen: list[Record] = []
     assert waiting.attach(seen.append)
+    assert waiting.flush()
     waiting.detach()
     waiting.emit(exchange(3000))
-    assert (len(seen), waiting.statistics().queued) == (2, 1)
+    assert (len(seen), waiting.statistics().queued) == (3, 1)
+    assert drops(seen) == [("attempt", {"count": 3, "exchanges": 3})]
+
+
+def test_what_waits_is_bounded_in_number() -> None:
+    """Beyond 4,096 events the next ones are dropped, counted by kind, and told where they are missing."""
+    waiting = Sink()
+    for number in range(4096):
+        waiting.emit(event(number))
+    waiting.emit(event(-1))
+    waiting.emit(event(-1))
+    waiting.emit(event(-1, "other"))
+    told = waiting.statistics()
+    assert (told.queued, told.dropped_by_kind) == (4096, {"own": 2, "other": 1})
+    seen: list[Record] = []
+    assert waiting.attach(seen.append)
+    assert waiting.flush()
+    waiting.emit(event(4096))
+    assert numbers(seen) == list(range(4097))
+    assert [type(each) is Event and str(each.kind) for each in seen[4096:]] == [
+        "drop",
+        "drop",
+        "own",
+    ]
+    assert drops(seen) == [
+        ("own", {"count": 2, "exchanges": 0}),
+        ("other", {"count": 1, "exchanges": 0}),
+    ]
+
+
+def test_the_event_loop_takes_over_what_waits_and_others_have_their_turn() -> None:
+    """Attaching hands nothing over in its caller: the loop does, in batches, and what comes meanwhile stays behind."""
+    waiting, seen, turns = Sink(), list[Record](), list[int]()
+    for number in range(300):
+        waiting.emit(event(number))
+
+    async def agent() -> None:
+        assert waiting.attach(seen.append)
+        assert seen == []
+        number = 300
+        while waiting.statistics().queued:
+            waiting.emit(event(number))
+            number += 1
+            await asyncio.sleep(0)
+            turns.append(len(seen))
+        waiting.emit(event(number))
+        assert numbers(seen) == list(range(number + 1))
+
+    asyncio.run(agent())
+    assert len(turns) >= 4
+    assert max(b - a for a, b in zip([0, *turns], turns, strict=False)) <= sinks.BATCH
+
+
+def test_a_thread_takes_over_where_there_is_no_loop() -> None:
+    """Without an event loop another thread hands over what waits, not the caller."""
+    waiting, threads, all_there = Sink(), set[int](), threading.Event()
+    for number in range(200):
+        waiting.emit(event(number))
+
+    def consumer(record: Record) -> None:
+        threads.add(threading.get_ident())
+        if isinstance(record, Event) and record.at_ns == 199:
+            all_there.set()
+
+    assert waiting.attach(consumer)
+    assert all_there.wait(20)
+    assert threading.get_ident() not in threads
+
+
+def test_what_waits_goes_on_where_its_loop_has_ended() -> None:
+    """A loop that ends before it has handed everything over leaves nothing behind."""
+    waiting, seen = Sink(), list[Record]()
+    for number in range(500):
+        waiting.emit(event(number))
+
+    async def attach() -> None:
+        waiting.attach(seen.append)
+
+    asyncio.run(attach())
+    waiting.emit(event(500))
+    assert waiting.flush()
+    assert numbers(seen) == list(range(501))
+
+
+def test_the_first_to_attach_stays() -> None:
+    """A second attach changes nothing, says so, and is counted; detaching makes room."""
+    shared, first, second = Sink(), list[Record](), list[Record]()
+    assert shared.attach(first.append)
+    assert not shared.attach(second.append)
+    assert not shared.attach(first.append)
+    shared.emit(event(1))
+    assert (len(first), second, shared.statistics().refused_attaches) == (1, [], 2)
+    assert len(shared.detach()) == 1
+    assert shared.attach(second.append)
+
+
+def test_a_burst_arrives_whole() -> None:
+    """10,000 events that are emitted at once, right after the first consumer came, all arrive, in their order."""
+    shared, seen = Sink(), list[Record]()
+
+    async def agent() -> None:
+        for number in range(3000):
+            shared.emit(event(number))
+        shared.attach(seen.append)
+        for number in range(3000, 13_000):
+            shared.emit(event(number))
+
+    asyncio.run(agent())
+    assert shared.flush()
+    assert numbers(seen) == list(range(13_000))
+    assert shared.statistics().dropped == 0
+
+
+def test_ten_threads_keep_their_order() -> None:
+    """What each of ten threads emits arrives whole and in its order, with the first consumer coming in between."""
+    shared, seen, half = Sink(100_000), list[Record](), threading.Barrier(11)
+
+    def emit(thread: int) -> None:
+        for number in range(600):
+            if number == 200:
+                half.wait()
+            shared.emit(event(thread * 1000 + number))
+
+    threads = [threading.Thread(target=emit, args=(thread,)) for thread in range(10)]
+    for each in threads:
+        each.start()
+    half.wait()
+    assert shared.attach(seen.append)
+    for each in threads:
+        each.join()
+    assert shared.flush()
+    found = numbers(seen)
+    assert (len(found), shared.statistics().dropped) == (6000, 0)
+    for thread in range(10):
+        own = [number for number in found if number // 1000 == thread]
+        assert own == [thread * 1000 + number for number in range(600)]
+
+
+def test_two_consumers_hear_the_same_order() -> None:
+    """Whatever threads emit, all consumers get it in one order."""
+    shared, first, second = Sink(), list[Record](), list[Record]()
+    shared.attach(first.append, second.append)
+
+    def emit(thread: int) -> None:
+        for number in range(500):
+            shared.emit(event(thread * 1000 + number))
+
+    threads = [threading.Thread(target=emit, args=(thread,)) for thread in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert shared.flush()
+    assert numbers(first) == numbers(second)
+    assert len(first) == 2000
+
+
+def test_a_stuck_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread is held in a consumer, the others go on; what they emit waits, bounded, and is told of."""
+    monkeypatch.setattr(sinks, "BEHIND_BYTES", 100 * 1024)
+    shared, seen = Sink(50), list[Record]()
+    is_stuck, go_on = threading.Event(), threading.Event()
+
+    def consumer(record: Record) -> None:
+        is_stuck.set()
+        go_on.wait(60)
+        seen.append(record)
+
+    shared.attach(consumer)
+    held = threading.Thread(target=shared.emit, args=(event(0),))
+    held.start()
+    assert is_stuck.wait(20)
+    for number in range(1, 201):
+        shared.emit(event(number))
+    assert not shared.flush(0.01)
+    told = shared.statistics()
+    assert (told.queued, told.dropped_by_kind) == (100, {"own": 100})
+    go_on.set()
+    held.join()
+    assert shared.flush()
+    assert numbers(seen) == list(range(101))
+    assert drops(seen) == [("own", {"count": 100, "exchanges": 0})]
 
 
 def test_nothing_waits_for_nobody() -> None:
-    """After giving up nothing is kept, until somebody comes after all."""
+    """After giving up nothing is kept, until somebody comes after all, who hears what is missing."""
     given_up = Sink()
     given_up.emit(exchange(1))
     given_up.give_up()
@@ -43,7 +255,8 @@ def test_nothing_waits_for_nobody() -> None:
     seen: list[Record] = []
     given_up.attach(seen.append)
     given_up.emit(exchange(1))
-    assert len(seen) == 1
+    assert given_up.flush()
+    assert (len(seen), drops(seen)) == (2, [("attempt", {"count": 2, "exchanges": 2})])
 
 
 def test_a_failing_consumer_is_removed_where_warnings_are_errors(
@@ -73,19 +286,140 @@ def test_a_failing_consumer_is_removed_where_warnings_are_errors(
 
 
 def test_an_exchange_may_end_in_the_middle_of_an_emit() -> None:
-    """A collection of garbage that emits while the sink holds its lock neither waits nor breaks it."""
-    shared = Sink()
+    """A collection of garbage that emits while a consumer runs neither waits nor breaks anything."""
+    shared, seen = Sink(), list[Record]()
 
     class Ending:
         def __del__(self) -> None:
-            shared.emit(exchange(1))
+            shared.emit(event(2))
 
     def consumer(record: Record) -> None:
         gc.collect()
+        seen.append(record)
 
-    shared.emit(exchange(1))
+    assert shared.attach(consumer)
     circle = Ending()
     circle.itself = circle  # type: ignore[attr-defined]  # only the collector ends it
     del circle
-    assert shared.attach(consumer)
+    shared.emit(event(1))
+    assert numbers(seen) == [1, 2]
     assert shared.statistics() == sinks.Statistics(2, 0, 0, 0)
+
+
+def test_a_signal_may_come_in_the_middle_of_an_emit() -> None:
+    """What a signal handler emits arrives, and one that raises leaves the sink in order."""
+    shared, seen = Sink(), list[Record]()
+
+    def handler(number: int, frame: Any) -> None:
+        shared.emit(event(2))
+        raise KeyboardInterrupt
+
+    def consumer(record: Record) -> None:
+        seen.append(record)
+        if numbers([record]) == [1]:
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        shared.attach(consumer)
+        with pytest.raises(KeyboardInterrupt):
+            shared.emit(event(1))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    shared.emit(event(3))
+    assert shared.flush()
+    assert numbers(seen) == [1, 2, 3]
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """Fork, and return what the child has to say."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.write(writing, repr(work()).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        told = pipe.read().decode()
+    os.waitpid(child, 0)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_begins_anew() -> None:
+    """What waits in a parent is the parent's: its child keeps the consumers, none of the queue, and no lock."""
+    waiting = Sink()
+    waiting.emit(event(1))
+    assert in_child(lambda: waiting.statistics().queued) == "0"
+    assert waiting.statistics().queued == 1
+    is_stuck, go_on, seen = threading.Event(), threading.Event(), list[Record]()
+
+    def consumer(record: Record) -> None:
+        seen.append(record)
+        is_stuck.set()
+        go_on.wait(60)
+
+    busy = Sink()
+    busy.attach(consumer)
+    held = threading.Thread(target=busy.emit, args=(event(1),))
+    held.start()
+    assert is_stuck.wait(20)
+    busy.emit(event(2))
+
+    def child() -> list[int]:
+        go_on.set()
+        seen.clear()
+        busy.emit(event(3))
+        return numbers(seen)
+
+    with busy._lock:  # as any thread may hold it when a process forks
+        told = in_child(child)
+    go_on.set()
+    held.join()
+    assert (told, numbers(seen)) == ("[3]", [1, 2])
+
+
+def test_a_session_that_lost_an_exchange_is_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchanges that nobody took before the recorder came are counted at their session's end: it is not frozen."""
+    monkeypatch.setattr(sinks, "WAITING_BYTES", 8_000)
+    label = Label("x")
+    start = SessionStart("5" * 32, label, 1, None, label, None, label, label, {}, None)
+    end = SessionEnd("5" * 32, 2, "completed", None, None, 0)
+    for record in (
+        SessionCall(start, None),
+        exchange(9000, "5" * 32),
+        exchange(9000, "5" * 32),
+        end,
+    ):
+        sinks.sink.emit(record)
+    assert sinks.sink.statistics().queued == 3
+    agentobs.start(str(tmp_path / "home"))
+    assert agentobs.stop_recorder()
+    session = last_session(tmp_path / "home")
+    assert session.dropped == 2
+    with pytest.raises(RecordingError, match="2 records were not written"):
+        fixture_bytes(session, {})
+    assert agentobs.query(
+        "SELECT label, numbers FROM events WHERE kind = 'drop'", home=str(tmp_path / "home")
+    ) == [("attempt", {"count": 2.0, "exchanges": 2.0})]
+
+
+def test_what_was_emitted_is_in_the_journal_after_a_flush(tmp_path: Path) -> None:
+    """A flush takes what waits for the recorder with it, though the loop has not come round yet."""
+    for number in range(100):
+        sinks.sink.emit(event(number))
+
+    async def agent() -> list[Any]:
+        agentobs.start(str(tmp_path / "home"))
+        assert sinks.sink.statistics().queued == 100
+        assert flush(30)
+        with agentobs.connect(home=str(tmp_path / "home")) as connection:
+            return connection.execute(
+                "SELECT count(*), min(session_sequence) FROM events"
+            ).fetchall()
+
+    assert asyncio.run(agent()) == [(100, 1)]
+    assert agentobs.stop_recorder()
