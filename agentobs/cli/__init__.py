@@ -58,6 +58,7 @@ _COMMANDS = {
     ),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
     "verify": ("agentobs.cli.keep", "Read everything back and report what is damaged."),
+    "prune": ("agentobs.cli.keep", "Delete old sessions, or only what was said in them."),
 }
 
 

@@ -1,12 +1,36 @@
-"""Commands that keep the store: ingest and verify."""
+"""Commands that keep the store: ingest, verify, prune, repair."""
 
 from __future__ import annotations
 
+import re
 import sys
+from typing import Any
 
 import click
 
 from agentobs.cli import home_option
+from agentobs.cli.when import WHEN
+from agentobs.errors import UsageError
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+class Size(click.ParamType[int]):
+    """A size in bytes, as people type it: `5GB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the size that was typed."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,12})\s*([kmgt]?b?)", str(value).strip().lower())
+        if found is None or found[2] not in _UNITS:
+            self.fail(f"{value!r} is no size: say 500MB, 5GB or a number of bytes", param, ctx)
+        return int(found[1]) * _UNITS[found[2]]
+
+
+SIZE = Size()
 
 
 @click.command(help="Publish what was recorded into the DuckDB file.")
@@ -33,3 +57,48 @@ def verify(context: click.Context) -> None:
     for line in report.lines():
         click.echo(line)
     sys.exit(0 if report.ok else 1)
+
+
+@click.command(help="Delete old sessions, or only what was said in them.")
+@click.option(
+    "--older-than", "before_ns", type=WHEN, help="All that ended before: 30d, 2026-11-01."
+)
+@click.option("--keep-bytes", type=SIZE, help="The oldest, until the home is no larger: 5GB.")
+@click.option("--session", "named", multiple=True, help="This one; may be given several times.")
+@click.option("--content-only", is_flag=True, help="Keep the facts: costs, times, outcomes.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.pass_context
+def prune(
+    context: click.Context,
+    before_ns: int | None,
+    keep_bytes: int | None,
+    named: tuple[str, ...],
+    content_only: bool,
+    dry_run: bool,
+) -> None:
+    """Delete sessions for good. Those that still run are left alone; fixtures that were frozen stay."""
+    from agentobs.recording.home import existing_home
+    from agentobs.store.database import connect, find_session
+    from agentobs.store.pruning import prune as delete
+
+    if (before_ns is not None) + (keep_bytes is not None) + bool(named) != 1:
+        raise UsageError(
+            "it is not said which sessions",
+            where="prune",
+            todo="Say one of --older-than 30d, --keep-bytes 5GB and --session ID",
+        )
+    home = existing_home(home_option(context))
+    with connect(home, ingest=False) as connection:
+        ids = [find_session(connection, text, key=home.key()) for text in named]
+    report = delete(
+        home,
+        sessions=ids,
+        before_ns=before_ns,
+        keep_bytes=keep_bytes,
+        what="content" if content_only else "all",
+        dry_run=dry_run,
+    )
+    for line in report.lines():
+        click.echo(line)
+    if named and report.running:
+        sys.exit(1)

@@ -348,6 +348,15 @@ class WorldAnswer:
     depth: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """A session, or what was said in it, was deleted for good."""
+
+    session_id: str
+    pruned_ns: int
+    what: Literal["content", "all"]
+
+
 Fact = (
     SessionStart
     | SessionEnd
@@ -365,6 +374,7 @@ Fact = (
     | SpanStart
     | SpanEnd
     | Gap
+    | Pruning
 )
 
 TABLES: dict[type, str] = {
@@ -384,6 +394,7 @@ TABLES: dict[type, str] = {
     SpanStart: "span_starts",
     SpanEnd: "span_ends",
     Gap: "gaps",
+    Pruning: "prunings",
 }
 """The table of each kind of fact; its name is also the kind of its journal line."""
 

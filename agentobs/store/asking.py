@@ -92,6 +92,13 @@ def find_session(
             where=text,
             todo=f"Say more of the id: {listed}",
         )
+    if pruned := connection.execute(_PRUNED, {"text": text.lower()}).fetchall():
+        [(session_id, day)] = pruned[:1]
+        raise UsageError(
+            f"session {session_id} was pruned on {day}: nothing of it is left",
+            where=text,
+            todo="What was frozen of it before still replays; agentobs sessions lists those that are there",
+        )
     known = connection.execute(_LATEST).fetchall()
     words = list(dict.fromkeys(str(word) for row in known for word in row if word))
     raise UsageError(
@@ -112,6 +119,12 @@ _BY_PART = """
     SELECT session_id, any_value(name) FROM session_starts
     WHERE starts_with(session_id, $text) OR ends_with(session_id, $text)
     GROUP BY session_id ORDER BY min(started_ns) DESC, session_id
+"""
+_PRUNED = f"""
+    SELECT session_id, strftime(make_timestamp_ns(max(pruned_ns)), '%Y-%m-%d') FROM prunings
+    WHERE what = 'all' AND length($text) >= {SHORTEST}
+        AND (starts_with(session_id, $text) OR ends_with(session_id, $text))
+    GROUP BY session_id
 """
 _LATEST = (
     "SELECT session_id, name FROM session_starts ORDER BY started_ns DESC, session_id LIMIT 200"

@@ -18,10 +18,12 @@ from agentobs.errors import DamagedError, HomeError
 from agentobs.ledger import PriceBook
 from agentobs.recording.home import Home
 from agentobs.recording.journal import forms
+from agentobs.records.facts import TABLES, Pruning
 from agentobs.store import pricing, publish
 from agentobs.store.compressing import Compressed, compress_ended
 from agentobs.store.load import load, read_marks, save_marks
 from agentobs.store.publish import Generation
+from agentobs.store.rewriting import apply_prunings
 from agentobs.store.schema import migrate, newest
 from agentobs.store.tail import Mark, Rows, batches
 
@@ -61,6 +63,8 @@ class IngestReport:
     """Records of a kind that this version does not know; they stay in their segment."""
     misfit_records: int = 0
     """Records that read back and are no fact."""
+    pruned_rows: int = 0
+    """Rows of sessions that were pruned."""
     refused: list[Path] = field(default_factory=list)
     """Segments of a newer format, which were left alone."""
     set_aside: Path | None = None
@@ -85,6 +89,7 @@ class IngestReport:
         return [
             first,
             *(f"{count} {what}" for what, count in found.items() if count),
+            *([f"{self.pruned_rows} rows of pruned sessions are gone"] if self.pruned_rows else []),
             *(f"{path}: of a newer format, left alone" for path in self.refused),
             *([str(self.compressed)] if self.compressed.files else []),
             *([f"segments are not compressed: {self.uncompressed}"] if self.uncompressed else []),
@@ -182,20 +187,43 @@ def _advance(
         _count(first, report)
         return
     path = publish.draft(home, copy=generation is not None)
+    told: list[str] = []
     with _transaction(path) as connection:
         if _is_stale(connection, book, "prices"):
             pricing.renew_and_tell(connection, book)
         for rows in itertools.chain([first], pending):
+            told += rows.marks if TABLES[Pruning] in rows.tables else ()
             report.records += load(connection, rows)
             _count(rows, report)
             save_marks(connection, rows.marks)
             marks |= rows.marks
             contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
             pricing.add(connection, contexts, book)
+        report.pruned_rows = apply_prunings(connection, home, marks, told) if told else 0
+    if told:
+        path = _compacted(home, path)
     facts_bytes = sum(mark.facts_offset for mark in marks.values())
     read = {name: marks[name].facts_offset for name in _plain(home) if name in marks}
     report.generation = publish.publish(home, path, facts_bytes, generation, read).number
     report.published = True
+
+
+def _compacted(home: Home, path: Path) -> Path:
+    """Copy a draft into one in which no block holds what was deleted from it."""
+    made = publish.draft(home, copy=False)
+    before = str(path).replace("'", "''")
+    with _transaction(made) as connection:
+        connection.execute(f"ATTACH '{before}' AS before (READ_ONLY)")
+        for (table,) in connection.execute(_OUR_TABLES).fetchall():
+            connection.execute(f"DELETE FROM main.{table}")
+            connection.execute(f"INSERT INTO main.{table} BY NAME FROM before.main.{table}")
+    path.unlink()
+    return made
+
+
+_OUR_TABLES = """
+    SELECT table_name FROM duckdb_tables() WHERE database_name = 'before' AND schema_name = 'main' ORDER BY 1
+"""
 
 
 def _plain(home: Home) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,11 @@ from agentobs.recording.journal import (
     segment_ids,
     tail,
 )
-from agentobs.records.facts import TABLES
+from agentobs.records.facts import TABLES, Pruning
 from agentobs.store import publish
 from agentobs.store.ingest import SETTINGS
 from agentobs.store.load import read_marks
+from agentobs.store.rewriting import FRAME, session_of
 from agentobs.store.tail import Mark
 
 _TABLES = frozenset(TABLES.values())
@@ -103,8 +104,12 @@ class _Facts:
     """Size of the file, of the plain one where it was compressed, bytes."""
     is_original: bool = True
     """Whether it is what the process wrote: nothing was pruned, and no repair left a gap."""
-    named: dict[str, int] = field(default_factory=dict)
-    """The content ids that they name, with the offset of the first record that does."""
+    named: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    """The content ids that they name, with offset, kind and session of the first record that does."""
+    sessions: set[str] = field(default_factory=set)
+    """The sessions of their records."""
+    pruned: dict[str, str] = field(default_factory=dict)
+    """The sessions that were pruned by them, and what of each."""
     ingested: Counter[str] = field(default_factory=Counter)
     """Records by table, up to the watermark."""
 
@@ -118,9 +123,11 @@ def verify(home: Home) -> VerifyReport:
         for segment_id in segment_ids(home):
             report.segments += 1
             mark = marks.get(segment_id) or Mark(segment_id)
-            facts = _read_facts(facts_path(home, segment_id), mark, report)
-            _check_content(home, segment_id, facts, report)
-            counted[segment_id] = facts
+            counted[segment_id] = _read_facts(facts_path(home, segment_id), mark, report)
+        pruned = {s: what for facts in counted.values() for s, what in facts.pruned.items()}
+        for segment_id, facts in counted.items():
+            _check_content(home, segment_id, facts, pruned, report)
+            report.findings += _not_pruned(home, segment_id, facts, pruned)
         for path in sorted(home.segments.glob("*.content*")):
             if segment_of(path) not in counted:
                 lost = "what it holds can be reached from no record"
@@ -191,17 +198,36 @@ def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
             facts.ingested[line.kind] += 1
         if line.kind in TELLING:
             told.append(line)
+        session = None if line.kind in FRAME else session_of(line)
+        if line.kind == TABLES[Pruning]:
+            facts.pruned[str(session)] = str(_value(line).get("what"))
+        elif session:
+            facts.sessions.add(session)
         if line.kind in _CONTENT_FIELDS:
             value = _value(line)
             for name in _CONTENT_FIELDS[line.kind]:
                 if content_id := value.get(name):
-                    facts.named.setdefault(str(content_id), line.start)
+                    session_id = str(value.get("session_id"))
+                    facts.named.setdefault(str(content_id), (line.start, line.kind, session_id))
     if mark.state != "open":
         facts.ingested.update(each.kind for each in crashed(told))
     return facts
 
 
-def _check_content(home: Home, segment_id: str, facts: _Facts, report: VerifyReport) -> None:
+def _not_pruned(
+    home: Home, segment_id: str, facts: _Facts, pruned: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Find sessions that were pruned and are there: whoever did it was killed."""
+    for session_id in sorted(facts.sessions):
+        if pruned.get(session_id) == "all":
+            found = f"holds records of session {session_id}, which was pruned"
+            lost = "nothing: the next ingest takes them out"
+            yield Finding(_place(facts_path(home, segment_id)), None, found, lost, (session_id,))
+
+
+def _check_content(
+    home: Home, segment_id: str, facts: _Facts, pruned: Mapping[str, str], report: VerifyReport
+) -> None:
     """Look for all content that the facts name, and for the body that each difference starts from."""
     path = content_path(home, segment_id)
     known: set[str] = set()
@@ -213,10 +239,12 @@ def _check_content(home: Home, segment_id: str, facts: _Facts, report: VerifyRep
             known.add(str(value.get("content_id")))
             if base := value.get("base"):
                 bases.setdefault(str(base), line.start)
-    for content_id, offset in facts.named.items():
-        if content_id not in known:
-            found, lost = f"names content {content_id}, which is missing", "the text of this record"
-            report.findings.append(Finding(facts_path(home, segment_id), offset, found, lost))
+    for content_id, (offset, kind, session_id) in facts.named.items():
+        if content_id not in known and session_id not in pruned:
+            found = f"names content {content_id}, which is missing"
+            lost = f"the text of this record ({kind} of session {session_id})"
+            place = _place(facts_path(home, segment_id))
+            report.findings.append(Finding(place, offset, found, lost, (session_id,)))
     for base, offset in bases.items():
         if base not in known:
             found = f"differs from content {base}, which is missing"

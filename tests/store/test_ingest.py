@@ -81,6 +81,8 @@ def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
             "events": 0,
             "span_starts": 6,
             "span_ends": 6,
+            "gaps": 0,
+            "prunings": 0,
         }
         assert first.records == sum(counts(connection).values())
 

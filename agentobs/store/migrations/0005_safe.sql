@@ -165,3 +165,21 @@ COMMENT ON COLUMN gaps.reason IS 'The error of the operating system (`ENOSPC`, `
 COMMENT ON COLUMN gaps.records IS 'How many. [records]';
 COMMENT ON COLUMN gaps.session_sequence IS 'Its number among the facts of the session, from 1; a process that was forked goes on counting from where it was.';
 COMMENT ON COLUMN attempts.outcome IS 'How it ended: `ok`; `http_error`; `stream_error`: an error within the stream; `cut`: the connection broke; `cancelled`: the client stopped reading; `no_answer`; `crashed`: its end was not recorded, for the process died or the disk refused, and the rest of the row is what was known until shortly before.';
+
+-- What was deleted for good. It stands in a segment of its own, so that a store that is built anew agrees.
+
+CREATE TABLE prunings (
+    segment_id VARCHAR,
+    sequence BIGINT,
+    session_id VARCHAR,
+    pruned_ns BIGINT,
+    what VARCHAR,
+    session_sequence BIGINT
+);
+COMMENT ON TABLE prunings IS 'Sessions that were pruned: of which nothing else is left, or only the facts.';
+COMMENT ON COLUMN prunings.segment_id IS 'The segment that holds the record.';
+COMMENT ON COLUMN prunings.sequence IS 'Its number within the segment.';
+COMMENT ON COLUMN prunings.session_id IS 'The session.';
+COMMENT ON COLUMN prunings.pruned_ns IS 'When it was pruned. [ns since 1970 UTC]';
+COMMENT ON COLUMN prunings.what IS '`content`: what was said; `all`: its facts, too.';
+COMMENT ON COLUMN prunings.session_sequence IS 'Always NULL: it is told from outside of the session.';

@@ -1,0 +1,266 @@
+"""Rewriting: a segment without the records of some sessions, or without what does not read back.
+
+What stays keeps its sequence, so that each record is still the one that it was. In the place of those that go
+stands one line: `pruned`, with the sessions and the time, or `lost`, with the reason. So the rest verifies, nothing
+counts as missing that was pruned, and what is lost stays known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from agentobs.errors import DamagedError
+from agentobs.recording import compressed
+from agentobs.recording.compressed import compressed_path
+from agentobs.recording.home import Home
+from agentobs.recording.journal import Damage, Line, content_path, facts_path, is_there, read
+from agentobs.records.facts import TABLES, Pruning
+from agentobs.store.compressing import pieces_of, replace
+from agentobs.store.load import save_marks
+from agentobs.store.tail import Mark, Rows, follow
+
+FRAME = ("segment", "seal", "pruned")
+"""The kinds of lines that are not about anything that was recorded."""
+
+_SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """What stays of a file."""
+
+    lines: list[bytes] = field(default_factory=list)
+    kept: int = 0
+    """Records that stay."""
+    pruned: int = 0
+    """Records that go."""
+    lost: int = 0
+    """Records that did not read back."""
+
+
+def without(path: Path, sessions: Collection[str], pruned_ns: int) -> Rewritten:
+    """Return what stays of a file without the records of some sessions, and without what does not read back.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ForeignError: it is of a newer format.
+    """
+    result = Rewritten()
+    seed = zlib.crc32(compressed.segment_of(path).encode())
+    gone = _Run(seed)
+    sequence = 0
+    for item in read(path):
+        if isinstance(item, Damage):
+            if item.missing:
+                result.lost += item.missing
+                result.lines += gone.ended()
+                value = {"from": sequence + 1, "reason": "did not read back"}
+                sequence += item.missing
+                result.lines.append(line_of(seed, sequence, "lost", value))
+            continue
+        if item.sequence <= sequence:
+            continue  # it stands there twice
+        sequence = item.sequence
+        session_id = session_of(item) if item.kind not in FRAME else None
+        if session_id is not None and session_id in sessions:
+            result.pruned += 1
+            gone.add(item, {session_id}, pruned_ns)
+        elif item.kind == "pruned":
+            gone.add(item, _sessions(item), _pruned_ns(item))
+        else:
+            result.lines += gone.ended()
+            result.lines.append(line_of(seed, item.sequence, item.kind, item.payload))
+            result.kept += item.kind not in FRAME
+    result.lines += gone.ended()
+    return result
+
+
+def prune_segment(
+    home: Home, segment_id: str, sessions: Collection[str], everything: Collection[str], now_ns: int
+) -> int:
+    """Take the content of some sessions out of a segment, and all of others; return how many records went.
+
+    A file in which nothing else is left goes. Doing it again changes nothing.
+
+    Raises:
+        OSError: it could not be written; each file is as it was, or as it shall be.
+        DamagedError: what was written does not read back; the file is as it was.
+    """
+    facts, content = facts_path(home, segment_id), content_path(home, segment_id)
+    pruned = 0
+    if is_there(content) and _may_hold(content, sessions):
+        pruned += _put(home, content, without(content, sessions, now_ns), keep_empty=True)
+    if everything and is_there(facts) and _may_hold(facts, everything):
+        left = without(facts, everything, now_ns)
+        if left.pruned and not left.kept:
+            remove(content)
+        pruned += _put(home, facts, left, keep_empty=False)
+    return pruned
+
+
+def apply_prunings(
+    connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark], told: Collection[str]
+) -> int:
+    """Do what the prunings of some segments say: to segments, rows and marks; return how many rows went.
+
+    A segment that is open stays as it is, with its rows; nobody prunes a session that has one.
+
+    Raises:
+        OSError, DamagedError: as for `prune_segment`.
+    """
+    given = {"told": list(told)}
+    found = connection.execute(_NEW_PRUNINGS, given).fetchall()
+    if not found:
+        return 0
+    sessions, everything = {row[0] for row in found}, {row[0] for row in found if row[1]}
+    held = connection.execute(_HOLDING, {"sessions": list(sessions)}).fetchall()
+    now_ns = max(row[2] for row in found)
+    for (segment_id,) in held:
+        mark = marks.get(segment_id)
+        if mark is not None and mark.state != "open":
+            prune_segment(home, segment_id, sessions, everything, now_ns)
+            _mark_anew(connection, home, segment_id, marks)
+    for session_id in sessions:
+        if _PLAIN_ID.fullmatch(session_id):
+            shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)
+    return _delete_rows(connection, everything)
+
+
+def _mark_anew(
+    connection: duckdb.DuckDBPyConnection, home: Home, segment_id: str, marks: dict[str, Mark]
+) -> None:
+    """Bring the mark of a segment to what its file says now, as if it had been read for the first time."""
+    del marks[segment_id]
+    connection.execute("DELETE FROM segments WHERE segment_id = ?", [segment_id])
+    rows = Rows()
+    follow(home, Mark(segment_id), rows)
+    save_marks(connection, rows.marks)
+    marks |= rows.marks
+
+
+def _delete_rows(connection: duckdb.DuckDBPyConnection, sessions: Collection[str]) -> int:
+    deleted = 0
+    for table in _TOLD:
+        row = connection.execute(
+            f"DELETE FROM {table} WHERE session_id IN (SELECT unnest($sessions))",
+            {"sessions": list(sessions)},
+        ).fetchone()
+        deleted += row[0] if row else 0
+    # A store that is built anew looks up only what is still used.
+    connection.execute(_UNUSED_PRICES)
+    return deleted
+
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
+_NEW_PRUNINGS = """
+    SELECT session_id, bool_or(what = 'all'), max(pruned_ns) FROM prunings
+    WHERE segment_id IN (SELECT unnest($told)) AND session_id IS NOT NULL GROUP BY session_id ORDER BY session_id
+"""
+_HOLDING = f"""
+    SELECT DISTINCT segment_id FROM (
+        {" UNION ALL ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)}
+    ) WHERE session_id IN (SELECT unnest($sessions)) ORDER BY segment_id
+"""
+_UNUSED_PRICES = """
+    DELETE FROM prices WHERE NOT EXISTS (
+        SELECT 1 FROM usage
+        WHERE usage.billed AND usage.model = prices.model
+            AND usage.service_tier IS NOT DISTINCT FROM prices.service_tier
+            AND usage.inference_geo IS NOT DISTINCT FROM prices.inference_geo
+            AND usage.speed IS NOT DISTINCT FROM prices.speed
+    )
+"""
+
+
+def remove(path: Path) -> None:
+    """Delete a file of a segment in both forms."""
+    path.unlink(missing_ok=True)
+    compressed_path(path).unlink(missing_ok=True)
+
+
+def line_of(seed: int, sequence: int, kind: str, value: bytes | dict[str, Any]) -> bytes:
+    """Return a line as the journal has it."""
+    payload = (
+        value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
+    )
+    rest = b"%d %s %s" % (sequence, kind.encode(), payload)
+    return b"%08x %s\n" % (zlib.crc32(rest, seed), rest)
+
+
+def session_of(line: Line) -> str | None:
+    """Return the session that a record belongs to, or None."""
+    found = _SESSION.search(line.payload)
+    return found[1].decode("utf-8", "replace") if found else None
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records that follow each other and go."""
+
+    seed: int
+    first: int = 0
+    last: int = 0
+    sessions: set[str] = field(default_factory=set)
+    pruned_ns: int = 0
+
+    def add(self, line: Line, sessions: set[str], pruned_ns: int) -> None:
+        self.first, self.last = self.first or line.first, line.sequence
+        self.sessions |= sessions
+        self.pruned_ns = max(self.pruned_ns, pruned_ns)
+
+    def ended(self) -> Iterator[bytes]:
+        """Yield the line that stands for them, if there are any, and begin anew."""
+        if self.last:
+            value = {
+                "from": self.first,
+                "sessions": sorted(self.sessions),
+                "pruned_ns": self.pruned_ns,
+            }
+            yield line_of(self.seed, self.last, "pruned", value)
+        self.first = self.last = self.pruned_ns = 0
+        self.sessions = set()
+
+
+def _put(home: Home, path: Path, left: Rewritten, *, keep_empty: bool) -> int:
+    if not left.pruned:
+        return 0
+    if left.kept or keep_empty:
+        replace(home, path, pieces_of(left.lines, compressed.segment_of(path)))
+    else:
+        remove(path)
+    return left.pruned
+
+
+def _may_hold(path: Path, sessions: Collection[str]) -> bool:
+    """Return whether a file may hold something of some sessions: the index of a compressed one tells."""
+    try:
+        file, index = compressed.read_index(compressed_path(path))
+    except (FileNotFoundError, DamagedError):
+        return True
+    file.close()
+    return not index.sessions().isdisjoint(sessions)
+
+
+def _sessions(line: Line) -> set[str]:
+    try:
+        return {str(each) for each in line.value()["sessions"]}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
+def _pruned_ns(line: Line) -> int:
+    try:
+        found = line.value()["pruned_ns"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return found if isinstance(found, int) else 0

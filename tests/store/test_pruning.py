@@ -1,0 +1,242 @@
+"""Pruning: what was deleted is nowhere, what was not is as it was, and every later store agrees."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agentobs.cli import cli
+from agentobs.errors import RecordingError, UsageError
+from agentobs.recording.home import Home
+from agentobs.recording.journal import Damage, Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.store.database import connect, find_session
+from agentobs.store.ingest import ingest
+from agentobs.store.pruning import prune
+from agentobs.store.verify import verify
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    conversation,
+    everything,
+    python,
+    record,
+    session_id,
+    start,
+    usage_row,
+    write_facts,
+)
+
+ONE, TWO, THREE = (session_id(number) for number in (1, 2, 3))
+
+
+def made(tmp_path: Path) -> Home:
+    """Return a home with three sessions in one segment, the second again in another, ingested."""
+    home = a_home(tmp_path)
+    record(home, [*conversation(1), *conversation(2), *conversation(3, at=T0 + 90 * SECOND)])
+    record(home, conversation(2, turns=1))
+    ingest(home)
+    return home
+
+
+def holds(home: Home, session: str) -> list[str]:
+    """Return where something of a session is: the lines of segments, and any raw file."""
+    found = []
+    for segment_id in segment_ids(home):
+        for path in (facts_path(home, segment_id), content_path(home, segment_id)):
+            try:
+                items = list(read(path))
+            except FileNotFoundError:
+                continue
+            assert not [item for item in items if isinstance(item, Damage)]
+            ours = [i for i in items if isinstance(i, Line) and session.encode() in i.payload]
+            found += [f"{path.suffix} {line.kind}" for line in ours]
+    return sorted({*found})
+
+
+def of_others(rows: dict[str, list], *gone: str) -> dict[str, list]:
+    """Return rows without those of some sessions, and without what is counted by segment."""
+    return {
+        table: [row for row in found if not any(each in repr(row) for each in gone)]
+        for table, found in rows.items()
+    }
+
+
+def rebuilt(home: Home) -> dict[str, list]:
+    """Return what a store says that was built anew from the segments."""
+    home.database.unlink()
+    home.manifest.unlink()
+    assert ingest(home).set_aside is None
+    with connect(home, ingest=False) as connection:
+        prices = connection.execute("SELECT model FROM prices ORDER BY ALL").fetchall()
+        marks = connection.execute("FROM segments ORDER BY ALL").fetchall()
+        return everything(connection) | {"prices": prices, "segments": marks}
+
+
+def test_a_pruned_session_is_nowhere(tmp_path: Path) -> None:
+    """Of one session in the middle of a segment nothing is left, in no block of the published file either; the
+    others are whole, and a store that is built anew says the same."""
+    home = made(tmp_path)
+    with connect(home) as connection:
+        before = everything(connection)
+    others = [read_session(home, each, segment_ids(home)) for each in (ONE, THREE)]
+    report = prune(home, sessions=[TWO])
+    assert [each.session_id for each in report.chosen] == [TWO]
+    assert holds(home, TWO) == [".content pruned", ".facts pruned", ".facts prunings"]
+    assert home.database.read_bytes().count(TWO.encode()) <= 2  # the row of the pruning
+    with connect(home, ingest=False) as connection:
+        after = everything(connection)
+        prices = connection.execute("SELECT model FROM prices ORDER BY ALL").fetchall()
+        marks = connection.execute("FROM segments ORDER BY ALL").fetchall()
+    assert of_others(after, TWO) == of_others(before, TWO)
+    assert [row[2:5:2] for row in after["prunings"]] == [(TWO, "all")]
+    assert verify(home).findings == []
+    assert [read_session(home, each, segment_ids(home)) for each in (ONE, THREE)] == others
+    assert rebuilt(home) == after | {"prices": prices, "segments": marks}
+    assert len(segment_ids(home)) == 2  # the segment that held nothing else is gone
+    assert prune(home, sessions=[TWO]).chosen == []
+
+
+def test_content_alone(tmp_path: Path) -> None:
+    """What was said goes, what it cost and what happened stays; a replay says what is missing, since when, and what to
+    do."""
+    home = made(tmp_path)
+    with connect(home) as connection:
+        before = everything(connection)
+    prune(home, sessions=[ONE], what="content")
+    with connect(home, ingest=False) as connection:
+        after = everything(connection)
+    assert {**after, "prunings": []} == {**before, "prunings": []}
+    assert holds(home, ONE)[0] == ".content pruned"
+    assert verify(home).findings == []
+    with pytest.raises(
+        RecordingError, match=r"content of session .* was pruned on \d{4}.*Its facts were kept"
+    ):
+        read_session(home, ONE, segment_ids(home))
+    assert read_session(home, THREE, segment_ids(home)).outcome == "completed"
+    marks = {"prices", "segments"}
+    assert {k: v for k, v in rebuilt(home).items() if k not in marks} == after
+    assert prune(home, sessions=[ONE], what="content").chosen == []
+    assert [each.session_id for each in prune(home, sessions=[ONE]).chosen] == [ONE]
+
+
+def test_who_asks_for_a_pruned_session(tmp_path: Path) -> None:
+    """It is said that it was pruned, and when, whatever part of its id was typed."""
+    home = made(tmp_path)
+    prune(home, sessions=[TWO])
+    with connect(home) as connection:
+        for text in (TWO, TWO[:8], TWO[-6:]):
+            with pytest.raises(UsageError, match=rf"session {TWO} was pruned on 20\d\d-\d\d-\d\d"):
+                find_session(connection, text)
+        assert find_session(connection, ONE) == ONE
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from agentobs.recording.home import Home
+from agentobs.store import compressing, ingest, pruning, publish, rewriting
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module, name = sys.argv[2].split(".")
+modules = {"compressing": compressing, "ingest": ingest, "pruning": pruning, "publish": publish, "rewriting": rewriting}
+setattr(modules[module], name, die)
+pruning.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pruning.ingest",  # decided, nothing done
+        "rewriting._put",  # at the first file
+        "compressing.sync_directory",  # a file was replaced, the plain one may still be there
+        "rewriting._delete_rows",  # the segments are done
+        "ingest._compacted",  # the rows are done
+        "publish.sync_directory",  # published
+    ],
+)
+def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
+    """SIGKILL anywhere: the others can be read at once, and the next ingest does the rest."""
+    home = made(tmp_path)
+    with connect(home) as connection:
+        before = everything(connection)
+    process = python(KILLED_AT, home.path, place, TWO)
+    assert process.wait(60) == -signal.SIGKILL
+    process.communicate()
+    assert read_session(home, ONE, segment_ids(home)).outcome == "completed"
+    with connect(home, ingest=False) as connection:
+        assert of_others(everything(connection), TWO) == of_others(before, TWO)
+    ingest(home)
+    assert holds(home, TWO) == [".content pruned", ".facts pruned", ".facts prunings"]
+    assert verify(home).findings == []
+    with connect(home, ingest=False) as connection:
+        after = everything(connection)
+    assert of_others(after, TWO) == of_others(before, TWO)
+    assert not any(TWO in repr(row) for row in after["attempts"])
+
+
+def test_the_oldest_go_first(tmp_path: Path) -> None:
+    """By age goes what ended before a time; by size the oldest go, until the home is small enough."""
+    home = made(tmp_path)
+    dry = prune(home, before_ns=T0 + 61 * SECOND, dry_run=True)
+    assert [each.session_id for each in dry.chosen] == [ONE, TWO]
+    assert dry.after is None
+    assert dry.lines()[0].startswith("would prune 2 sessions, about ")
+    assert holds(home, ONE)
+    assert prune(home, keep_bytes=10**9).chosen == []
+    small = prune(home, keep_bytes=dry.before - 1, dry_run=True)
+    assert [each.session_id for each in small.chosen] == [ONE]
+    assert [each.session_id for each in prune(home, before_ns=T0 + 61 * SECOND).chosen] == [
+        ONE,
+        TWO,
+    ]
+    with connect(home) as connection:
+        assert connection.execute("SELECT session_id FROM sessions").fetchall() == [(THREE,)]
+
+
+def test_what_runs_is_left_alone(tmp_path: Path) -> None:
+    """A session with an open segment is named and left as it is."""
+    home = made(tmp_path)
+    segment = write_facts(
+        home, [start(9).start, usage_row(1, session_id=session_id(9))], close=False
+    )
+    before = segment.facts.path.read_bytes()
+    report = prune(home, sessions=[session_id(9), ONE])
+    assert report.running == [session_id(9)]
+    assert [each.session_id for each in report.chosen] == [ONE]
+    assert segment.facts.path.read_bytes() == before
+    segment.close()
+    assert [each.session_id for each in prune(home, sessions=[session_id(9)]).chosen] == [
+        session_id(9)
+    ]
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    """The command line takes ages, sizes and ids, says what it did, and refuses what is unclear."""
+    home = made(tmp_path)
+    results = home.path / "sessions" / ONE / "results"
+    results.mkdir(parents=True)
+    (results / "1-toolu_1.txt").write_text("long")
+
+    def run(*arguments: str):
+        return CliRunner().invoke(cli, ["--home", str(home.path), "prune", *arguments])
+
+    said = run("--session", ONE[:8], "--dry-run").output
+    assert said.startswith("would prune 1 sessions, about ")
+    assert run("--session", ONE[:8]).output.startswith("pruned 1 sessions, about ")
+    assert not results.exists()
+    assert run("--older-than", "1d", "--content-only").output.startswith(
+        "pruned 2 sessions: their content"
+    )
+    assert "Say one of" in str(run().exception)
+    assert run("--keep-bytes", "much").exit_code == 2
+    assert run("--keep-bytes", "1KB").exit_code == 0
+    with connect(home) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
