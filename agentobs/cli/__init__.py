@@ -57,6 +57,10 @@ _COMMANDS = {
         "Answer over loopback HTTP from a recording, in the provider's place.",
     ),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
+    "doctor": (
+        "agentobs.cli.doctor",
+        "Look for what is wrong with the set-up and the recordings, and say what to do.",
+    ),
     "verify": ("agentobs.cli.keep", "Read everything back and report what is damaged."),
     "prune": ("agentobs.cli.keep", "Delete old sessions, or only what was said in them."),
 }

@@ -1,0 +1,51 @@
+-- Where did the wall clock jump while a session was recorded?
+--
+-- $since_ns: only sessions that started then or later, or NULL. $now_ns: what the clock says now, or NULL. what is
+-- `backwards`, where something that was recorded later is more than a second earlier; `end_before_start`; or `future`,
+-- where the clock of then was ahead of that of now by more than a minute. A jump ahead looks like a wait otherwise.
+WITH chosen AS (
+    SELECT session_id, min(started_ns) AS started_ns
+    FROM session_starts
+    GROUP BY session_id
+    HAVING $since_ns::BIGINT IS NULL OR min(started_ns) >= $since_ns::BIGINT
+), told AS (
+    -- What is told at the instant that it speaks of. The spans of other clients' calls are told when they end.
+    SELECT session_id, session_sequence, at_ns FROM events SEMI JOIN chosen USING (session_id)
+    UNION ALL
+    SELECT starts.session_id, starts.session_sequence, starts.started_ns
+    FROM span_starts AS starts
+    SEMI JOIN chosen USING (session_id)
+    ANTI JOIN attempts
+        ON starts.session_id = attempts.session_id AND starts.span_id = right(attempts.attempt_id, 16)
+), ordered AS (
+    SELECT
+        session_id,
+        at_ns,
+        at_ns - max(at_ns) OVER (
+            PARTITION BY session_id ORDER BY session_sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS ahead_ns
+    FROM told
+    WHERE session_sequence IS NOT NULL
+), found AS (
+    SELECT session_id, 'backwards' AS what, at_ns, -ahead_ns AS jump_ns
+    FROM ordered
+    WHERE ahead_ns < -1000000000
+    UNION ALL
+    SELECT spans.session_id, 'end_before_start' AS what, started_ns, started_ns - ended_ns AS jump_ns
+    FROM spans
+    SEMI JOIN chosen USING (session_id)
+    WHERE ended_ns < started_ns
+    UNION ALL
+    SELECT interactions.session_id, 'end_before_start' AS what, started_ns, started_ns - ended_ns AS jump_ns
+    FROM interactions
+    SEMI JOIN chosen USING (session_id)
+    WHERE ended_ns < started_ns
+    UNION ALL
+    SELECT session_id, 'future' AS what, started_ns, started_ns - $now_ns::BIGINT AS jump_ns
+    FROM chosen
+    WHERE started_ns > $now_ns::BIGINT + 60000000000
+)
+SELECT session_id, what, min(at_ns) AS at_ns, count(*) AS times, max(jump_ns) AS jump_ns
+FROM found
+GROUP BY session_id, what
+ORDER BY at_ns DESC, session_id, what;

@@ -1,0 +1,25 @@
+-- What was lost of which sessions, and why?
+--
+-- $since_ns: only what was lost then or later, or NULL. where_lost is `queue`, where nobody took a record in time, or
+-- `recorder`, which could not write it; what is the kind of the records. A session that ended with a loss that is told
+-- nowhere else has a row without either.
+WITH told AS (
+    SELECT session_id, 'queue' AS where_lost, label AS what, numbers['count']::BIGINT AS records, at_ns
+    FROM events
+    WHERE kind = 'drop'
+    UNION ALL
+    SELECT session_id, 'recorder' AS where_lost, concat_ws(' ', kind, reason) AS what, records, at_ns
+    FROM gaps
+), all_told AS (
+    SELECT * FROM told
+    UNION ALL
+    SELECT ends.session_id, NULL AS where_lost, NULL AS what, ends.dropped AS records, ends.ended_ns AS at_ns
+    FROM session_ends AS ends
+    ANTI JOIN told ON ends.session_id = told.session_id
+    WHERE ends.dropped > 0
+)
+SELECT session_id, where_lost, what, sum(records)::BIGINT AS records, max(at_ns) AS at_ns
+FROM all_told
+WHERE $since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT
+GROUP BY session_id, where_lost, what
+ORDER BY at_ns DESC, session_id, where_lost, what;

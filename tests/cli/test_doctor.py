@@ -1,0 +1,293 @@
+"""`agentobs doctor`: what is wrong with a home, with what is in it, and with the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentobs import world
+from agentobs.cli.doctor import INSTRUMENTATIONS, content, instrumentation
+from agentobs.recording.home import Home
+from agentobs.records.facts import Event, SpanEnd, SpanStart
+from agentobs.records.labels import Label
+from agentobs.store.checkup import Finding, check_home
+from agentobs.store.database import connect, named
+from tests.cli.test_commands import Shell
+from tests.store.making import SECOND, a_home, attempt, end, record, session_id, start, write_facts
+
+pytestmark = pytest.mark.xdist_group("doctor")
+NOW = world.now()
+WEEK = 7 * 86_400 * SECOND
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home with a session of today in which nothing is wrong."""
+    home = a_home(tmp_path)
+    at = NOW - 60 * SECOND
+    record(home, [start(1, at=at), attempt(1, 1, at=at + SECOND), end(1, at + 9 * SECOND)])
+    return home
+
+
+def checked(home: Home | Path) -> dict[str, Finding]:
+    """Return the one finding of each check that is not ok."""
+    found = check_home(home.path if isinstance(home, Home) else home, NOW, NOW - WEEK)
+    return {each.check: each for each in found if each.level != "ok"}
+
+
+def test_a_home_in_order(home: Home) -> None:
+    """Where nothing is wrong each check says so, and nothing is written."""
+    before = sorted(path.name for path in home.path.rglob("*"))
+    found = check_home(home.path, NOW, NOW - WEEK)
+    assert {each.level for each in found} == {"ok"}
+    assert [each.check for each in found] == [
+        "home", "permissions", "size", "recorded", "damage", "losses", "orphans", "clock", "prices",
+    ]  # fmt: skip
+    assert "1 session lately; what was said may go: vault" in [each.found for each in found]
+    assert sorted(path.name for path in home.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (None, "there is nothing"),
+        ("", "the directory is empty"),
+        ("x", "no recordings here"),
+    ],
+)
+def test_no_home(tmp_path: Path, made: str | None, told: str) -> None:
+    """Where there is no home, or something else, that is said, and nothing is made."""
+    if made is not None:
+        (tmp_path / "none").mkdir()
+    if made:
+        (tmp_path / "none" / made).write_text("else")
+    found = checked(tmp_path / "none")
+    assert found["home"].level == "wrong"
+    assert told in found["home"].found
+    assert "agentobs demo" in found["home"].todo
+    assert (tmp_path / "none").exists() is (made is not None)
+
+
+def test_rights(home: Home) -> None:
+    """What others can read is named, and how to take that away."""
+    home.path.chmod(0o755)
+    next(home.segments.glob("*.content")).chmod(0o644)
+    found = checked(home)["permissions"]
+    assert (found.level, found.found) == ("wrong", "others can read 2 paths of it")
+    assert ".content" in found.where
+    assert f"chmod -R go= {home.path}" in found.todo
+
+
+def test_a_home_that_cannot_be_written(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home that recordings cannot be written into is wrong, though it reads well."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    assert checked(home)["home"].found == "nothing can be recorded here: it is not writable"
+
+
+def test_a_damaged_segment(home: Home) -> None:
+    """A segment in which a byte was changed is named."""
+    [facts] = home.segments.glob("*.facts")
+    lines = facts.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"1", b"2", 1)
+    facts.write_bytes(b"".join(lines))
+    found = checked(home)["damage"]
+    assert (found.level, found.where) == ("wrong", facts.stem)
+    assert found.found == "damaged: 1 segment, with 1 record missing"
+
+
+def span(session: int, number: int, started: int, ended: int | None = None) -> list[Any]:
+    ids = session_id(session), session_id(session), f"{number:016x}", None
+    began = SpanStart(*ids, Label("main"), Label("tool"), None, started)
+    return [began] if ended is None else [began, SpanEnd(ids[0], ids[2], ended, "ok", None)]
+
+
+CLOCKS = {
+    11: ((0, 10), (5, 20)),
+    12: ((10, 20), (9.5, 30)),
+    13: ((10, 20), (8.9, 30)),
+    14: ((10, 8),),
+}
+"""Sessions by what their clock said, in seconds, at the start and the end of each span."""
+
+
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home in which much went wrong."""
+    home = a_home(tmp_path_factory.mktemp("trouble"))
+    at = NOW - 3_600 * SECOND
+    for session, spans in CLOCKS.items():
+        told = [
+            span(session, n, at + int(a * SECOND), at + int(b * SECOND))
+            for n, (a, b) in enumerate(spans)
+        ]
+        record(
+            home,
+            [start(session, at=at), *(each for one in told for each in one), end(session, NOW)],
+        )
+    numbers = {"count": 7.0}
+    lost = Event(
+        session_id(1), None, Label("main"), 1, NOW, Label("drop"), Label("events"), numbers
+    )
+    old = replace(end(2, NOW - WEEK - 1), dropped=5)
+    write_facts(home, [lost, old, replace(end(3, NOW), dropped=2), *span(4, 9, NOW - SECOND)])
+    record(home, [start(5, at=NOW - SECOND), attempt(5, 1, at=NOW - SECOND, model="in-house-1")])
+    record(home, [start(6, at=NOW + 120 * SECOND), end(6, NOW + 121 * SECOND)])
+    return home
+
+
+def test_what_went_wrong_in_sessions(trouble: Home) -> None:
+    """Losses, orphans, a clock that jumped and models without a price are told, with their sessions."""
+    found = checked(trouble)
+    assert {each.check: (each.level, each.found) for each in found.values()} == {
+        "losses": ("wrong", "dropped: 9 records (events, unknown)"),
+        "orphans": ("wrong", "never ended: 1 span or call (tool)"),
+        "clock": (
+            "wrong",
+            "the wall clock jumped, by 120.0 s at most: future, end_before_start, backwards",
+        ),
+        "prices": ("wrong", "without a price: 1 call (in-house-1)"),
+    }
+    assert session_id(3) in found["losses"].where
+    assert session_id(2) not in found["losses"].where
+    assert found["orphans"].where == f"session {session_id(4)}"
+
+
+def test_clock_jumps(trouble: Home) -> None:
+    """Back by more than a second, an end before its start, or ahead of now; what runs beside is no jump."""
+    with connect(trouble, ingest=False) as connection:
+        rows = named(connection, "clock_jumps", now_ns=NOW).fetchall()
+    assert [(row[0], row[1], row[4]) for row in rows] == [
+        (session_id(6), "future", 120 * SECOND),
+        (session_id(14), "end_before_start", 2 * SECOND),
+        (session_id(13), "backwards", int(1.1 * SECOND)),
+    ]
+
+
+def test_nothing_lately(home: Home) -> None:
+    """A home in which nothing was recorded for longer than is looked back gets a note."""
+    later = NOW + 30 * 86_400 * SECOND
+    [found] = [each for each in check_home(home.path, later, later - WEEK) if each.level != "ok"]
+    assert (found.check, found.level) == ("recorded", "note")
+    assert found.found == "no session was recorded lately, 1 before, the last one 30.0 days ago"
+
+
+def test_a_newer_version(home: Home) -> None:
+    """A segment of a newer format is named as what it is."""
+    [facts] = home.segments.glob("*.facts")
+    newer = facts.with_name("f" * 32 + ".facts")
+    newer.write_bytes(newer_first_line(facts.read_bytes().splitlines(keepends=True)[0], newer.stem))
+    newer.chmod(0o600)
+    found = checked(home)["versions"]
+    assert found.found == "left out of all answers: 1 file of a newer version"
+    assert newer.name in found.where
+
+
+def newer_first_line(line: bytes, segment_id: str) -> bytes:
+    """Return the first line of a segment as a later version would write it."""
+    import zlib
+
+    _, sequence, kind, payload = line.rstrip(b"\n").split(b" ", 3)
+    value = {**json.loads(payload), "format": 99, "segment_id": segment_id}
+    rest = b" ".join((sequence, kind, json.dumps(value, separators=(",", ":")).encode()))
+    return b"%08x %s\n" % (zlib.crc32(rest, zlib.crc32(segment_id.encode())), rest)
+
+
+def test_a_foreign_file_in_the_stores_place(home: Home) -> None:
+    """What the store cannot read is told in its own words."""
+    home.database.write_bytes(b"not a database")
+    found = check_home(home.path, NOW, NOW - WEEK)
+    assert [each.check for each in found if each.level == "wrong"] == ["store"]
+
+
+@pytest.mark.parametrize(
+    ("value", "level", "told"),
+    [
+        (None, "ok", "vault by default: what is said stays in the home"),
+        ("off", "ok", "off by default: what is said is written nowhere"),
+        ("export", "ok", "export by default: what is said goes to the home and to the backends"),
+        ("no", "wrong", "AGENTOBS_CONTENT is 'no': sessions cannot start"),
+    ],
+)  # fmt: skip
+def test_the_content_mode(value: str | None, level: str, told: str) -> None:
+    """Where content goes by default, and where that comes from."""
+    variables = {} if value is None else {"AGENTOBS_CONTENT": value}
+    [found] = content(variables)
+    source = " (AGENTOBS_CONTENT is set)" if value else " (AGENTOBS_CONTENT is not set)"
+    assert (found.level, found.found) == (level, told + source if level == "ok" else told)
+
+
+PROVIDER = {"opentelemetry.trace": SimpleNamespace(_TRACER_PROVIDER=object())}
+NO_PROVIDER = {"opentelemetry.trace": SimpleNamespace(_TRACER_PROVIDER=None)}
+
+
+@pytest.mark.parametrize(
+    ("variables", "modules", "wrong"),
+    [
+        ({}, {}, []),
+        ({}, NO_PROVIDER, []),
+        ({}, PROVIDER, ["ANTHROPIC_OPEN_TELEMETRY"]),
+        ({"ANTHROPIC_OPEN_TELEMETRY": "False"}, PROVIDER, []),
+        ({"ANTHROPIC_OPEN_TELEMETRY": "true"}, PROVIDER, ["ANTHROPIC_OPEN_TELEMETRY"]),
+        ({"OTEL_PYTHON_CONFIGURATOR": "x"}, {}, ["ANTHROPIC_OPEN_TELEMETRY"]),
+        ({}, {"logfire": object()}, ["logfire"]),
+        ({"ANTHROPIC_OPEN_TELEMETRY": "false"}, {**PROVIDER, "traceloop.sdk": object()}, ["traceloop.sdk"]),
+    ],
+)  # fmt: skip
+def test_double_instrumentation(
+    variables: dict[str, str], modules: dict[str, Any], wrong: list[str]
+) -> None:
+    """A global provider with the SDK's spans on, or another instrumentation that is loaded, doubles spans."""
+    found = list(instrumentation(variables, modules))
+    assert [each.where for each in found if each.level == "wrong"] == wrong
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place where modules can be imported from, and are forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_what_is_installed_and_what_is_loaded(installed: Path) -> None:
+    """An instrumentation that is installed and not loaded gets a note."""
+    name = "braintrust"
+    assert name in INSTRUMENTATIONS
+    (installed / f"{name}.py").write_text("")
+    [found] = [each for each in instrumentation({}, {}) if each.where == name]
+    assert (found.level, found.found) == ("note", "Braintrust is installed, and not loaded here")
+
+
+def test_the_command(
+    installed: Path, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 0 where nothing is wrong, else 1; what was found, where and what to do, for people and machines."""
+    for name in ("AGENTOBS_CONTENT", "ANTHROPIC_OPEN_TELEMETRY", "OTEL_PYTHON_CONFIGURATOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("quiet"))
+    shell = Shell(home.path, capsys)
+    told = shell("doctor")
+    assert (told.code, told.out.splitlines()[-1]) == (0, "nothing is wrong")
+    (installed / "my_setup.py").write_text(
+        "import sys\nsys.modules['opentelemetry.trace']._TRACER_PROVIDER = object()\n"
+    )
+    told = shell("doctor", "--load", "my_setup")
+    assert told.code == 1
+    assert "where: ANTHROPIC_OPEN_TELEMETRY" in told.out
+    assert "do:    Set ANTHROPIC_OPEN_TELEMETRY=false" in told.out
+    rows = [json.loads(line) for line in shell("doctor", "--json").out.splitlines()]
+    assert list(rows[0]) == ["check", "level", "found", "where", "todo"]
+    assert {row["check"] for row in rows if row["level"] == "wrong"} == {"instrumentation"}
+    told = shell("doctor", "--load", "no_such_module")
+    assert told.err.startswith("error: --load no_such_module: cannot be imported")
