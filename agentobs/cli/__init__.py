@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -56,6 +57,7 @@ _COMMANDS = {
         "agentobs.cli.again",
         "Answer over loopback HTTP from a recording, in the provider's place.",
     ),
+    "import": ("agentobs.cli.imports", "Bring in sessions that were recorded elsewhere."),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
     "doctor": (
         "agentobs.cli.doctor",
@@ -75,7 +77,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        # `import` is a word of the language.
+        command: click.Command = getattr(module, f"{cmd_name}_" * iskeyword(cmd_name) or cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -27,7 +27,7 @@ from exporters.claude_code.reading import LINE_BYTES_MAX, BadLine, Entry, read_l
 from exporters.claude_code.rebuilding import Rebuilt, our_id, rebuild
 
 Replace = Callable[[Home, str], None]
-"""Takes a segment of a home out of it, and out of its store."""
+"""Takes all that was recorded of a session, by our id of it, out of a home and its store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def import_logs(
     Args:
         home: where to.
         paths: the logs, see `logs_in`; what the agents of a session did may stand in files of their own.
-        take_out: takes a segment out of the home, where a session was imported when its log was shorter.
+        take_out: takes a session out of the home that was imported when its log was shorter.
         told: hears of each session when it is done.
 
     Raises:
@@ -187,7 +187,7 @@ def _import(
     if before == segment_id:
         return False
     if before is not None:
-        take_out(home, before)
+        take_out(home, rebuilt.session_id)
     if not facts_path(home, segment_id).exists():
         land(home, segment_id, _lines(home, rebuilt))
     known.remember(rebuilt.session_id, segment_id, rebuilt.message_ids)
