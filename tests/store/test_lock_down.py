@@ -247,14 +247,16 @@ class Target:
 
     tmp: Path
     home: Path
-    before: dict[str, bytes]
+    before: dict[str, tuple[int, ...]]
 
     def fill(self, sql: str) -> str:
         return sql.replace("{tmp}", str(self.tmp)).replace("{home}", str(self.home))
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def files(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return what is there, and what changes with every write."""
+    found = {str(path): path.lstat() for path in folder.rglob("*")}
+    return {name: (each.st_ino, each.st_size, each.st_mtime_ns) for name, each in found.items()}
 
 
 @pytest.fixture(scope="module")
