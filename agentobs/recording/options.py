@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -38,6 +39,9 @@ class Options:
     """Where facts go beside the journal: OTLP, a trace file, a function of one's own."""
     files: Files = field(default=OS, repr=False)
     """How segments are written: the operating system's own calls."""
+    seal_key: str | os.PathLike[str] | None = field(default=None, repr=False)
+    """The file with the key that content is sealed with; None: what `AGENTOBS_CONTENT_KEY` or
+    `AGENTOBS_CONTENT_KEY_FILE` says, else content is not sealed. See docs/redaction.md."""
     redactors: tuple[Rule, ...] = ()
     """Rules of your own: functions that say where in a text a secret of yours stands; see docs/redaction.md."""
     sampling: Mapping[str, float] = field(default_factory=dict)

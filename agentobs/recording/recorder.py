@@ -33,6 +33,7 @@ from agentobs.recording.home import Home
 from agentobs.recording.interpreter import Interpretation, Interpreter, session_of
 from agentobs.recording.options import Options
 from agentobs.recording.progress import Progress
+from agentobs.recording.sealing import Sealer, content_key
 from agentobs.recording.sweeping import Sweeper
 from agentobs.recording.writer import Writer
 from agentobs.records.exchanges import is_beside, weight
@@ -80,6 +81,18 @@ class RecorderStatistics:
     """Texts that could not be looked through for secrets; `[REDACTION FAILED]` stands in their place."""
 
 
+def _seal_key(options: Options) -> bytes | None:
+    """Return the key that content is sealed with; where it cannot be used nothing is to be recorded at all.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    key = content_key(options.seal_key)
+    if key is not None:
+        Sealer(key, "")
+    return key
+
+
 class _Stop:
     """Ends the worker."""
 
@@ -100,7 +113,12 @@ class Recorder:
         self.home = home
         self.options = options or Options()
         self._interpreter = Interpreter(home.key(), self.options.redactors)
-        self._writer = Writer(home, self.options.files, sync=self.options.sync != "process")
+        self._writer = Writer(
+            home,
+            self.options.files,
+            sync=self.options.sync != "process",
+            key=_seal_key(self.options),
+        )
         self._backends = self.options.backends
         self._meters: dict[str, Meter] = {}
         self._seen_results: set[tuple[str, int]] = set()

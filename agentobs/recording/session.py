@@ -102,7 +102,7 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
         if _recorder is None:
             try:
                 _recorder = Recorder(open_home(home), options)
-            except (HomeError, OSError) as error:
+            except (HomeError, UsageError, OSError) as error:
                 sink.give_up()
                 say_once(f"not recording: {error}")
                 return None

@@ -24,6 +24,7 @@ from agentobs.recording.crashes import TELLING, crashed
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Damage, content_path, facts_path, is_alive, read
 from agentobs.recording.lookup import Lookup
+from agentobs.recording.sealing import opened
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -81,7 +82,7 @@ class Vault:
         if payload is None:
             raise self._missing(content_id)
         value: dict[str, Any] = json.loads(payload.decode("utf-8", "surrogatepass"))
-        return value
+        return opened(value, self._path.stem, str(self._path))
 
     def _missing(self, content_id: str) -> RecordingError:
         pruned_ns = self._contents.pruned_ns(self._session_id)
@@ -221,6 +222,8 @@ def read_session(
         for kind, fact in _facts(home, segment_id, session_id):
             if kind == "session_starts":
                 start = fact
+                if fact.get("content") == "off":
+                    raise _never_written(session_id)
                 with _named("what started the session"):
                     named = json.loads(text_bytes(vault.value(fact["arguments_content"])))
             elif kind == "session_ends":
@@ -318,6 +321,13 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
 def _may_hold(damage: Damage, session_id: str) -> bool:
     """Return whether what was damaged may have been of a session: an index tells, where it reads back."""
     return damage.held is None or session_id in damage.held.sessions
+
+
+def _never_written(session_id: str) -> RecordingError:
+    return RecordingError(
+        f"session {session_id} was recorded without its content: what was said was never written",
+        todo='Its costs, spans and events are there; to replay, freeze or go on with it, record with content="vault"',
+    )
 
 
 def _damaged(path: Path, damage: Damage) -> RecordingError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from agentobs import world
 from agentobs.recording.crashes import GOES_ON, STARTS
 from agentobs.recording.files import OS, Files
 from agentobs.recording.home import Home, open_home
-from agentobs.recording.interpreter import Interpretation
+from agentobs.recording.interpreter import ContentLine, Interpretation
 from agentobs.recording.journal import Segment
+from agentobs.recording.sealing import Sealer
 from agentobs.records.facts import TABLES, Attempt, columns
 from agentobs.records.told import Told
 
@@ -25,8 +26,12 @@ class Writer:
     All but `sync` and `stuck_ns` is for the recorder's thread alone.
     """
 
-    def __init__(self, home: Home, files: Files = OS, *, sync: bool = True) -> None:
-        """Write into `home`; the first segment is created with the first record."""
+    def __init__(
+        self, home: Home, files: Files = OS, *, sync: bool = True, key: bytes | None = None
+    ) -> None:
+        """Write into `home`; the first segment is created with the first record. A `key` seals the content."""
+        self._key = key
+        self._sealer: Sealer | None = None
         self._home, self._files, self._syncs = home, files, sync
         self._segment: Segment | None = None
         self._since: int | None = None
@@ -64,12 +69,22 @@ class Writer:
         assert segment is not None
         with self._calling():
             if interpretation.contents:
-                segment.content.append_all(interpretation.contents)
+                segment.content.append_all(self._sealed(segment, interpretation.contents))
             if interpretation.told:
                 segment.facts.append_all(_line(told) for told in interpretation.told)
             if interpretation.so_far:
                 segment.facts.append_all(_line(told, STARTS) for told in interpretation.so_far)
         self._follow(interpretation)
+
+    def _sealed(self, segment: Segment, lines: Sequence[ContentLine]) -> Sequence[ContentLine]:
+        """Return content lines as they are written: sealed where there is a key."""
+        if self._key is None:
+            return lines
+        if self._sealer is None or self._sealer.segment_id != segment.segment_id:
+            self._sealer = Sealer(self._key, segment.segment_id)
+        first = segment.content.sequence + 1
+        sealer = self._sealer
+        return [(kind, sealer.seal(kind, value, n)) for n, (kind, value) in enumerate(lines, first)]
 
     def started_in(self) -> frozenset[str]:
         """Return the sessions of which an attempt has begun in this segment and not ended."""

@@ -1,0 +1,193 @@
+"""Sealing: content lines that only who holds a key can read.
+
+A sealed line keeps what joins it to others (its content id, its session, the line that it goes on from) and holds the
+rest as AES-GCM under a key of its segment, which is derived from the user's. Associated with it, and so not to be
+changed, are the segment, the line's number and kind, and its content id: no line can stand for another one. Each
+nonce is drawn, and a segment's key seals no more than its lines, so that none comes twice. Text is compressed before
+it is sealed, for nothing can compress it afterwards.
+
+The key is never written. It comes from `AGENTOBS_CONTENT_KEY` (64 hex digits), or from a file that nobody else can
+read, which `Options.seal_key` or `AGENTOBS_CONTENT_KEY_FILE` names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import json
+import os
+import stat
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentobs import world
+from agentobs.errors import DamagedError, RecordingError, UsageError
+
+KEY_VARIABLE = "AGENTOBS_CONTENT_KEY"
+FILE_VARIABLE = "AGENTOBS_CONTENT_KEY_FILE"
+
+KEY_BYTES = 32
+"""AES-256."""
+NONCE_BYTES = 12
+"""96 bits, as NIST SP 800-38D recommends for GCM."""
+COMPRESSED_MIN = 256
+"""A shorter text is sealed as it is: compressing does not pay. Our choice."""
+_CLEAR = ("content_id", "session_id", "base")
+"""What stays readable of a line: ids, which its facts name as well."""
+_PLAIN, _DEFLATED = b"\0", b"\1"
+
+
+class Sealer:
+    """Seals and opens the content lines of one segment."""
+
+    def __init__(self, key: bytes, segment_id: str) -> None:
+        """Derive the segment's own key.
+
+        Raises:
+            UsageError: the package that seals is not installed.
+        """
+        # Imported only where a key is set: few want it, and it costs 30 ms.
+        try:
+            aead = importlib.import_module("cryptography.hazmat.primitives.ciphers.aead")
+        except ImportError as error:
+            raise UsageError(
+                "sealing content needs the package cryptography",
+                where=KEY_VARIABLE,
+                todo="pip install 'agentobs-kit[sealed]', or unset the key",
+            ) from error
+        self.segment_id = segment_id
+        self.key_id = key_id(key)
+        own = hashlib.blake2b(
+            segment_id.encode(), key=key, person=b"agentobs sealing", digest_size=32
+        )
+        self._cipher = aead.AESGCM(own.digest())
+
+    def seal(self, kind: str, value: Mapping[str, Any], sequence: int) -> dict[str, Any]:
+        """Return the line that is written in place of a content line."""
+        clear = {name: value[name] for name in _CLEAR if name in value}
+        rest = {name: inner for name, inner in value.items() if name not in clear}
+        text = json.dumps(rest, ensure_ascii=False, separators=(",", ":"))
+        nonce = world.random_bytes(NONCE_BYTES)
+        packed = _packed(text.encode("utf-8", "surrogatepass"))
+        about = self._about(kind, str(clear.get("content_id")), sequence)
+        sealed = nonce + self._cipher.encrypt(nonce, packed, about)
+        return {
+            **clear,
+            "sealed": base64.b64encode(sealed).decode(),
+            "kind": kind,
+            "line": sequence,
+            "key": self.key_id,
+        }
+
+    def open(self, value: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return the content line that a sealed one holds.
+
+        Raises:
+            RecordingError: it was sealed with another key.
+            DamagedError: it was changed.
+        """
+        if value.get("key") != self.key_id:
+            raise RecordingError(
+                f"the content is sealed with another key than the one given ({self.key_id})",
+                where=where,
+                todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to key {value.get('key')}",
+            )
+        try:
+            sealed = base64.b64decode(value["sealed"])
+            about = self._about(value["kind"], str(value.get("content_id")), value["line"])
+            packed = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
+        except Exception as error:  # what the cipher raises is a class of its own package
+            raise DamagedError(
+                f"sealed content {value.get('content_id')} does not open: it was changed",
+                where=where,
+                todo="agentobs verify tells what else is damaged",
+            ) from error
+        text = zlib.decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
+        rest = json.loads(text.decode("utf-8", "surrogatepass"))
+        return {**{name: value[name] for name in _CLEAR if name in value}, **rest}
+
+    def _about(self, kind: str, content_id: str, sequence: int) -> bytes:
+        return f"agentobs {self.segment_id} {sequence} {kind} {content_id}".encode()
+
+
+def opened(value: dict[str, Any], segment_id: str, where: str) -> dict[str, Any]:
+    """Return a content line as it was before it was sealed; one that is not sealed as it is.
+
+    Raises:
+        RecordingError: there is no key, or it is another one.
+        UsageError: the key cannot be used.
+        DamagedError: the line was changed.
+    """
+    if "sealed" not in value:
+        return value
+    key = content_key()
+    if key is None:
+        raise RecordingError(
+            "the content is sealed, and there is no key",
+            where=where,
+            todo=f"Set {KEY_VARIABLE} or {FILE_VARIABLE} to key {value.get('key')}; costs, spans and events can be "
+            "read without it",
+        )
+    return Sealer(key, segment_id).open(value, where)
+
+
+def content_key(file: str | os.PathLike[str] | None = None) -> bytes | None:
+    """Return the key that content is sealed with, or None where there is none.
+
+    Args:
+        file: the file that holds it; default what the environment says.
+
+    Raises:
+        UsageError: it is no key, or in a file that others can read.
+    """
+    told = None if file else world.environ(KEY_VARIABLE)
+    named = file or (None if told else world.environ(FILE_VARIABLE))
+    if named:
+        return _key(_read(Path(named)), str(named))
+    return _key(told, KEY_VARIABLE) if told else None
+
+
+def key_id(key: bytes) -> str:
+    """Return what names a key without telling it: 8 hex digits."""
+    return hashlib.blake2b(b"name", key=key, person=b"agentobs sealing", digest_size=4).hexdigest()
+
+
+def _read(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+                raise UsageError(
+                    "the file with the content key is none, or can be read by others",
+                    where=str(path),
+                    todo="chmod 600 it",
+                )
+            return file.read(4096).decode("ascii", "replace")
+    except OSError as error:
+        raise UsageError(
+            f"the content key cannot be read: {error.strerror}", where=str(path)
+        ) from error
+
+
+def _key(told: str, where: str) -> bytes:
+    try:
+        key = bytes.fromhex(told.strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise UsageError(
+            "a content key has 64 hex digits", where=where, todo="openssl rand -hex 32 makes one"
+        )
+    return key
+
+
+def _packed(text: bytes) -> bytes:
+    if len(text) >= COMPRESSED_MIN:
+        small = zlib.compress(text)
+        if len(small) < len(text):
+            return _DEFLATED + small
+    return _PLAIN + text
