@@ -65,6 +65,10 @@ _COMMANDS = {
     ),
     "verify": ("agentobs.cli.keep", "Read everything back and report what is damaged."),
     "prune": ("agentobs.cli.keep", "Delete old sessions, or only what was said in them."),
+    "repair": (
+        "agentobs.cli.keep",
+        "Mend what is damaged; what is replaced goes to <home>/damaged/.",
+    ),
 }
 
 

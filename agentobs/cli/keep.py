@@ -102,3 +102,16 @@ def prune(
         click.echo(line)
     if named and report.running:
         sys.exit(1)
+
+
+@click.command(help="Mend what is damaged; what is replaced goes to <home>/damaged/.")
+@click.pass_context
+def repair(context: click.Context) -> None:
+    """Cut torn ends, take out what does not read back, and build the store anew; nothing is destroyed."""
+    from agentobs.recording.home import existing_home
+    from agentobs.store.repairing import repair as mend
+
+    report = mend(existing_home(home_option(context)))
+    for line in report.lines():
+        click.echo(line)
+    sys.exit(1 if report.left else 0)

@@ -198,9 +198,9 @@ def publish(
     return generation
 
 
-def set_aside(home: Home) -> Path:
+def set_aside(home: Home, place: Path | None = None) -> Path:
     """Rename the published file out of the way, and return its new place."""
-    place = _aside(home)
+    place = place or _aside(home)
     _move(_wal(home), place.with_name(f"{place.name}.wal"))
     home.database.rename(place)
     sync_directory(home.path)

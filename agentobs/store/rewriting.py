@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from agentobs.store.compressing import pieces_of, replace
 from agentobs.store.load import save_marks
 from agentobs.store.tail import Mark, Rows, follow
 
-FRAME = ("segment", "seal", "pruned")
+FRAME = ("segment", "seal", "pruned", "lost")
 """The kinds of lines that are not about anything that was recorded."""
 
 _SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
@@ -45,10 +45,25 @@ class Rewritten:
     """Records that go."""
     lost: int = 0
     """Records that did not read back."""
+    restored: int = 0
+    """Records that did not read back, and were known from elsewhere."""
 
 
-def without(path: Path, sessions: Collection[str], pruned_ns: int) -> Rewritten:
+def without(
+    path: Path,
+    sessions: Collection[str],
+    pruned_ns: int,
+    known: Mapping[int, tuple[str, bytes]] | None = None,
+    last: int = 0,
+) -> Rewritten:
     """Return what stays of a file without the records of some sessions, and without what does not read back.
+
+    Args:
+        path: of the plain file.
+        sessions: whose records go.
+        pruned_ns: when, for the lines that stand for them.
+        known: kind and JSON of records by number, which take the place of those that do not read back.
+        last: the number of the last record that there was, where more is known than the file tells.
 
     Raises:
         FileNotFoundError: it is not there.
@@ -61,11 +76,9 @@ def without(path: Path, sessions: Collection[str], pruned_ns: int) -> Rewritten:
     for item in read(path):
         if isinstance(item, Damage):
             if item.missing:
-                result.lost += item.missing
                 result.lines += gone.ended()
-                value = {"from": sequence + 1, "reason": "did not read back"}
+                _lose(result, seed, sequence + 1, sequence + item.missing, known or {})
                 sequence += item.missing
-                result.lines.append(line_of(seed, sequence, "lost", value))
             continue
         if item.sequence <= sequence:
             continue  # it stands there twice
@@ -81,7 +94,26 @@ def without(path: Path, sessions: Collection[str], pruned_ns: int) -> Rewritten:
             result.lines.append(line_of(seed, item.sequence, item.kind, item.payload))
             result.kept += item.kind not in FRAME
     result.lines += gone.ended()
+    if sequence < last:
+        _lose(result, seed, sequence + 1, last, known or {})
     return result
+
+
+def _lose(
+    result: Rewritten, seed: int, first: int, last: int, known: Mapping[int, tuple[str, bytes]]
+) -> None:
+    """Put what is known of some records in their place, and for the others a line that says that they are lost."""
+    at = first
+    for number in [*sorted(each for each in known if first <= each <= last), last + 1]:
+        if at < number:
+            value = {"from": at, "reason": "did not read back"}
+            result.lines.append(line_of(seed, number - 1, "lost", value))
+            result.lost += number - at
+        if number in known:
+            result.lines.append(line_of(seed, number, *known[number]))
+            result.restored += 1
+            result.kept += 1
+        at = number + 1
 
 
 def prune_segment(

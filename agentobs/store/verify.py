@@ -138,6 +138,11 @@ def verify(home: Home) -> VerifyReport:
     return report
 
 
+def holds_what_it_should(home: Home) -> bool:
+    """Return whether the published file is as it was published, reads back, and has the rows of the segments."""
+    return not any(finding.path == home.database for finding in verify(home).findings)
+
+
 def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
     """Yield the lines of a file that read back, and report everything else."""
     # An empty file is not locked yet; to ask whether its process lives could get in the way of that.

@@ -1,0 +1,158 @@
+"""Repair: what reads back stays, what is lost is said, and no byte is destroyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentobs.recording.compressed import compressed_path
+from agentobs.recording.home import Home
+from agentobs.recording.journal import content_path, facts_path, segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.store import publish
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.repairing import repair
+from agentobs.store.verify import verify
+from tests.store.making import (
+    a_home,
+    conversation,
+    everything,
+    record,
+    session_id,
+    usage_row,
+    write_facts,
+)
+
+
+def made(tmp_path: Path, *, is_ingested: bool) -> tuple[Home, str]:
+    home = a_home(tmp_path)
+    record(home, [*conversation(1), *conversation(2)])
+    if is_ingested:
+        ingest(home)
+    [segment_id] = segment_ids(home)
+    return home, segment_id
+
+
+def spoil(path: Path, at: float) -> bytes:
+    """Flip a bit; return the file as it is then."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * at)] ^= 4
+    path.write_bytes(data)
+    return bytes(data)
+
+
+def aside(home: Home) -> list[bytes]:
+    return [path.read_bytes() for path in (home.path / "damaged").iterdir()]
+
+
+def test_nothing_to_repair(tmp_path: Path) -> None:
+    """A home as it should be stays as it is."""
+    home, _ = made(tmp_path, is_ingested=True)
+    before = {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()}
+    assert repair(home).lines() == ["nothing to repair"]
+    assert {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()} == before
+
+
+def test_facts_come_back_from_the_published_file(tmp_path: Path) -> None:
+    """A damaged block of facts is mended from the rows that were made of it: the answers are the same, from the
+    segments alone, too."""
+    home, segment_id = made(tmp_path, is_ingested=True)
+    with connect(home) as connection:
+        before = everything(connection)
+    damaged = spoil(compressed_path(facts_path(home, segment_id)), 0.3)
+    assert not verify(home).ok
+    report = repair(home)
+    assert "from the published file" in report.lines()[0]
+    assert damaged in aside(home)
+    assert verify(home).findings == []
+    with connect(home) as connection:
+        after = everything(connection)
+    assert after["attempts"] == before["attempts"]
+    assert after["usage"] == before["usage"]
+    assert after["span_starts"] == before["span_starts"]
+    home.database.unlink()
+    with connect(home) as connection:
+        assert everything(connection) == after
+    assert repair(home).lines() == ["nothing to repair"]
+
+
+@pytest.mark.parametrize("form", ["plain", "compressed"])
+def test_what_cannot_be_read_is_said_to_be_lost(tmp_path: Path, form: str) -> None:
+    """Without rows to mend from, the records that read back stay with their numbers; the store says that its session
+    is not whole, now and after it was built anew."""
+    home, segment_id = made(tmp_path, is_ingested=form == "compressed")
+    path = facts_path(home, segment_id)
+    if form == "compressed":
+        home.database.unlink()
+    damaged = spoil(path if form == "plain" else compressed_path(path), 0.5)
+    report = repair(home)
+    assert "are lost" in report.lines()[0]
+    assert damaged in aside(home)
+    assert verify(home).findings == []
+    with connect(home) as connection:
+        after = everything(connection)
+        lost = connection.execute(
+            "SELECT missing_records, damaged_records FROM segments"
+        ).fetchall()
+    assert lost[0][0] > 0
+    home.database.unlink()
+    with connect(home) as connection:
+        assert everything(connection) == after
+
+
+def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
+    """Half a record at the end of what a killed process wrote goes aside; what is alive is left alone."""
+    home = a_home(tmp_path)
+    segment = write_facts(home, [usage_row(1)], close=False)
+    alive = write_facts(home, [usage_row(2)], close=False)
+    segment.abandon()
+    path = segment.facts.path
+    with path.open("ab") as file:
+        file.write(b'0badc0de 3 usage {"atte')
+    torn, living = path.read_bytes(), alive.facts.path.read_bytes()
+    assert "a torn end of 23 bytes was cut" in repair(home).lines()[0]
+    assert torn in aside(home)
+    assert alive.facts.path.read_bytes() == living
+    assert verify(home).findings == []
+    with connect(home) as connection:
+        rows = connection.execute("SELECT state FROM segments ORDER BY segment_id").fetchall()
+        assert rows == [("dead",), ("open",)]
+    alive.close()
+
+
+def test_damaged_content(tmp_path: Path) -> None:
+    """The session whose content is damaged cannot be read, and says so; the other one can; facts are untouched."""
+    home, segment_id = made(tmp_path, is_ingested=False)
+    path = content_path(home, segment_id)
+    lines = path.read_bytes().splitlines(keepends=True)
+    place = sum(map(len, lines[:3])) + 100
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    repair(home)
+    assert bytes(data) in aside(home)
+    assert read_session(home, session_id(2), [segment_id]).outcome == "completed"
+    findings = verify(home).findings
+    assert {each.sessions for each in findings if each.sessions} == {(session_id(1),)}
+    assert repair(home).done == []
+
+
+def test_a_damaged_generation(tmp_path: Path) -> None:
+    """A published file that is not what was published goes aside, and the answers are the same."""
+    home, segment_id = made(tmp_path, is_ingested=True)
+    with connect(home) as connection:
+        before = everything(connection)
+    home.database.chmod(0o600)
+    damaged = spoil(home.database, 0.5)
+    report = repair(home)
+    assert damaged in aside(home)
+    assert any("set aside" in line for line in report.lines())
+    with connect(home) as connection:
+        assert everything(connection) == before
+    for path in (content_path(home, segment_id), facts_path(home, segment_id)):
+        assert not path.exists()
+    compressed_path(facts_path(home, segment_id)).unlink()
+    assert any("its facts are gone" in line for line in repair(home).lines())
+    assert publish.generations(home)
