@@ -25,6 +25,9 @@ ANSWERS_MAX = 20
 RESULT_CHARACTERS, RESULTS_MAX = 2_000, 50
 """How much of each result the judge sees, from its start and from its end, and how many results, the latest."""
 
+TOKENS_MAX = 64
+"""A word is asked for; some models say a sentence."""
+
 NAME = "agentobs-judge"
 """The name of the sessions that the judging is recorded as."""
 
@@ -97,12 +100,13 @@ def judge(recording: Recording, model: str, home: str | None) -> list[Judgement]
 
 def _ask(client: Anthropic, model: str, case: _Case) -> bool | None:
     about = {"tool_results": case.results, "final_answer": case.answer}
-    reply = client.messages.create(
+    with client.messages.stream(
         model=model,
-        max_tokens=16,
+        max_tokens=TOKENS_MAX,
         system=_SYSTEM,
         messages=[{"role": "user", "content": json.dumps(about, ensure_ascii=False)}],
-    )
+    ) as stream:
+        reply = stream.get_final_message()
     said = "".join(block.text for block in reply.content if block.type == "text").upper()
     found = [word for word in ("CONTRADICTS", "AGREES") if word in said]
     return found == ["CONTRADICTS"] if len(found) == 1 else None

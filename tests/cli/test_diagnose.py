@@ -1,0 +1,204 @@
+"""`agentobs diagnose`, and the commands that tell where the time went."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.store.diagnosis import SIGNATURES
+from tests.cli.test_commands import Shell
+from tests.provider_script import script, streamed, text
+from tests.store.making import T0, a_home, conversation, end, permission, record, session_id, start
+from tests.store.talking import Talk
+
+pytestmark = pytest.mark.xdist_group("diagnose")
+SECRET = "the unseen words of a person"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a session that goes in circles and claims success, a quiet one, and one without content."""
+    home = a_home(tmp_path_factory.mktemp("diagnosed"))
+    talk = Talk(1)
+    for _ in range(8):
+        [call] = talk.calls(("search", {"query": SECRET}))
+        talk.result(call, SECRET, is_error=True)
+    talk.says("Done. It was successfully booked.")
+    record(home, [start(1, "circles"), *talk.records[1:], end(1)])
+    record(home, [*conversation(2, name="quiet"), permission(2, "toolu_1", at=T0)])
+    off = start(3, "unsaid")
+    record(home, [replace_content(off), end(3)])
+    return home.path
+
+
+def replace_content(call: Any) -> Any:
+    from dataclasses import replace
+
+    from agentobs.records.labels import Label
+
+    return replace(call, start=replace(call.start, content=Label("off")))
+
+
+@pytest.fixture
+def shell(path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(path, capsys)
+
+
+def test_what_fires_and_what_to_do(shell: Shell) -> None:
+    """Each signature that fires stands with its evidence and what to do; of content not a word."""
+    told = shell("diagnose", "circles")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith(f"{session_id(1)} circles\n\nrepeated_calls: the same tool with")
+    for words in (
+        "the same arguments each time",
+        "... and 1 more",
+        "do: The agent learns nothing from the result.",
+        "contradictions: an answer that claims success",
+        "semantic: 8 of 8 calls",
+        "does not fire: rising_costs, full_contexts, large_results",
+        "cannot be told: long_waits (this client does not tell whom it asks)",
+    ):
+        assert words in told.out
+    assert "unseen" not in told.out
+    assert shell("diagnose", "circles", "--fail").code == 1
+    assert shell("diagnose", "quiet", "--fail").code == 0
+
+
+def test_verdicts_for_machines(shell: Shell) -> None:
+    """As JSON each signature is an object, whether it fires or not, with all of its evidence."""
+    rows = [json.loads(line) for line in shell("diagnose", "circles", "--json").out.splitlines()]
+    assert [row["signature"] for row in rows] == [signature.name for signature in SIGNATURES]
+    found = {row["signature"]: row for row in rows}
+    assert [name for name, row in found.items() if row["fires"]] == [
+        "repeated_calls", "repeated_tool_errors", "contradictions",
+    ]  # fmt: skip
+    assert len(found["repeated_calls"]["evidence"]) == 6
+    assert found["repeated_tool_errors"]["strength"] == pytest.approx(8 / 3)
+    assert found["long_waits"]["cannot_tell"] == "this client does not tell whom it asks"
+    assert {row["session_id"] for row in rows} == {session_id(1)}
+
+
+def test_over_all_sessions(shell: Shell) -> None:
+    """A row for each session and signature that fires, of those that started lately or of all."""
+    told = shell("diagnose", "--all", "--json")
+    rows = [json.loads(line) for line in told.out.splitlines()]
+    assert [(row["name"], row["signature"], row["times"]) for row in rows] == [
+        ("circles", "contradictions", 1),
+        ("circles", "repeated_calls", 6),
+        ("circles", "repeated_tool_errors", 1),
+    ]
+    lately = shell("diagnose", "--all", "--since", "2026-09-01", "--fail")
+    assert "repeated_calls" in lately.out
+    assert lately.code == 1
+    later = shell("diagnose", "--all", "--since", "2026-10-01", "--fail")
+    assert "repeated_calls" not in later.out
+    assert later.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "one session is needed, or all. Name a SESSION, or say --all."),
+        (["quiet", "--all"], "one session is needed, or all"),
+        (["quiet", "--since", "7d"], "--since: --since goes with --all"),
+        (["--all", "--judge", "claude-x"], "--judge: --since goes with --all"),
+        (["nobody"], "nobody: no session of that id or name"),
+        (["unsaid", "--judge", "claude-x"], "--judge claude-x: what was said in this session was not recorded"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(shell: Shell, arguments: list[str], told: str) -> None:
+    """One line that says what was found, where, and what to do."""
+    ended = shell("diagnose", *arguments)
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
+    assert ended.err.startswith(f"error: {told}")
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "words"),
+    [
+        ("CONTRADICTS", True, "contradicts its results"),
+        ("agrees.", False, "agrees with its results"),
+        ("Well, well.", None, "was not judged: the model said neither"),
+    ],
+)
+def test_a_judge(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, said: str, verdict: bool | None, words: str
+) -> None:
+    """A model that is asked for sees the answer and its results, and its call is recorded as a classifier's."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
+    answers = script(*(streamed(text(said), number=number) for number in range(2)))
+    with ServedProvider(answers, ServeOptions("order")) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        told = shell("diagnose", "circles", "--judge", "claude-haiku-5-5", "--fail")
+        assert f"judge claude-haiku-5-5: the answer of turn 9 in main {words}" in told.out
+        if verdict:
+            row = json.loads(
+                shell("diagnose", "circles", "--judge", "x", "--json").out.splitlines()[-1]
+            )
+            assert (row["signature"], row["fires"]) == ("judged_contradictions", True)
+            assert row["evidence"][0]["contradicts"] is True
+    with agentobs.connect(shell.home, ingest=False) as connection:
+        asked = connection.execute(_JUDGED).fetchall()
+    assert {row[0] for row in asked} == {"classifier"}
+
+
+_JUDGED = """
+    SELECT DISTINCT query_source
+    FROM attempts JOIN session_starts USING (session_id)
+    WHERE name = 'agentobs-judge'
+"""
+
+
+def test_a_judge_that_cannot_be_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider that refuses is one line."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "made-up-key")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    told = shell("diagnose", "circles", "--judge", "claude-x")
+    assert (told.code, told.err.splitlines()) == (
+        1,
+        ["error: --judge claude-x: the judge gave no answer: APIConnectionError. Check the model's name and "
+        "ANTHROPIC_API_KEY."],
+    )  # fmt: skip
+
+
+def test_where_the_time_went(shell: Shell) -> None:
+    """The parts of each interaction, what they are together, and where they come from; the path piece by piece."""
+    told = shell("time", "circles")
+    assert told.code == 0
+    assert "8.50 s in all: model 53%, tool 47%" in told.out
+    assert "told by the wire" in told.out
+    [row] = [json.loads(line) for line in shell("time", "circles", "--json").out.splitlines()]
+    parts = [
+        value
+        for name, value in row.items()
+        if name.endswith("_ns") and name not in ("started_ns", "wall_ns")
+    ]
+    assert sum(parts) == row["wall_ns"] == 8_500_000_000
+    pieces = [
+        json.loads(line) for line in shell("time", "circles", "--path", "--json").out.splitlines()
+    ]
+    assert [piece["part"] for piece in pieces[:3]] == ["model", "tool", "model"]
+    assert sum(piece["duration_ns"] for piece in pieces) == row["wall_ns"]
+
+
+def test_tools_waits_models_and_orphans(shell: Shell) -> None:
+    """Each answers for one session or for all."""
+    [row] = [json.loads(line) for line in shell("tools", "--json").out.splitlines()]
+    assert (row["name"], row["calls"], row["errors"], row["p95_ns"]) == (
+        "search",
+        8,
+        8,
+        500_000_000,
+    )
+    assert shell("tools", "quiet", "--json").out == ""
+    assert "weather" in shell("waits").out
+    assert "outcome" in shell("waits", "--hooks").out
+    assert "weather" not in shell("waits", "circles").out
+    assert shell("waits", "--since", "2026-10-01", "--json").out == ""
+    assert shell("models", "circles", "--json").out == ""
+    assert shell("orphans", "circles", "--json").out == ""
