@@ -32,6 +32,9 @@ from agentobs.records.told import Said, Told
 KNOWN = 10_000
 """How many open intervals, and names of closed ones, are remembered. Our choice: some 20 MB at most."""
 
+SAID_BYTES = 16 * 1024 * 1024
+"""How much of what was said is kept until the intervals it belongs to end, where sessions opted in. Our choice."""
+
 CHAT_ENDPOINTS = ("/v1/messages", "/v1/complete")
 """Where a model is asked; the paths of the platforms end in the words of `_PLATFORMS`."""
 _PLATFORMS = ("invoke", "invoke-with-response-stream")
@@ -105,8 +108,10 @@ class Interval:
     label: str | None
     """Whose it is: the agent, the model, the tool, the hook."""
     started_ns: int
-    linked: tuple[str, str] | None = None
-    """The trace and the span that started it, in another trace; an empty trace where it is not known any more."""
+    links: tuple[tuple[str, str], ...] = ()
+    """The trace and the span of what started it in another trace, or in another program."""
+    linked_span_id: str | None = None
+    """The span that started it, where its trace is not known any more."""
     is_ours: bool = True
     """Whether somebody opened this span; else it was put together here."""
     ended_ns: int = 0
@@ -189,9 +194,20 @@ class Follower:
     _last: Known[str, int] = field(default_factory=Known)
     """When something last happened in a session."""
     _held: _Held | None = None
+    _saying: dict[int, Interval] = field(default_factory=dict)
+    """The intervals that hold what was said in them, eldest first."""
+    _said_bytes: int = 0
 
     def follow(self, told: Told) -> Iterator[Move]:
-        """Yield what a fact opens and closes, in its order."""
+        """Yield what a fact opens and closes, in its order; what was said in an interval is gone after its end."""
+        for move in self._followed(told):
+            try:
+                yield move
+            finally:
+                if move.way == "closes":
+                    self._forget_said(move.interval)
+
+    def _followed(self, told: Told) -> Iterator[Move]:
         fact = told.fact
         yield from self._settled(fact)
         match fact:
@@ -270,7 +286,12 @@ class Follower:
         yield from self._keep(interval)
 
     def _interval(self, fact: SpanStart, parent_span_id: str | None) -> Interval:
-        linked = fact.linked_span_id
+        links = []
+        linked_trace = self._traces.get(fact.linked_span_id or "")
+        if fact.linked_span_id and linked_trace:
+            links.append((linked_trace, fact.linked_span_id))
+        if fact.remote_parent:
+            links.append((fact.remote_parent[3:35], fact.remote_parent[36:52]))
         return Interval(
             session_id=fact.session_id,
             conversation_id=self.conversation_of(fact.session_id),
@@ -281,7 +302,8 @@ class Follower:
             name=fact.name,
             label=fact.label,
             started_ns=fact.started_ns,
-            linked=(self._traces.get(linked, ""), linked) if linked else None,
+            links=tuple(links),
+            linked_span_id=None if linked_trace else fact.linked_span_id,
         )
 
     def _keep(self, interval: Interval) -> Iterator[Move]:
@@ -305,9 +327,9 @@ class Follower:
             interval.status, interval.error_type = "error", _wrong(interval.tool)
         interval.last_activity_ns = getattr(fact, "last_activity_ns", None)
         if interval.name == "interaction" and interval.status != "orphaned":
+            before = self._ending.pop(interval.trace_id, None)
             forgotten = self._ending.put(interval.trace_id, interval)
-            if forgotten is not None:
-                yield Move("closes", forgotten)
+            yield from (Move("closes", each) for each in (before, forgotten) if each is not None)
         elif interval.name not in self.hidden:
             yield Move("closes", interval)
 
@@ -336,7 +358,8 @@ class Follower:
 
     def _count(self, interval: Interval, fact: Attempt, said: Said | None) -> None:
         interval.attempts += 1
-        interval.attempt, interval.said = fact, said
+        interval.attempt = fact
+        self._keep_said(interval, said)
         self._by_attempt.put(fact.attempt_id, interval)
 
     def _used(self, row: UsageRow) -> None:
@@ -350,7 +373,9 @@ class Follower:
     def _join(self, interval: Interval, held: Interval) -> None:
         """Give a span that opens for an attempt what is known of the attempt."""
         interval.attempts, interval.attempt = held.attempts, held.attempt
-        interval.tokens, interval.spent, interval.said = held.tokens, held.spent, held.said
+        interval.tokens, interval.spent = held.tokens, held.spent
+        self._keep_said(interval, held.said)
+        self._forget_said(held)
         if held.attempt is not None:
             self._by_attempt.put(held.attempt.attempt_id, interval)
 
@@ -384,7 +409,8 @@ class Follower:
         call = self._calls.pop((fact.session_id, fact.lane or "main", fact.tool_use_id), None)
         at = self.above(fact.span_id, "tool")
         if at is not None:
-            at.tool, at.said = fact, said
+            at.tool = fact
+            self._keep_said(at, said)
             at.asked = (call.span_id, call.use.asked_ns) if call else None
         elif call is not None:
             yield from self._made(
@@ -458,6 +484,21 @@ class Follower:
         interval.ended_ns, interval.status = interval.last_activity_ns, "orphaned"
         if interval.name not in self.hidden:
             yield Move("closes", interval)
+
+    def _keep_said(self, interval: Interval, said: Said | None) -> None:
+        """Keep what was said in an interval until it ends, and forget that of the eldest when it is too much."""
+        self._forget_said(interval)
+        if said is not None:
+            interval.said = said
+            self._saying[id(interval)] = interval
+            self._said_bytes += len(said.question) + len(said.answer)
+        while self._said_bytes > SAID_BYTES and len(self._saying) > 1:
+            self._forget_said(next(iter(self._saying.values())))
+
+    def _forget_said(self, interval: Interval) -> None:
+        said, interval.said = interval.said, None
+        if said is not None and self._saying.pop(id(interval), None) is not None:
+            self._said_bytes -= len(said.question) + len(said.answer)
 
     def _told_parent(self, span_id: str | None) -> str | None:
         """Return the nearest span at or above one that is told."""

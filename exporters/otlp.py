@@ -41,6 +41,7 @@ try:
     )
     from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Counter, Histogram, MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.metrics.view import DropAggregation, View
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -55,7 +56,7 @@ except ImportError as error:
     ) from None
 
 from exporters import semconv
-from exporters.intervals import Follower, Interval, Known, cost_of, identity
+from exporters.intervals import Follower, Interval, cost_of, identity
 from exporters.outbox import DeliveryStatistics, Limits, Outbox, Sent, Signal
 from exporters.semconv import Attributes, Measure, Profile
 
@@ -138,7 +139,7 @@ class Backend:
         """Speak one language to one collector."""
         self._profile, self._sender = profile, sender
         self._resource = dict(resource)
-        self._outbox = Outbox(self._send, self._gather, limits, to)
+        self._outbox = Outbox(self._send, self._gather, limits, to, sender.close)
         # The recorder's thread tells, another one may close.
         self._lock = threading.RLock()
         self._failed = 0
@@ -191,7 +192,7 @@ class Backend:
         self._spans = _Spans(resource, self._outbox)
         self._events = _Events(resource, self._outbox)
         self._follower = Follower(hidden=self._profile.hidden)
-        self._started: Known[str, trace.Span] = Known()
+        self._started: dict[str, trace.Span] = {}
 
     def _forked(self) -> None:
         self._lock = threading.RLock()
@@ -213,7 +214,7 @@ class Backend:
     def _move(self, way: str, interval: Interval) -> None:
         if way == "opens":
             span = self._spans.start(self._profile, interval)
-            self._started.put(interval.span_id, span)
+            self._started[interval.span_id] = span
             return
         started = self._started.pop(interval.span_id, None)
         if started is None:
@@ -371,6 +372,8 @@ class _Instruments:
         self._reader = InMemoryMetricReader(cardinality_limits=kinds)
         provider = MeterProvider(
             metric_readers=[self._reader],
+            # A variable of the environment would add metrics about the SDK itself.
+            views=[View(instrument_name="otel.*", aggregation=DropAggregation())],
             resource=resource,
             exemplar_filter=AlwaysOffExemplarFilter(),
             shutdown_on_exit=False,
@@ -483,8 +486,7 @@ def _context(trace_id: str, parent_span_id: str | None) -> Context:
 
 
 def _links(interval: Interval) -> Iterator[trace.Link]:
-    if interval.linked is not None and interval.linked[0]:
-        trace_id, span_id = interval.linked
+    for trace_id, span_id in interval.links:
         context = trace.SpanContext(
             _number(trace_id, 32), _number(span_id, 16), is_remote=False, trace_flags=_SAMPLED
         )

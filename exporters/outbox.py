@@ -132,6 +132,7 @@ class Outbox:
         gather: Gather = lambda: None,
         limits: Limits | None = None,
         to: str = "",
+        release: Callable[[], None] = lambda: None,
     ) -> None:
         """Send with `send`, and what `gather` returns from time to time.
 
@@ -140,8 +141,9 @@ class Outbox:
             gather: returns the metrics, or None.
             limits: how much may wait.
             to: whom it goes to, for people.
+            release: closes what is open, when nothing more will be sent.
         """
-        self._send, self._gather = send, gather
+        self._send, self._gather, self._release = send, gather, release
         self._limits, self._to = limits or Limits(), to
         self._begin()
         weak = weakref.WeakMethod(self._begin)
@@ -238,6 +240,13 @@ class Outbox:
             self._thread.start()
 
     def _work(self) -> None:
+        try:
+            self._send_all()
+        finally:
+            self._release()
+
+    def _send_all(self) -> None:
+        """Send what is due, until the end."""
         while True:
             with self._changed:
                 while not (self._is_closed or (due := self._due()) or self._metrics_due()):

@@ -138,8 +138,8 @@ def starting(interval: Interval) -> Attributes:
             found[f"agentobs.{interval.name}.name"] = interval.label
         case _:
             pass
-    if interval.linked is not None and not interval.linked[0]:
-        found["agentobs.linked_span_id"] = interval.linked[1]
+    if interval.linked_span_id is not None:
+        found["agentobs.linked_span_id"] = interval.linked_span_id
     return found
 
 

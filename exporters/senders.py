@@ -136,6 +136,12 @@ class HttpSender:
         """In a child process, leave the parent's connection alone."""
         self._connection = None
 
+    def close(self) -> None:
+        """Close the connection; the next message opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
     def __call__(self, signal: Signal, message: Message) -> Sent:
         """Send one message; never raises."""
         body = as_json(message) if self._is_json else message.SerializeToString()
@@ -143,14 +149,14 @@ class HttpSender:
         try:
             return self._post(signal, body)
         except (OSError, http.client.HTTPException) as error:
-            self._close()
+            self.close()
             if not is_kept or isinstance(error, TimeoutError):
                 return Sent("later", why=_why(error))
         # A connection that was kept may have been closed at its other end meanwhile.
         try:
             return self._post(signal, body)
         except (OSError, http.client.HTTPException) as error:
-            self._close()
+            self.close()
             return Sent("later", why=_why(error))
 
     def _post(self, signal: Signal, body: bytes) -> Sent:
@@ -161,9 +167,13 @@ class HttpSender:
         headers = {"user-agent": "agentobs", **self._to.headers, "content-type": kind}
         connection.request("POST", path, body, headers)
         answer = connection.getresponse()
-        said = answer.read(ANSWER_BYTES)
+        try:
+            said = answer.read(ANSWER_BYTES)
+        except (OSError, http.client.HTTPException):
+            # What it says about it all cannot be read; whether it took it is known.
+            said = b""
         if answer.will_close or not answer.isclosed():
-            self._close()
+            self.close()
         return self._judged(signal, answer, said)
 
     def _connected(self, until_ns: int) -> http.client.HTTPConnection:
@@ -196,11 +206,6 @@ class HttpSender:
             return Sent("refused", why=f"it answers {status}, and redirects are not followed")
         return Sent("refused", why=f"it answers {status}")
 
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
 
 class GrpcSender:
     """Sends over gRPC."""
@@ -208,7 +213,8 @@ class GrpcSender:
     def __init__(self, to: Collector) -> None:
         """Send to a collector; nothing is opened before the first message."""
         self._to = to
-        self._stubs: Mapping[Signal, Any] | None = None
+        self._channel: Any = None
+        self._stubs: Mapping[Signal, Any] = {}
         self._is_child = False
 
     def forked(self) -> None:
@@ -219,8 +225,9 @@ class GrpcSender:
         """Send one message; never raises."""
         if self._is_child:
             return Sent("refused", why="gRPC does not work in a forked process; http/protobuf does")
-        if self._stubs is None:
-            self._stubs = self._opened()
+        if self._channel is None:
+            self._channel = self._opened()
+            self._stubs = {each: stub(self._channel) for each, stub in _STUBS.items()}
         metadata = tuple(self._to.headers.items())
         try:
             answer = self._stubs[signal].Export(
@@ -230,7 +237,13 @@ class GrpcSender:
             return _of_rpc(error)
         return Sent("taken", rejected=_field(answer.partial_success, _REJECTED[signal][0]))
 
-    def _opened(self) -> Mapping[Signal, Any]:
+    def close(self) -> None:
+        """Close the channel; the next message opens another one."""
+        channel, self._channel = self._channel, None
+        if channel is not None and not self._is_child:
+            channel.close()
+
+    def _opened(self) -> Any:
         options = (
             ("grpc.enable_http_proxy", 0),
             ("grpc.max_receive_message_length", ANSWER_BYTES),
@@ -239,10 +252,8 @@ class GrpcSender:
         if self._to.url.scheme == "https":
             roots = _read(self._to.certificate) if self._to.certificate else None
             credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-            channel = grpc.secure_channel(self._to.to, credentials, options)
-        else:
-            channel = grpc.insecure_channel(self._to.to, options)
-        return {signal: stub(channel) for signal, stub in _STUBS.items()}
+            return grpc.secure_channel(self._to.to, credentials, options)
+        return grpc.insecure_channel(self._to.to, options)
 
 
 def as_json(message: Message) -> bytes:

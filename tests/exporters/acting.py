@@ -1,0 +1,100 @@
+"""An agent of ours that does a bit of everything, recorded, with backends on: what the tests of exporters look at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import agentobs
+from agentobs.agent import Permissions, tool
+from agentobs.agent.agents import Agent
+from agentobs.agent.events import Event
+from agentobs.agent.hooks import Hook, table
+from agentobs.agent.loop import live_world, run
+from agentobs.agent.state import Options
+from agentobs.agent.sub_agents import sub_agents
+from agentobs.recording.options import Options as Recording
+from agentobs.recording.session import start_recorder
+from agentobs.records.told import Backend
+from tests.agent.provider import MODEL, Provider, Reply, call, error, message, streamed, text
+
+DONE = message(text("Done."))
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {where}"
+
+
+@tool(subject="what")
+def write(what: str) -> str:
+    """Write something."""
+    return f"wrote {what}"
+
+
+HOOKS = table([Hook("pre_tool_use", lambda payload: None, name="watch")])
+
+
+def calls(*blocks: dict[str, Any]) -> Reply:
+    return streamed(message(*blocks, stop_reason="tool_use"))
+
+
+@contextlib.contextmanager
+def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
+    """Record into a home, with these backends."""
+    assert start_recorder(str(home), Recording(backends=backends, **options)) is not None
+    try:
+        yield
+    finally:
+        agentobs.stop_recorder()
+
+
+async def play(
+    client: Any, prompt: str = "Hello", tools: Sequence[Any] = (look, write), **how: Any
+) -> list[Event]:
+    """Run the agent to its end."""
+    live = how.pop("live", {})
+    usual: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "max_retries": 2}
+    usual["permissions"] = Permissions(mode="bypassPermissions", bypass_confirmed=True)
+    world = live_world(agentobs.record(client), tools, **live)
+    running = run(prompt, world=world, options=Options(**{**usual, **how}), tools=tools)
+    return [event async for event in running]
+
+
+def act(session: str = "acting", content: Any = None, **how: Any) -> list[Event]:
+    """Two turns: a failed attempt, then two calls at once, then the answer; with a hook that looks at them."""
+    replies = [
+        error(529, "overloaded_error", retry="true"),
+        calls(call("toolu_1", "look", where="box"), call("toolu_2", "write", what="x")),
+        streamed(DONE),
+    ]
+
+    async def main(provider: Provider) -> list[Event]:
+        async with provider.client() as client:
+            return await play(client, hooks=HOOKS, live={"hooks": HOOKS}, **how)
+
+    with Provider(replies) as provider, agentobs.session(session, content=content):
+        return asyncio.run(main(provider))
+
+
+def delegate() -> list[Event]:
+    """An agent that starts another one."""
+    helper = Agent("helper", "Helps.", model=MODEL)
+    started = sub_agents([helper], background=False)
+    tools = (look, started)
+    replies = [
+        calls(call("toolu_1", started.name, agent="helper", prompt="Look into the box")),
+        streamed(message(text("Nothing there."))),
+        streamed(DONE),
+    ]
+
+    async def main(provider: Provider) -> list[Event]:
+        async with provider.client() as client:
+            return await play(client, tools=tools)
+
+    with Provider(replies) as provider, agentobs.session("delegating"):
+        return asyncio.run(main(provider))

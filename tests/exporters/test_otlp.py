@@ -1,0 +1,535 @@
+"""Spans, events and metrics over OTLP, as a collector gets them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+from opentelemetry import _logs, metrics, trace
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.recording.home import existing_home
+from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.records.facts import SessionStart, SpanEnd, SpanStart
+from agentobs.records.labels import Label
+from agentobs.records.told import Told
+from exporters import otlp
+from exporters.intervals import KNOWN
+from exporters.outbox import Limits
+from tests.agent.provider import Provider, call, message, streamed, text
+from tests.exporters.acting import act, calls, delegate, look, play, recording
+from tests.exporters.collector import Collector, Span, values
+from tests.provider_script import call as called
+from tests.provider_script import script
+from tests.provider_script import streamed as answered
+from tests.provider_script import text as said
+
+PROTOCOLS = ("http/protobuf", "http/json", "grpc")
+GOOD = {"model": "claude-sonnet-5"}
+
+
+def facts(home: Path, kind: str) -> list[dict[str, Any]]:
+    known = existing_home(home)
+    lines = [line for each in segment_ids(known) for line in read(facts_path(known, each))]
+    return [line.value() for line in lines if isinstance(line, Line) and line.kind == kind]
+
+
+def collected(
+    tmp_path: Path, act: Callable[[], Any], *, protocol: str = "http/protobuf", beta: bool = False
+) -> Collector:
+    """Return the collector that got what somebody did."""
+    with Collector(protocol) as collector:
+        make: Any = otlp.beta if beta else otlp.standard
+        backend = make(collector.endpoint, protocol=protocol)
+        with recording(tmp_path / "home", backend):
+            act()
+            assert agentobs.recording.session.flush()
+            assert backend.flush(20)
+        assert backend.failed == 0
+        assert backend.statistics().dropped == {}
+    return collector
+
+
+def parents(collector: Collector) -> list[tuple[str, str]]:
+    names = {span.span_id: span.name for span in collector.spans()}
+    return [(span.name, names.get(span.parent, "")) for span in collector.spans()]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_spans_lie_in_each_other_as_they_did(tmp_path: Path, protocol: str) -> None:
+    """An interaction is one trace: its requests, tools and what lies in these, with recorded ids and times."""
+    collector = collected(tmp_path, act, protocol=protocol)
+    found = parents(collector)
+    assert sorted(found) == sorted(
+        [
+            ("agentobs.llm_request.retry_wait", "chat claude-test-1"),
+            ("chat claude-test-1", "invoke_agent main"),
+            ("agentobs.tool.execution", "execute_tool look"),
+            ("execute_tool look", "invoke_agent main"),
+            ("agentobs.tool.queued", "execute_tool write"),
+            ("agentobs.tool.execution", "execute_tool write"),
+            ("execute_tool write", "invoke_agent main"),
+            ("chat claude-test-1", "invoke_agent main"),
+            ("invoke_agent main", ""),
+        ]
+    )
+    starts = {fact["span_id"]: fact for fact in facts(tmp_path / "home", "span_starts")}
+    ends = {fact["span_id"]: fact for fact in facts(tmp_path / "home", "span_ends")}
+    for span in collector.spans():
+        start, end = starts[span.span_id], ends[span.span_id]
+        assert (span.trace_id, span.start, span.end) == (
+            start["trace_id"],
+            start["started_ns"],
+            end["ended_ns"],
+        )
+
+
+def test_a_model_call_says_what_it_used(tmp_path: Path) -> None:
+    """Input is all input; what is written to the cache stands under its old and its new name; costs and times too."""
+    usage = {
+        "input_tokens": 10,
+        "output_tokens": 50,
+        "cache_read_input_tokens": 3,
+        "cache_creation_input_tokens": 6,
+        "cache_creation": {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 2},
+        "output_tokens_details": {"thinking_tokens": 20},
+    }
+    answer = message(text("Done."), model=GOOD["model"], usage=usage)
+
+    def once() -> None:
+        async def main(provider: Provider) -> None:
+            async with provider.client() as client:
+                await play(client, **GOOD)
+
+        with Provider([streamed(answer)]) as provider, agentobs.session("one"):
+            asyncio.run(main(provider))
+
+    collector = collected(tmp_path, once)
+    span = collector.span("chat claude-sonnet-5")
+    told = {name: value for name, value in span.attributes.items() if "usage" in name}
+    assert told == {
+        "gen_ai.usage.input_tokens": 19,
+        "gen_ai.usage.output_tokens": 50,
+        "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.usage.cache_write.input_tokens": 6,
+        "gen_ai.usage.cache_creation.input_tokens": 6,
+        "gen_ai.usage.reasoning.output_tokens": 20,
+        "anthropic.usage.cache_creation.ephemeral_5m_input_tokens": 4,
+        "anthropic.usage.cache_creation.ephemeral_1h_input_tokens": 2,
+    }
+    assert span.attributes["gen_ai.operation.name"] == "chat"
+    assert span.attributes["gen_ai.provider.name"] == "anthropic"
+    assert span.attributes["gen_ai.request.model"] == GOOD["model"]
+    assert span.attributes["gen_ai.response.model"] == GOOD["model"]
+    assert span.attributes["gen_ai.response.id"] == "msg_1"
+    assert span.attributes["gen_ai.response.finish_reasons"] == ["end_turn"]
+    assert span.attributes["gen_ai.request.stream"] is True
+    assert 0 < span.attributes["gen_ai.response.time_to_first_chunk"] < 60
+    # 2 $ and 10 $ a million; the cache costs a tenth to read, and 1.25 or 2 times the input to write.
+    assert span.attributes["agentobs.cost.usd"] == pytest.approx(
+        (10 * 2 + 50 * 10 + 3 * 0.2 + 4 * 2.5 + 2 * 4) / 1e6
+    )
+    assert span.attributes["agentobs.cost.status"] == "exact"
+    metric = collector.metrics()
+    tokens = {
+        values(p.attributes)["gen_ai.token.type"]: p.sum
+        for p in metric["gen_ai.client.token.usage"].histogram.data_points
+    }
+    assert tokens == {"input": 19, "output": 50}
+    [cost] = metric["agentobs.cost"].sum.data_points
+    assert cost.as_double == pytest.approx(span.attributes["agentobs.cost.usd"])
+
+
+def test_metrics_have_the_conventions_units_and_buckets_and_no_ids(tmp_path: Path) -> None:
+    """Durations in seconds, tokens in tokens, the advised buckets; nothing on them grows with the number of calls."""
+    collector = collected(tmp_path, lambda: (act(), delegate()))
+    metric = collector.metrics()
+    units = {name: each.unit for name, each in metric.items()}
+    assert units == {
+        "gen_ai.client.token.usage": "{token}",
+        "gen_ai.client.operation.duration": "s",
+        "gen_ai.client.operation.time_to_first_chunk": "s",
+        "gen_ai.execute_tool.duration": "s",
+        "gen_ai.invoke_agent.duration": "s",
+    }
+    [point] = metric["gen_ai.client.operation.duration"].histogram.data_points
+    assert list(point.explicit_bounds)[:3] == [0.01, 0.02, 0.04]
+    assert point.explicit_bounds[-1] == 81.92
+    assert point.count == 5
+    tokens = metric["gen_ai.client.token.usage"].histogram.data_points[0]
+    assert list(tokens.explicit_bounds) == [4**power for power in range(14)]
+    ids = {span.span_id for span in collector.spans()} | {s.trace_id for s in collector.spans()}
+    sessions = {span.attributes["session.id"] for span in collector.spans()}
+    written = str(list(metric.values()))
+    assert not [each for each in ids | sessions if each in written]
+
+
+def test_ids_come_first_and_content_last(tmp_path: Path) -> None:
+    """A collector that cuts what comes last cuts neither the ids nor the names."""
+    collector = collected(tmp_path, lambda: act(content="export"))
+    for span in collector.spans():
+        names = [each.key for each in span.proto.attributes]
+        assert names[:3] == ["gen_ai.conversation.id", "session.id", "agentobs.interaction.id"]
+        endings = ("messages", "definitions", "arguments", "result")
+        content = [name for name in names if name.endswith(endings)]
+        content = [name for name in content if name.startswith("gen_ai")]
+        assert names[len(names) - len(content) :] == content
+    assert any(
+        name.endswith("input.messages") for span in collector.spans() for name in span.attributes
+    )
+
+
+def test_sub_agents_lie_under_the_tool_that_started_them(tmp_path: Path) -> None:
+    """Agent, spawned agent, its calls: one trace."""
+    found = parents(collected(tmp_path, delegate))
+    assert ("agentobs.subagent.spawn", "execute_tool agent") in found
+    assert ("chat claude-test-1", "agentobs.subagent.spawn") in found
+    assert ("execute_tool agent", "invoke_agent main") in found
+
+
+def test_hooks_are_beta(tmp_path: Path) -> None:
+    """Only the beta backend has spans of hooks and the closer attributes; what lies in a hook is not lost."""
+    standard = collected(tmp_path / "one", act)
+    beta = collected(tmp_path / "two", act, beta=True)
+    assert "agentobs.hook" not in {name for name, _ in parents(standard)}
+    hooks = [parent for name, parent in parents(beta) if name == "agentobs.hook"]
+    assert sorted(hooks) == ["execute_tool look", "execute_tool write"]
+    assert "agentobs.chain_id" not in standard.span("execute_tool look").attributes
+    [first, _] = [s for s in beta.spans() if s.name.startswith("chat")]
+    assert first.attributes["agentobs.query_source"] == "main"
+    assert first.attributes["agentobs.depth"] == 1
+
+
+def test_a_span_under_a_hidden_one_hangs_on_what_is_above() -> None:
+    """Standard telemetry has no hooks, and no span with a parent that nobody sends."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        for fact in (
+            *opened("interaction", "1"),
+            *opened("tool", "2", parent="1"),
+            *opened("hook", "3", parent="2"),
+            *opened("llm_request", "4", parent="3"),
+            *(ended(each) for each in "4321"),
+        ):
+            backend(Told(fact, 1))
+        assert backend.close(20)
+        by_id = {span.span_id: span for span in collector.spans()}
+        assert by_id[span_id("4")].parent == span_id("2")
+        assert span_id("3") not in by_id
+
+
+def test_errors_are_named_by_their_class(tmp_path: Path) -> None:
+    """A failed call and a failed tool have the status error and `error.type`, never a text."""
+
+    def fails() -> None:
+        from tests.agent.provider import error
+
+        async def main(provider: Provider) -> None:
+            async with provider.client() as client:
+                await play(client, tools=(look,), max_retries=0)
+
+        wrong = [
+            calls(call("toolu_1", "look", nowhere="x")),
+            error(400, "invalid_request_error", text="it is no good"),
+        ]
+        with Provider(wrong) as provider, agentobs.session("fails"):
+            asyncio.run(main(provider))
+
+    collector = collected(tmp_path, fails)
+    by_status = {
+        (s.name, s.attributes.get("error.type")) for s in collector.spans() if s.status == 2
+    }
+    assert by_status == {
+        ("execute_tool look", "invalid"),
+        ("chat claude-test-1", "invalid_request_error"),
+        ("invoke_agent main", "BadRequestError"),
+    }
+    assert b"it is no good" not in collector.bytes
+
+
+def test_a_foreign_client_has_whole_traces(tmp_path: Path) -> None:
+    """Interaction, calls and tools are told of an agent that opens no spans of its own."""
+
+    def foreign() -> None:
+        answers = (answered(called(1, "look", where="box")), answered(said("ok"), number=2))
+        with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
+            client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.url))
+            with agentobs.session("foreign"):
+                ask: dict[str, Any] = {"model": "claude-sonnet-5", "max_tokens": 64}
+                first = {"role": "user", "content": "Hello"}
+                with client.messages.stream(**ask, messages=[first]) as stream:
+                    answer = stream.get_final_message()
+                result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
+                made = {"role": "assistant", "content": answer.content}
+                given = {"role": "user", "content": [result]}
+                with client.messages.stream(**ask, messages=[first, made, given]) as stream:
+                    stream.until_done()
+
+    collector = collected(tmp_path, foreign)
+    assert sorted(parents(collector)) == [
+        ("chat claude-sonnet-5", "invoke_agent"),
+        ("chat claude-sonnet-5", "invoke_agent"),
+        ("execute_tool look", "invoke_agent"),
+        ("invoke_agent", ""),
+    ]
+    tool = collector.span("execute_tool look")
+    assert tool.attributes["gen_ai.tool.call.id"] == "toolu_1"
+    assert tool.attributes["agentobs.tool.source"] == "wire"
+    chats = [span for span in collector.spans() if span.name.startswith("chat")]
+    assert all(span.attributes["gen_ai.usage.output_tokens"] == 7 for span in chats)
+    [root] = [span for span in collector.spans() if span.name == "invoke_agent"]
+    assert len({span.trace_id for span in collector.spans()}) == 1
+    assert root.start <= min(span.start for span in collector.spans())
+
+
+def test_events_are_log_records(tmp_path: Path) -> None:
+    """Each event of the catalogue is one, in its trace, with its numbers; failures are of severity error."""
+    collector = collected(tmp_path, act)
+    kinds = [name for name, _, _ in collector.logs()]
+    assert kinds[:2] == ["agentobs.session", "agentobs.interaction"]
+    assert kinds[-1] == "agentobs.session_end"
+    assert {"agentobs.retry", "agentobs.permission", "agentobs.tool", "agentobs.hook"} <= set(kinds)
+    [retry] = [attributes for name, attributes, _ in collector.logs() if name == "agentobs.retry"]
+    assert retry["agentobs.label"] == "overloaded_error"
+    assert retry["agentobs.attempt"] == 1
+    [root] = [span for span in collector.spans() if span.name == "invoke_agent main"]
+    attempts = [record for name, _, record in collector.logs() if name == "agentobs.attempt"]
+    assert {record.trace_id.hex() for record in attempts} == {root.trace_id}
+    assert [record.severity_text for record in attempts] == ["ERROR", "INFO", "INFO"]
+
+
+def test_a_resumed_session_is_the_same_conversation() -> None:
+    """`gen_ai.conversation.id` is the session that it goes on from; the session's own id stands beside it."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        for name, earlier in (("a" * 32, None), ("b" * 32, "a" * 32), ("c" * 32, "b" * 32)):
+            backend(Told(started(name, earlier), 1))
+            for fact in (
+                *opened("interaction", name[0], trace=name, session=name),
+                ended(name[0], session=name),
+            ):
+                backend(Told(fact, 1))
+        assert backend.close(20)
+        told = {s.attributes["session.id"]: s.attributes for s in collector.spans()}
+        assert {each["gen_ai.conversation.id"] for each in told.values()} == {"a" * 32}
+        assert set(told) == {"a" * 32, "b" * 32, "c" * 32}
+
+
+def test_an_orphan_is_abandoned() -> None:
+    """It has the status error, says when something last happened in it, and that it was abandoned."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        for fact in (*opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500)):
+            backend(Told(fact, 1))
+        assert backend.close(20)
+        [span] = collector.spans()
+        assert (span.status, span.attributes["abandoned"]) == (2, True)
+        assert span.attributes["agentobs.last_activity_ns"] == 1_500
+        assert span.attributes["error.type"] == "orphaned"
+
+
+def test_what_nobody_ends_is_told_at_the_end_and_kept_within_bounds() -> None:
+    """Open spans are counted and bounded; the eldest ends as abandoned when there are too many, the rest at the end."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=64 * 1024 * 1024))
+        for number in range(KNOWN + 5):
+            for fact in opened("tool", f"{number:x}"):
+                backend(Told(fact, 1))
+        assert backend.open_spans == KNOWN
+        assert backend.statistics().handed == 5
+        assert backend.close(30)
+        assert backend.open_spans == 0
+        assert backend.statistics().delivered == KNOWN + 5
+        assert all(span.attributes["abandoned"] for span in collector.spans())
+
+
+def test_work_that_outlives_its_interaction_is_linked() -> None:
+    """A background agent is a trace of its own, with a link to the span that started it."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        for fact in (
+            *opened("interaction", "1", trace="aa" * 16),
+            *opened("interaction", "2", trace="bb" * 16, linked="1"),
+            ended("1"),
+            ended("2"),
+        ):
+            backend(Told(fact, 1))
+        assert backend.close(20)
+        by_id = {span.span_id: span for span in collector.spans()}
+        assert by_id[span_id("2")].links == [("aa" * 16, span_id("1"))]
+        assert by_id[span_id("2")].parent == ""
+
+
+def test_no_global_provider_is_set_or_used(tmp_path: Path) -> None:
+    """What others do with OpenTelemetry in this process stays as it is."""
+    before = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
+    collected(tmp_path, act)
+    after = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
+    assert before == after
+
+
+def test_the_environment_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what was given counts: not OpenTelemetry's own variables, nor any product's."""
+    plain = collected(tmp_path / "one", act)
+    elsewhere = "http://127.0.0.1:9"
+    for name, value in {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": elsewhere,
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": elsewhere,
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-leak=1",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "0",
+        "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta",
+        "OTEL_RESOURCE_ATTRIBUTES": "leak=1,service.name=leak",
+        "OTEL_SERVICE_NAME": "leak",
+        "OTEL_TRACES_SAMPLER": "always_off",
+        "OTEL_ATTRIBUTE_COUNT_LIMIT": "1",
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "1",
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "1",
+        "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": "1",
+        "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT": "1",
+        "OTEL_METRICS_EXEMPLAR_FILTER": "always_on",
+        "OTEL_BSP_MAX_QUEUE_SIZE": "1",
+        "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED": "true",
+        "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_AND_EVENT",
+        "TRACELOOP_TRACE_CONTENT": "true",
+        "OPENINFERENCE_HIDE_INPUTS": "false",
+        "ANTHROPIC_OPEN_TELEMETRY": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    loud = collected(tmp_path / "two", lambda: act())
+    assert sorted(map(span_shape, loud.spans())) == sorted(map(span_shape, plain.spans()))
+    assert b"leak" not in loud.bytes
+    assert loud.metrics().keys() == plain.metrics().keys()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_proxy_is_taken_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, protocol: Any
+) -> None:
+    """Telemetry goes where it was sent, and through nobody else's hands."""
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "nowhere")
+    with Collector(protocol) as collector:
+        backend = otlp.standard(collector.endpoint, protocol=protocol)
+        for fact in (*opened("tool", "1"), ended("1")):
+            backend(Told(fact, 1))
+        assert backend.close(20)
+        assert [span.name for span in collector.spans()] == ["execute_tool x"]
+
+
+def test_the_sdk_can_be_disabled_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`OTEL_SDK_DISABLED` is the one variable that is followed, and it is said."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setattr("agentobs.errors._said", set())
+    with pytest.warns(RuntimeWarning, match="OTEL_SDK_DISABLED is set"):
+        collector = collected(tmp_path, act)
+    assert collector.got == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"endpoint": "localhost:4318"}, "endpoint: the address of the collector is none"),
+        ({"endpoint": "ftp://localhost"}, "endpoint: the address of the collector is none"),
+        ({"endpoint": "http://user:hush@host"}, "endpoint: the address of the collector is none"),
+        ({"endpoint": "http://host:99999"}, "endpoint: the address of the collector is none"),
+        ({"headers": {"authorization": "hush\r\nx: y"}}, "headers: the header 'authorization'"),
+        ({"headers": {"a b": "hush"}}, "headers: the header 'a b' cannot be sent"),
+        ({"protocol": "smoke"}, "protocol: protocol cannot be 'smoke'"),
+        ({"endpoint": "https://h", "certificate": "/not/there"}, "/not/there: the certificates"),
+    ],
+)
+def test_what_cannot_be_used_is_said_at_once(given: dict[str, Any], found: str) -> None:
+    """One clear error, in which no secret stands."""
+    with pytest.raises(UsageError) as raised:
+        otlp.standard(**given)
+    assert str(raised.value).startswith(found)
+    assert raised.value.todo
+    assert "hush" not in str(raised.value)
+
+
+def test_a_secret_header_is_told_nowhere(tmp_path: Path) -> None:
+    """It reaches the collector, and stands in no repr."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint, headers={"Authorization": "Bearer hush"})
+        with recording(tmp_path / "home", backend):
+            act()
+            assert backend.flush(20)
+        assert {got.headers["authorization"] for got in collector.got} == {"Bearer hush"}
+        shown = repr(backend) + repr(backend._sender) + repr(backend._sender._to)
+        assert "hush" not in shown
+
+
+def test_a_strange_id_gets_the_form_of_one() -> None:
+    """Ids that are no hex digits, or nothing but zeros, stand as their digest: the same one each time."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        for fact in (
+            *opened("interaction", "strange", trace="my-trace", raw=True),
+            *opened("tool", "0" * 16, trace="my-trace", parent="strange", raw=True),
+            ended("0" * 16, raw=True),
+            ended("strange", raw=True),
+        ):
+            backend(Told(fact, 1))
+        assert backend.close(20)
+        tool, root = collector.spans()
+        assert tool.parent == root.span_id
+        assert tool.trace_id == root.trace_id
+        assert int(tool.span_id, 16) > 0
+
+
+def span_shape(span: Span) -> tuple[str, list[str]]:
+    return span.name, sorted(span.attributes)
+
+
+def span_id(name: str) -> str:
+    return f"{int(name, 16) + 1:016x}"
+
+
+def opened(
+    name: str,
+    own: str,
+    *,
+    parent: str | None = None,
+    trace: str = "aa" * 16,
+    session: str = "a" * 32,
+    linked: str | None = None,
+    raw: bool = False,
+) -> tuple[SpanStart, ...]:
+    made = (lambda each: each) if raw else span_id
+    return (
+        SpanStart(
+            session_id=session,
+            trace_id=trace,
+            span_id=made(own),
+            parent_span_id=made(parent) if parent else None,
+            lane=Label("main"),
+            name=Label(name),
+            label=Label("x"),
+            started_ns=1_000,
+            linked_span_id=made(linked) if linked else None,
+        ),
+    )
+
+
+def ended(own: str, *, session: str = "a" * 32, raw: bool = False, **more: Any) -> SpanEnd:
+    usual: dict[str, Any] = {"status": "ok", "error_type": None, **more}
+    return SpanEnd(session, own if raw else span_id(own), 2_000, **usual)
+
+
+def started(session_id: str, earlier: str | None) -> SessionStart:
+    word = Label("x")
+    return SessionStart(
+        session_id, word, 1_000, None, word, None, word, word, {}, None,
+        Label(earlier) if earlier else None, "resume" if earlier else None,
+    )  # fmt: skip
