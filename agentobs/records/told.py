@@ -31,4 +31,5 @@ class Told:
 
 Backend = Callable[[Told], None]
 """Takes one fact, on the recorder's thread, quickly; whatever it raises takes it off the list. One that has a method
-`close(seconds: float) -> bool` is closed with the recorder."""
+`close(seconds: float) -> bool` is closed with the recorder. One that exports no spans to where the SDK's own go says so
+with `exports_spans = False`: those are switched off otherwise, so that no call is seen twice."""

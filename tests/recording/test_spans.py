@@ -1,0 +1,758 @@
+"""Spans: each ends exactly once, lies where it was opened, and never keeps the agent from anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anthropic import Anthropic, APIStatusError, BadRequestError
+
+import agentobs
+from agentobs import tracing, world
+from agentobs.recording.home import existing_home
+from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.options import Options
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.session import flush
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import SpanEnd, SpanStart
+from agentobs.records.labels import Label
+from agentobs.sink import Record, sink
+from agentobs.store.database import connect
+from tests.provider_script import refused, script, streamed, text
+
+SESSION, INTERACTION = "5" * 32, "1" * 32
+SECOND = 1_000_000_000
+KEY = "sk-ant-api03-another-key-for-the-tests-0123"
+ASK: dict[str, Any] = {
+    "model": "claude-sonnet-5",
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "x"}],
+}
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Record]]:
+    """Collect what goes to the sink, at a place in an interaction."""
+    records: list[Record] = []
+    with sink.redirect(records.append), tracing.at(Place(SESSION, INTERACTION)):
+        yield records
+
+
+def starts(records: Sequence[Record]) -> dict[str, SpanStart]:
+    return {str(r.name): r for r in records if isinstance(r, SpanStart)}
+
+
+def tree(records: Sequence[Record]) -> dict[str, str | None]:
+    """The name of the parent of each span, by name."""
+    names = {r.span_id: name for name, r in starts(records).items()}
+    return {name: names.get(r.parent_span_id or "") for name, r in starts(records).items()}
+
+
+def ends(records: Sequence[Record]) -> list[tuple[str, str, str | None]]:
+    """(name, status, error) of each end, in order."""
+    names = {r.span_id: name for name, r in starts(records).items()}
+    return [(names[r.span_id], r.status, r.error_type) for r in records if isinstance(r, SpanEnd)]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    yield tmp_path / "home"
+    agentobs.stop_recorder()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The clocks of the world, which stand still until they are moved by so many seconds."""
+    at = [1000 * SECOND]
+    monkeypatch.setattr(world, "monotonic", lambda: at[0])
+    monkeypatch.setattr(world, "now", lambda: 1_790_000_000 * SECOND + at[0])
+
+    def move(seconds: float) -> None:
+        at[0] += int(seconds * SECOND)
+
+    return move
+
+
+def facts(path: Path, kind: str) -> list[dict[str, Any]]:
+    home = existing_home(path)
+    lines = [line for each in segment_ids(home) for line in read(facts_path(home, each))]
+    return [line.value() for line in lines if isinstance(line, Line) and line.kind == kind]
+
+
+def spans_of(path: Path, columns: str = "name, status") -> list[tuple[Any, ...]]:
+    with connect(existing_home(path)) as connection:
+        return connection.execute(f"SELECT {columns} FROM spans ORDER BY started_ns").fetchall()
+
+
+# Where spans lie.
+
+
+def test_blocks_nest() -> None:
+    """What is opened in a block lies under it, beside what it opened before; afterwards one is where one was."""
+    with recorded() as records:
+        with agentobs.span("a"):
+            with agentobs.span("b"):
+                agentobs.open_span("handle").close()
+            with agentobs.span("c"):
+                pass
+        assert tracing.place() == Place(SESSION, INTERACTION)
+    assert tree(records) == {"a": None, "b": "a", "handle": "b", "c": "a"}
+    assert {r.trace_id for r in starts(records).values()} == {INTERACTION}
+    assert [name for name, *_ in ends(records)] == ["handle", "b", "c", "a"]
+
+
+def test_a_block_tells_how_it_was_left() -> None:
+    """Ok, with the class of an error and never its text, or cancelled; the error goes on."""
+    with recorded() as records:
+        for name, raised in [
+            ("bad", ValueError("what was said")),
+            ("stopped", KeyboardInterrupt()),
+        ]:
+            with pytest.raises(type(raised)), agentobs.span(name):
+                raise raised
+        with agentobs.span("good"):
+            pass
+    assert ends(records) == [
+        ("bad", "error", "ValueError"),
+        ("stopped", "cancelled", "KeyboardInterrupt"),
+        ("good", "ok", None),
+    ]
+    assert "what was said" not in repr(records)
+
+
+def test_metadata_by_type(home: Path) -> None:
+    """Booleans, numbers and labels stand with the span in the store; nothing else is taken."""
+    with agentobs.session("metadata"):
+        with agentobs.span("load", rows=3, share=0.5, cached=True, none=None, table=Label("users")):
+            pass
+    for bad in ("a text", [1], b"x", object()):
+        with pytest.raises(TypeError, match=r"agentobs\.Label"):
+            agentobs.span("bad", value=bad)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"agentobs\.Label"):
+            agentobs.open_span("bad", value=bad)  # type: ignore[arg-type]
+    for not_finite in (float("nan"), float("inf"), 10**400):
+        with pytest.raises(ValueError, match="finite"):
+            agentobs.span("bad", value=not_finite)
+    with pytest.raises(ValueError, match="no label"):
+        agentobs.span("bad", **{"a name that was said": 1})
+    assert agentobs.stop_recorder()
+    found = spans_of(home, "name, numbers, labels")
+    assert found == [("load", {"rows": 3.0, "share": 0.5, "cached": 1.0}, {"table": "users"})]
+
+
+def test_a_name_that_is_no_label_is_a_digest(home: Path) -> None:
+    """A name may have been said by somebody: the store has its digest, and nobody is kept from his work."""
+    with agentobs.session("names"), agentobs.span("what Ada said"):
+        pass
+    assert agentobs.stop_recorder()
+    [(name, status)] = spans_of(home)
+    assert (name.partition(":")[0], status) == ("digest", "ok")
+
+
+def test_tasks_beside_each_other() -> None:
+    """Each task is in its own spans: parallel ones and siblings are never taken for each other."""
+
+    async def work(name: str, gate: asyncio.Barrier) -> None:
+        async with agentobs.span(name):
+            await gate.wait()
+            async with agentobs.span(f"{name}.inner"):
+                await gate.wait()
+
+    async def run() -> None:
+        gate = asyncio.Barrier(3)
+        async with agentobs.span("all"):
+            await asyncio.gather(*(work(name, gate) for name in "abc"))
+
+    with recorded() as records:
+        asyncio.run(run())
+    assert tree(records) == {
+        "all": None, "a": "all", "b": "all", "c": "all", "a.inner": "a", "b.inner": "b", "c.inner": "c",
+    }  # fmt: skip
+
+
+def test_threads_and_executors() -> None:
+    """A carried function is where it was carried from, in any number of threads at once; one that is not is nowhere."""
+    gate = threading.Barrier(3)
+
+    def work(name: str) -> str | None:
+        gate.wait()
+        with agentobs.span(name) as opened:
+            gate.wait()
+            return opened.span_id
+
+    async def work_async(name: str) -> None:
+        with agentobs.span(name):
+            await asyncio.sleep(0)
+
+    with recorded() as records, ThreadPoolExecutor(3) as pool:
+        with agentobs.span("outer"):
+            carried = agentobs.carried(work)
+            later = agentobs.carried(work_async)
+        assert len(set(pool.map(carried, "abc"))) == 3
+        with agentobs.span("other"):
+            assert list(pool.map(work, "xyz")) == [None] * 3
+            asyncio.run(later("d"))
+        assert tracing.place() == Place(SESSION, INTERACTION)
+    # What it was carried from has ended: it lies in what is around that, linked to it.
+    assert tree(records) == {
+        "outer": None,
+        "a": None,
+        "b": None,
+        "c": None,
+        "other": None,
+        "d": None,
+    }
+    outer = starts(records)["outer"].span_id
+    assert {starts(records)[name].linked_span_id for name in "abcd"} == {outer}
+
+
+def test_anyio() -> None:
+    """Task groups and worker threads of anyio are in the spans they were started from."""
+
+    def in_thread() -> None:
+        with agentobs.span("thread"):
+            pass
+
+    async def in_task() -> None:
+        async with agentobs.span("task"):
+            await anyio.to_thread.run_sync(in_thread)
+
+    async def run() -> None:
+        async with agentobs.span("all"), anyio.create_task_group() as group:
+            group.start_soon(in_task)
+
+    with recorded() as records:
+        anyio.run(run)
+    assert tree(records) == {"all": None, "task": "all", "thread": "task"}
+
+
+# Generators.
+
+
+async def steps(name: str, log: list[str]) -> AsyncIterator[int]:
+    try:
+        with agentobs.span(name):
+            for step in range(9):
+                yield step
+    finally:
+        log.append("closed")
+
+
+def test_a_generator_that_is_closed_by_another_task() -> None:
+    """Its span ends cancelled, nothing is raised, and its consumer is where it was."""
+
+    async def run() -> None:
+        log: list[str] = []
+        running = steps("generator", log)
+        with agentobs.span("consumer"):
+            await anext(running)
+            await asyncio.create_task(running.aclose())  # type: ignore[attr-defined]  # a generator
+            with agentobs.span("after"):
+                pass
+        assert log == ["closed"]
+        assert tracing.place() == Place(SESSION, INTERACTION)
+
+    with recorded() as records:
+        asyncio.run(run())
+    assert ("generator", "cancelled", "GeneratorExit") in ends(records)
+    assert tree(records) == {"consumer": None, "generator": "consumer", "after": "consumer"}
+
+
+def test_a_generator_that_is_abandoned() -> None:
+    """One that nobody holds any more ends its span, whether an event loop closes it or it is just collected."""
+
+    async def run() -> None:
+        running = steps("looped", [])
+        await anext(running)
+        del running
+        gc.collect()
+        await asyncio.sleep(0)
+
+    with recorded() as records:
+        asyncio.run(run())
+        running = steps("loopless", [])
+        with contextlib.suppress(StopIteration):
+            anext(running).__await__().__next__()  # by hand: no event loop hears of it
+        del running
+        gc.collect()
+        with agentobs.span("after"):
+            pass
+    found = {name: status for name, status, _ in ends(records)}
+    assert found == {"looped": "cancelled", "loopless": "cancelled", "after": "ok"}
+    assert tree(records)["after"] is None
+
+
+def test_a_generator_whose_consumer_is_cancelled() -> None:
+    """The span ends as cancelled with the task."""
+
+    async def consume() -> None:
+        async for _ in steps("generator", []):
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gc.collect()
+
+    with recorded() as records:
+        asyncio.run(run())
+    assert ends(records) == [("generator", "cancelled", "GeneratorExit")]
+
+
+def test_a_consumer_keeps_its_own_span_when_its_generator_ends() -> None:
+    """Closing a generator does not throw its consumer out of the span that it opened meanwhile."""
+    with recorded() as records:
+
+        def generate() -> Iterator[None]:
+            with agentobs.span("generator"):
+                yield
+
+        running = generate()
+        next(running)
+        with agentobs.span("own"):
+            running.close()  # type: ignore[attr-defined]
+            with agentobs.span("inner"):
+                pass
+        with agentobs.span("after"):
+            pass
+    assert (tree(records)["inner"], tree(records)["after"]) == ("own", None)
+
+
+def test_what_generators_leave_behind_does_not_outlast_a_block() -> None:
+    """A generator that is suspended when a block ends is no parent of what follows, and no chain of them grows."""
+
+    def generate(name: str) -> Iterator[None]:
+        with agentobs.span(name):
+            yield
+
+    with recorded() as records:
+        with agentobs.span("block"):
+            running = generate("suspended")
+            next(running)
+        with agentobs.span("after"):
+            pass
+        for number in range(50):
+            next(generate(f"dropped-{number}"))
+        with agentobs.span("last"):
+            pass
+        frame = tracing.places._frame.get()
+        depth = 0
+        while frame is not None:
+            frame, depth = frame.around, depth + 1
+        running.close()  # type: ignore[attr-defined]
+    assert tree(records)["after"] is None
+    assert tree(records)["last"] is None
+    assert depth < 5
+
+
+# Ends.
+
+
+def test_closing_again_changes_nothing() -> None:
+    """A handle may be closed from any thread, at the same time, often: it ends once."""
+    with recorded() as records:
+        handle = agentobs.open_span("once")
+        gate = threading.Barrier(8)
+
+        def close() -> bool:
+            gate.wait()
+            return handle.close(ValueError("late"))
+
+        with ThreadPoolExecutor(8) as pool:
+            told = [future.result() for future in [pool.submit(close) for _ in range(8)]]
+        assert handle.close() is False
+    assert told.count(True) == 1
+    assert ends(records) == [("once", "error", "ValueError")]
+
+
+def test_a_handle_makes_its_span_current() -> None:
+    """For a while one can be in a span that somebody else ends."""
+    with recorded() as records:
+        handle = agentobs.open_span("held")
+        with agentobs.span("beside"):
+            pass
+        with handle.current(), agentobs.span("inside"):
+            pass
+        assert [name for name, *_ in ends(records)] == ["beside", "inside"]
+        handle.close()
+    assert tree(records) == {"held": None, "beside": None, "inside": "held"}
+
+
+def test_a_handle_that_nobody_holds() -> None:
+    """Its span ends as orphaned at once, for nobody can end it any more."""
+    before = tracing.statistics()
+    with recorded() as records:
+        handle = agentobs.open_span("lost")
+        del handle
+        gc.collect()
+    assert ends(records) == [("lost", "orphaned", None)]
+    assert tracing.statistics().orphaned == before.orphaned + 1
+
+
+def test_silent_spans_are_swept(clock: Callable[[float], None]) -> None:
+    """After half an hour in which nothing happened a span ends as orphaned, with when something last did."""
+    with recorded() as records:
+        outer = agentobs.open_span("outer")
+        clock(600)
+        with outer.current():
+            agentobs.open_span("inner").close()
+        clock(1799)
+        assert tracing.sweep(1800) == 0
+        clock(1)
+        assert tracing.sweep(1800) == 1
+        outer.close()
+    orphaned, late = [r for r in records if isinstance(r, SpanEnd)][-2:]
+    assert (orphaned.status, orphaned.ended_ns - starts(records)["outer"].started_ns) == (
+        "orphaned", 2400 * SECOND,
+    )  # fmt: skip
+    assert orphaned.last_activity_ns == starts(records)["outer"].started_ns + 600 * SECOND
+    assert (late.status, late.late) == ("ok", True)
+
+
+def test_long_turns_are_no_orphans(clock: Callable[[float], None]) -> None:
+    """What happens in a span happens in those around it, and what may be silent for long keeps them, too."""
+    with recorded() as records:
+        here = tracing.place()
+        assert here
+        outer = tracing.begin("interaction", here)
+        assert outer.place
+        person = tracing.begin("blocked_on_user", outer.place, expected_s=86_400)
+        silent = tracing.begin("tool", outer.place)
+        clock(5 * 3600)
+        assert tracing.sweep(1800) == 1
+        assert ends(records) == [("tool", "orphaned", None)]
+        assert tracing.sweep(1800, {person.span_id or "": world.monotonic()}) == 0
+        clock(86_400)
+        assert tracing.sweep(1800) == 2
+        silent.close()
+        person.close()
+        outer.close()
+    assert [name for name, status, _ in ends(records) if status == "orphaned"] == [
+        "tool", "blocked_on_user", "interaction",
+    ]  # fmt: skip
+
+
+def test_a_late_end_is_counted_and_not_doubled(home: Path) -> None:
+    """A span that was swept and ends after all has one row, with its true end."""
+    before = tracing.statistics()
+    with agentobs.session("late"):
+        handle = agentobs.open_span("slow")
+        tracing.sweep(0)
+        assert tracing.statistics().orphaned == before.orphaned + 1
+        assert handle.close() is True
+        assert handle.close() is False
+    assert agentobs.statistics().spans.late == before.late + 1
+    assert agentobs.stop_recorder()
+    assert spans_of(home, "name, status, late, duration_ns > 0") == [("slow", "ok", True, True)]
+    with connect(existing_home(home)) as connection:
+        sql = "SELECT spans, open_spans, orphaned_spans, late_spans FROM span_health"
+        assert connection.execute(sql).fetchall() == [(1, 0, 0, 1)]
+
+
+def test_the_recorder_sweeps_by_itself(home: Path) -> None:
+    """As long as a span is open its thread looks as often as the options say; nobody has to ask."""
+    assert agentobs.start(options=Options(span_sweep_seconds=0.01, span_orphan_seconds=0.05))
+    with agentobs.session("swept"):
+        held = agentobs.open_span("silent")
+        before = tracing.statistics().orphaned
+        while tracing.statistics().orphaned == before:
+            threading.Event().wait(0.01)
+    assert agentobs.stop_recorder()
+    assert spans_of(home) == [("silent", "orphaned")]
+    del held
+
+
+def test_what_is_open_at_the_end_is_an_orphan(home: Path) -> None:
+    """The end of the recording ends every span; the start of each was written when it started."""
+    with agentobs.session("open"):
+        held = agentobs.open_span("held")
+        assert flush()
+        assert [fact["name"] for fact in facts(home, "span_starts")] == ["held"]
+        assert facts(home, "span_ends") == []
+    assert agentobs.stop_recorder()
+    assert spans_of(home) == [("held", "orphaned")]
+    del held
+
+
+KILLED = """
+import os, signal
+import agentobs
+from agentobs.recording.session import flush
+with agentobs.session("killed"):
+    outer = agentobs.open_span("outer")
+    with outer.current():
+        agentobs.open_span("done").close()
+        inner = agentobs.open_span("inner")
+    flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_died(home: Path) -> None:
+    """What was open when it died is told: orphaned, ended when its session was last heard of."""
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED], check=False, cwd=Path(__file__).parents[2]
+    )
+    assert died.returncode == -signal.SIGKILL
+    rows = spans_of(home, "name, status, ended_ns, last_activity_ns, started_ns")
+    assert [row[:2] for row in rows] == [
+        ("outer", "orphaned"),
+        ("done", "ok"),
+        ("inner", "orphaned"),
+    ]
+    last = rows[2][4]
+    assert {row[2:4] for row in rows if row[1] == "orphaned"} == {(last, last)}
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_leaves_its_parents_spans(home: Path) -> None:
+    """The child's spans lie in those of its parent, which the parent alone ends, whatever the child does."""
+    with agentobs.session("forked"):
+        with agentobs.span("parent"):
+            child = os.fork()
+            if child == 0:
+                with agentobs.span("child"):
+                    pass
+                tracing.sweep(0)
+                agentobs.stop_recorder()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    assert agentobs.stop_recorder()
+    names = {row[1]: row[0] for row in spans_of(home, "name, span_id")}
+    rows = spans_of(home, "name, status, parent_span_id, late")
+    assert {(name, status, names.get(parent), late) for name, status, parent, late in rows} == {
+        ("parent", "ok", None, False),
+        ("child", "ok", "parent", False),
+    }
+
+
+def test_work_that_outlives_its_span_is_linked() -> None:
+    """A task that goes on after all around it has ended opens a trace of its own, linked to where it came from."""
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def later() -> None:
+            await ended.wait()
+            with agentobs.span("later"), agentobs.span("inner"):
+                pass
+
+        with agentobs.span("outer"), agentobs.span("starter"):
+            task = asyncio.create_task(later())
+        ended.set()
+        await task
+
+    with recorded() as records:
+        asyncio.run(run())
+    found = starts(records)
+    assert tree(records) == {"outer": None, "starter": "outer", "later": None, "inner": "later"}
+    assert found["later"].linked_span_id == found["starter"].span_id
+    assert found["later"].trace_id not in (INTERACTION, SESSION)
+    assert found["inner"].trace_id == found["later"].trace_id
+    assert found["inner"].linked_span_id is None
+
+
+def test_outside_every_session(home: Path) -> None:
+    """A span belongs to the session of the process where one is recorded; else it costs nothing and says so."""
+    with agentobs.span("nowhere") as opened:
+        assert (opened.span_id, agentobs.trace_context()) == (None, {})
+    assert opened.close() is False
+    assert agentobs.start()
+    with agentobs.span("process"):
+        pass
+    assert agentobs.stop_recorder()
+    assert spans_of(home) == [("process", "ok")]
+
+
+def test_statistics_are_one_value(home: Path) -> None:
+    """What became of records and spans is told in one frozen value."""
+    assert agentobs.statistics().recorder is None
+    with agentobs.session("counted"), agentobs.span("one"):
+        told = agentobs.statistics()
+    assert told.spans.open >= 1
+    assert told.recorder is not None
+    assert told.sink.dropped == 0
+
+
+# Traces of others.
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (PARENT, PARENT),
+        (PARENT.replace("00-", "cc-", 1) + "-and-more", PARENT),
+        (PARENT + "-and-more", None),
+        (PARENT.replace("00-", "ff-", 1), None),
+        (PARENT.upper(), None),
+        (PARENT.replace("b7ad6b7169203331", "0" * 16), None),
+        (PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), None),
+        (PARENT + "\n", None),
+        (" " + PARENT, None),
+        (PARENT.replace("-01", "-1"), None),
+        (PARENT.replace("0af7", "०af7"), None),
+        ("cc-" + PARENT[3:] + "-" + "x" * 10_000, None),
+        ("https://evil.example/?key=" + "a" * 40, None),
+    ],
+)
+def test_a_trace_context_is_read_strictly(
+    home: Path, monkeypatch: pytest.MonkeyPatch, given: str, taken: str | None
+) -> None:
+    """A session that is started in another trace says so; what is not exactly a trace context is not there."""
+    monkeypatch.setenv("TRACEPARENT", given)
+    monkeypatch.setenv("BAGGAGE", "key=value")
+    with agentobs.session("child"):
+        monkeypatch.setenv("TRACEPARENT", PARENT.replace("0af7", "beef"))  # read once
+        with agentobs.span("root"), agentobs.span("inner"):
+            pass
+    assert agentobs.stop_recorder()
+    assert spans_of(home, "name, remote_parent") == [("root", taken), ("inner", None)]
+
+
+def test_a_trace_context_is_given_on() -> None:
+    """Headers and environments carry the span that is current, in the form that others read."""
+    with recorded() as records:
+        assert agentobs.trace_context() == {}
+        with agentobs.span("tool") as opened:
+            told = agentobs.trace_context()
+            assert agentobs.trace_environment() == {"TRACEPARENT": told["traceparent"]}
+    assert told == {"traceparent": f"00-{INTERACTION}-{opened.span_id}-01"}
+    assert tracing.remote.parsed(told["traceparent"]) == told["traceparent"]
+    del records
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_the_provider_is_not_told(home: Path, propagate: bool) -> None:
+    """Requests carry no trace unless the options say so; then that of the span they are made in."""
+    answers = script(streamed(text("ok")))
+    assert agentobs.start(options=Options(propagate=propagate))
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        headers = sent(client)
+        with agentobs.session("told"), agentobs.span("step") as opened:
+            list(client.messages.create(**ASK, stream=True))
+    [found] = headers
+    expected = opened.span_id if propagate else None
+    assert (found.get("traceparent") or "---").split("-")[2] == (expected or "")
+
+
+def sent(client: Anthropic) -> list[Any]:
+    """The headers of each request below our transport."""
+    headers: list[Any] = []
+    inner = client._client._transport._inner  # type: ignore[attr-defined]
+    handle = inner.handle_request
+
+    def handle_request(request: Any) -> Any:
+        headers.append(request.headers)
+        return handle(request)
+
+    inner.handle_request = handle_request
+    return headers
+
+
+# Clients that open no spans.
+
+
+def test_retries_of_the_sdk_lie_in_one_call(home: Path) -> None:
+    """A call of another client is one span, with a wait between its attempts, under the program's own span."""
+    overloaded = refused(529, retry_after_ms="1")
+    answers = script(overloaded, streamed(text("ok")), refused(400, "invalid_request_error"))
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=provider.url))
+        with agentobs.session("foreign"):
+            with agentobs.span("step"):
+                list(client.messages.create(**ASK, stream=True))
+            with pytest.raises(BadRequestError):
+                client.messages.create(**{**ASK, "max_tokens": 8})
+    assert agentobs.stop_recorder()
+    names = {row[1]: row[0] for row in spans_of(home, "name, span_id")}
+    rows = spans_of(home, "name, status, parent_span_id, label")
+    assert [(name, status, names.get(parent), label) for name, status, parent, label in rows] == [
+        ("step", "ok", None, None),
+        ("llm_request", "ok", "step", "claude-sonnet-5"),
+        ("retry_wait", "ok", "llm_request", "overloaded_error"),
+        ("llm_request", "error", None, "claude-sonnet-5"),
+    ]
+    traces = dict(spans_of(home, "name, trace_id"))
+    assert traces["step"] == traces["retry_wait"]
+
+
+def test_a_call_that_is_given_up_ends_with_its_last_attempt(home: Path) -> None:
+    """Where the SDK does not try again, the span of the call is an error, at the latest when the session ends."""
+    answers = script(*[refused(529, retry_after_ms="1")] * 2)
+    with ServedProvider(answers, ServeOptions(match="order")) as provider:
+        made = Anthropic(api_key=KEY, base_url=provider.url, max_retries=1)
+        client = agentobs.record(made)
+        with agentobs.session("foreign"), pytest.raises(APIStatusError):
+            client.messages.create(**ASK)
+    assert agentobs.stop_recorder()
+    rows = spans_of(home, "name, status, error_type")
+    assert rows[0] == ("llm_request", "error", "overloaded_error")
+    assert [name for name, *_ in rows] == ["llm_request", "retry_wait"]
+
+
+# The SDK's own span.
+
+OWNERS = Path(__file__).with_name("owners.py")
+
+
+@pytest.mark.parametrize("exports", [False, True])
+def test_each_call_has_one_owner(home: Path, tmp_path: Path, exports: bool) -> None:
+    """With a global tracer provider a call is one span in the program's telemetry: the SDK's, which our record names,
+    or none where a backend of ours exports; by sync, async, streamed calls and copies of the client. Variables of
+    others, all of them set, add no content and send the provider nothing.
+    """
+    others = {
+        "ANTHROPIC_OPEN_TELEMETRY": "true",
+        "ANTHROPIC_OPEN_TELEMETRY_TRACES_CONTENT_MODE": "content",
+        "ANTHROPIC_OPEN_TELEMETRY_TRACES_MAX_CONTENT_BYTES": "1000000",
+        "ANTHROPIC_OPEN_TELEMETRY_PROPAGATION": "true",
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_AND_EVENT",
+        "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
+        "OTEL_SERVICE_NAME": "somebody",
+        "OTEL_TRACES_SAMPLER": "always_on",
+        "OTEL_PROPAGATORS": "tracecontext,baggage",
+        "TRACELOOP_TRACE_CONTENT": "true",
+    }
+    told = tmp_path / "told.json"
+    done = subprocess.run(
+        [sys.executable, str(OWNERS), str(told), "exports" if exports else "none"],
+        env={**os.environ, **others, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(told.read_text())
+    calls = found["calls"]
+    assert calls == 6
+    assert len(found["sdk"]) == (0 if exports else calls)
+    assert "canary" not in told.read_text()
+    assert found["traceparents"] == []
+    adopted = [row["adopted_span"] for row in facts(home, "attempts")]
+    assert len(adopted) == calls
+    assert sorted(filter(None, adopted)) == sorted(found["sdk"])
+    assert (
+        len([fact for fact in facts(home, "span_starts") if fact["name"] == "llm_request"]) == calls
+    )
