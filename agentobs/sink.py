@@ -132,6 +132,15 @@ class Sink:
         if self._waiting or self._untold:
             self._go_on()
 
+    async def settle(self, seconds: float) -> None:
+        """Wait until what was emitted so far is safe with the consumers that can tell, at most so long each.
+
+        The event loop goes on meanwhile. A consumer can tell that has a method `settle(seconds)` to await.
+        """
+        for consumer in self._consumers:
+            if (settle := getattr(consumer, "settle", None)) is not None:
+                await settle(seconds)
+
     def attach(self, *consumers: Consumer) -> bool:
         """Attach the consumers; what waited is handed to them soon, in its order. The first call wins.
 

@@ -27,6 +27,7 @@ from agentobs.agent.tools import (
 )
 from agentobs.errors import ReplaySays, say_once
 from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
+from agentobs.sink import sink
 
 Keep = Callable[[str, str], str]
 """Keeps a text under the id of the call that made it, and returns the path where it lies."""
@@ -36,6 +37,10 @@ CLEAN_UP_S = 1.0
 
 STOPPED_MAX = 1_000
 """How many ids of calls that were stopped before they began are remembered. Our choice."""
+
+RECORDED_S = 0.25
+"""How long a call waits at most until what was recorded before it, the answer that asks for it first, survives this
+process: what a tool does cannot be undone. Our choice: it takes a millisecond."""
 
 R = TypeVar("R")
 
@@ -90,6 +95,7 @@ class LiveTools:
             if stop.done():
                 text = f"{tool.name} was stopped before it began."
                 return ToolAnswer(text, is_error=True, outcome="aborted", tries=0)
+            await sink.settle(RECORDED_S)
             for tries in itertools.count(1):
                 try:
                     bound = bind(tool, question.input)

@@ -55,8 +55,8 @@ class Writer:
             try:
                 self._segment = Segment(self._home, self._files)
             except FileNotFoundError:
-                # Somebody took the directory away; what is recorded from now on shall have one.
-                self._segment = Segment(open_home(self._home.path), self._files)
+                self._make_home()
+                self._segment = Segment(self._home, self._files)
         return True
 
     def write(self, interpretation: Interpretation) -> None:
@@ -132,6 +132,17 @@ class Writer:
         """Let go of the segment without writing: it is the parent's."""
         self._since = None
         self.retire()
+
+    def _make_home(self) -> None:
+        """Make the directory anew where somebody took it away, so that what is recorded from now on has one.
+
+        Raises:
+            OSError: that cannot be.
+            HomeError: something else is in its place.
+        """
+        if (self._home.path / "key").is_file():
+            self._home.segments.mkdir(mode=0o700, exist_ok=True)
+        open_home(self._home.path)
 
     def _close(self, going_on: Iterable[str]) -> None:
         segment, self._segment = self._segment, None

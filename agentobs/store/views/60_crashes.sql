@@ -1,0 +1,77 @@
+-- What is missing, and what processes that died have left behind.
+
+CREATE OR REPLACE VIEW session_records AS
+WITH ended AS (
+    SELECT
+        session_id,
+        arg_max(given, ended_ns) AS given,
+        arg_max(written, ended_ns) AS written,
+        max(ended_ns) AS ended_ns
+    FROM session_ends
+    GROUP BY session_id
+), missing AS (
+    SELECT session_id, sum(records)::BIGINT AS dropped FROM gaps GROUP BY session_id
+)
+SELECT
+    coalesce(ended.session_id, missing.session_id) AS session_id,
+    ended.given AS given,
+    ended.written AS written,
+    coalesce(missing.dropped, 0) AS dropped,
+    ended.given = ended.written + coalesce(missing.dropped, 0) AS is_exact
+FROM ended
+FULL JOIN missing ON ended.session_id = missing.session_id;
+COMMENT ON VIEW session_records IS 'One row for each session that ended or of which something was dropped: whether its records are all accounted for.';
+COMMENT ON COLUMN session_records.session_id IS 'The session.';
+COMMENT ON COLUMN session_records.given IS 'Records that its process had made until its end; NULL where it has no end, or one from before this was noted. [records]';
+COMMENT ON COLUMN session_records.written IS 'Those of them that were written; NULL as above. [records]';
+COMMENT ON COLUMN session_records.dropped IS 'Records that `gaps` tells of; why, is there. [records]';
+COMMENT ON COLUMN session_records.is_exact IS 'Whether given = written + dropped; NULL as above.';
+
+CREATE OR REPLACE VIEW crashes AS
+WITH crashed AS (
+    SELECT session_id, name, started_ns FROM sessions WHERE status = 'crashed'
+), activity AS (
+    SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
+    UNION ALL SELECT session_id, max(answered_ns) FROM tool_results GROUP BY session_id
+    UNION ALL SELECT session_id, max(at_ns) FROM events GROUP BY session_id
+    UNION ALL SELECT session_id, max(started_ns) FROM span_starts GROUP BY session_id
+    UNION ALL SELECT session_id, max(ended_ns) FROM span_ends GROUP BY session_id
+    UNION ALL SELECT session_id, max(started_ns + duration_ns) FROM world_answers GROUP BY session_id
+), last AS (
+    SELECT session_id, max(at_ns) AS at_ns FROM activity GROUP BY session_id
+), requests AS (
+    SELECT session_id, count(*) AS open FROM attempts WHERE outcome = 'crashed' GROUP BY session_id
+), calls AS (
+    SELECT uses.session_id, count(*) AS open
+    FROM tool_uses AS uses
+    ANTI JOIN tool_results AS results
+        ON uses.session_id = results.session_id AND uses.tool_use_id = results.tool_use_id
+    GROUP BY uses.session_id
+), inside AS (
+    SELECT starts.session_id, count(*) AS open
+    FROM span_starts AS starts
+    ANTI JOIN span_ends AS ends
+        ON starts.session_id = ends.session_id AND starts.span_id = ends.span_id
+    GROUP BY starts.session_id
+)
+SELECT
+    crashed.session_id AS session_id,
+    crashed.name AS name,
+    crashed.started_ns AS started_ns,
+    greatest(crashed.started_ns, last.at_ns) AS last_activity_ns,
+    coalesce(requests.open, 0) AS open_requests,
+    coalesce(calls.open, 0) AS open_tool_calls,
+    coalesce(inside.open, 0) AS open_spans
+FROM crashed
+LEFT JOIN last ON crashed.session_id = last.session_id
+LEFT JOIN requests ON crashed.session_id = requests.session_id
+LEFT JOIN calls ON crashed.session_id = calls.session_id
+LEFT JOIN inside ON crashed.session_id = inside.session_id;
+COMMENT ON VIEW crashes IS 'One row for each session whose process died before it ended: what it was in the middle of.';
+COMMENT ON COLUMN crashes.session_id IS 'The session.';
+COMMENT ON COLUMN crashes.name IS 'What its author called it.';
+COMMENT ON COLUMN crashes.started_ns IS 'When it started. [ns since 1970 UTC]';
+COMMENT ON COLUMN crashes.last_activity_ns IS 'The last that is known of it. [ns since 1970 UTC]';
+COMMENT ON COLUMN crashes.open_requests IS 'Requests that had been sent and whose answers had not ended.';
+COMMENT ON COLUMN crashes.open_tool_calls IS 'Tool calls without a result.';
+COMMENT ON COLUMN crashes.open_spans IS 'Spans that had not ended.';
