@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks import looping, pricing, querying, recording, replaying, report, starting
+from benchmarks import looping, pricing, querying, recording, redacting, replaying, report, spans, starting
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recording.sections,
@@ -14,6 +14,8 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "start-up": starting.sections,
     "queries": querying.sections,
     "pricing": pricing.sections,
+    "redaction": redacting.sections,
+    "spans": spans.sections,
 }
 
 

@@ -9,6 +9,7 @@ been closed has its span ended at once, as `orphaned`. What is still held and wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label, unchecked
 from agentobs.records.metadata import Metadata, numbers_and_labels
+from agentobs.records.quick import maker
 from agentobs.sink import sink
 from agentobs.tracing.places import (
     Frame,
@@ -50,6 +52,7 @@ class SpanStatistics:
 
 _swept: dict[str, None] = {}
 """The spans that were swept and are still held by somebody who may end them, by id."""
+_place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
 _lock = threading.Lock()
 _orphaned = _late = 0
 _outside: Callable[[], Place] | None = None
@@ -222,7 +225,7 @@ def begin(
     if is_apart:
         linked_span_id, here, opened = here.span_id, replace(here, span_id=None), None
     return _opened(
-        Label(name),
+        _named(name),
         here,
         opened,
         label=label,
@@ -230,6 +233,12 @@ def begin(
         trace_id=world.new_id() if is_apart else None,
         expected_s=expected_s,
     )
+
+
+@functools.cache
+def _named(name: str) -> Label:
+    """Return one of our names of spans, of which there are few, as a label."""
+    return Label(name)
 
 
 def _opened_here(
@@ -271,23 +280,33 @@ def _opened(
         linked_span_id = linked_span_id or around.span_id
     trace_id = trace_id or here.interaction_id or here.session_id
     span_id = world.new_span_id()
-    opened = Opened(replace(here, span_id=span_id), span_id, trace_id, parent, now_ns)
+    inside = _place(
+        here.session_id,
+        here.interaction_id,
+        here.lane,
+        here.turn,
+        span_id,
+        here.query_source,
+        here.chain_id,
+        here.depth,
+    )
+    opened = Opened(inside, span_id, trace_id, parent, now_ns)
     if expected_s:
         opened.due_ns += int(expected_s * 1e9)
     is_root = parent_span_id is None and linked_span_id is None
-    start = SpanStart(
-        session_id=here.session_id,
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_span_id=parent_span_id,
-        lane=unchecked(here.lane),
-        name=name,
-        label=label,
-        started_ns=world.now(),
-        linked_span_id=linked_span_id,
-        remote_parent=remote_parent(here.session_id) if is_root else None,
-        numbers=numbers,
-        labels=labels,
+    start = _span_start(
+        here.session_id,
+        trace_id,
+        span_id,
+        parent_span_id,
+        here.lane,
+        name,
+        label,
+        world.now(),
+        linked_span_id,
+        remote_parent(here.session_id) if is_root else None,
+        numbers,
+        labels,
     )
     handle = Span(opened)
     open_spans[span_id] = opened
@@ -310,14 +329,16 @@ def _end(opened: Opened, status: SpanStatus, error: BaseException | None) -> boo
     now_ns, parent = world.monotonic(), opened.parent
     if parent is not None and parent.last_ns < now_ns:
         parent.last_ns = now_ns
+    error_type = unchecked(type(error).__name__) if error is not None else None
     sink.emit(
-        SpanEnd(
-            session_id=opened.place.session_id,
-            span_id=opened.span_id,
-            ended_ns=world.now(),
-            status=status,
-            error_type=unchecked(type(error).__name__) if error is not None else None,
-            late=is_late,
+        _span_end(
+            opened.place.session_id,
+            opened.span_id,
+            world.now(),
+            status,
+            error_type,
+            None,
+            is_late,
         )
     )
     return True
