@@ -10,7 +10,9 @@ import duckdb
 from agentobs.records.facts import TABLES
 from agentobs.store.ingest import SETTINGS
 from agentobs.store.schema import migrate
+from tests.write_diagnose import diagnose, has_corpora
 from tests.write_money import money
+from tests.write_redaction import redaction
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,13 +89,20 @@ def _split(comment: str) -> tuple[str, str]:
     return comment, ""
 
 
-DOCUMENTS: dict[str, Callable[[], str]] = {"docs/tables.md": tables, "docs/money.md": money}
+DOCUMENTS: dict[str, Callable[[], str]] = {
+    "docs/tables.md": tables,
+    "docs/money.md": money,
+    "docs/redaction.md": redaction,
+}
 """The generated documents by path, each with the function that returns its text."""
+
+FROM_CORPORA: dict[str, Callable[[], str]] = {"docs/diagnose.md": diagnose}
+"""Those that are made from recorded traffic and logs, which not everybody has."""
 
 
 def main() -> None:
     """Write all generated documents."""
-    for path, text in DOCUMENTS.items():
+    for path, text in (DOCUMENTS | (FROM_CORPORA if has_corpora() else {})).items():
         place = ROOT / path
         place.parent.mkdir(exist_ok=True)
         place.write_text(text(), encoding="utf-8")

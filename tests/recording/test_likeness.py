@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from agentobs.recording.likeness import apart, input_of, similarity
 
 KEY, OTHER = b"k" * 32, b"o" * 32
-LIKE = 6
+LIKE = 3
 """What the store takes for alike: so many bits at most."""
 
-COMMAND = "cd /srv/app && docker compose run --rm web python manage.py test orders.tests.refunds --parallel 4 --keepdb"
+LETTER = (
+    " ".join(f"Your refund of {n} francs was booked." for n in range(30))
+    + " Expect it in three days."
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -30,7 +33,8 @@ PATH = "/home/user/work/project/cmd/entire/cli/strategy/manual_commit_hooks.go"
         ({}, {}, True),
         ({"a": 1, "b": [2]}, {"b": [2], "a": 1}, True),
         ({"n": 1}, {"n": 1.0}, True),
-        ({"command": COMMAND}, {"command": COMMAND + " -v"}, True),
+        ({"text": LETTER}, {"text": LETTER.replace("three days", "four days")}, True),
+        ({"text": LETTER, "to": "ann"}, {"text": LETTER, "to": "bob"}, False),
         ({"city": "Bern"}, {"city": "Basel"}, False),
         ({"page": 1}, {"page": 2}, False),
         ({}, {"page": 2}, False),
@@ -47,7 +51,7 @@ def test_what_is_alike(one: Any, other: Any, is_like: bool) -> None:
 def test_without_the_key_it_is_another_number() -> None:
     """The same input has an unrelated number in another home, and the same one in every process."""
     assert apart(similarity({"city": "Bern"}, KEY), similarity({"city": "Bern"}, OTHER)) > 16
-    assert similarity({"city": "Bern"}, KEY) == 164395285248819404
+    assert similarity({"city": "Bern"}, KEY) == 221621265789605403
 
 
 @given(JSON)
