@@ -201,11 +201,11 @@ def test_what_has_ended_and_was_read_is_not_read_again(
     record(home, conversation(2))
     opened: list[str] = []
 
-    def read(path: Path, *arguments: int) -> object:
+    def read(path: Path, *arguments: Any) -> object:
         opened.append(path.stem)
-        return journal.read(path, *arguments)
+        return journal.read_runs(path, *arguments)
 
-    monkeypatch.setattr(tail_module, "read", read)
+    monkeypatch.setattr(tail_module, "read_runs", read)
     ingest(home)
     assert opened == [segment_ids(home)[-1]]
 
