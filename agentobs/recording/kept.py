@@ -13,7 +13,7 @@ import stat
 import threading
 from pathlib import Path
 
-from agentobs import redaction, tracing
+from agentobs import tracing
 from agentobs.errors import HomeError, RecordingError
 from agentobs.recording.session import start_recorder
 
@@ -47,7 +47,7 @@ def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION
             "results are kept only inside a session that is recorded",
             todo="Open one with agentobs.session(...)",
         )
-    data = redaction.redact(text.encode("utf-8", "replace"))
+    data = recorder.redactor.redact(text.encode("utf-8", "replace"))
     with _lock:
         folder = _folder(recorder.home.path, here.session_id)
         before = sorted(folder.iterdir())

@@ -39,6 +39,7 @@ from agentobs.recording.writer import Writer
 from agentobs.records.exchanges import is_beside, weight
 from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd, UsageRow
 from agentobs.records.told import Backend, Told
+from agentobs.redaction import Redactor
 from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
@@ -234,6 +235,11 @@ class Recorder:
                 close(max(until - world.monotonic(), 0) / 1e9 / left)
             except Exception as error:
                 self._warn_of(close, error)
+
+    @property
+    def redactor(self) -> Redactor:
+        """What takes secrets out of all that this process keeps."""
+        return self._interpreter.redactor
 
     def meter(self, session_id: str) -> Meter:
         """Return what adds up a session's costs while it is recorded."""

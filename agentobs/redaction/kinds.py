@@ -1,8 +1,7 @@
 """The kinds of secrets that are told by their form, and the source of each form.
 
-A token begins with an anchor, a literal that hardly occurs elsewhere, and goes on in a bounded pattern. The forms
-are those of each provider's own documentation or announcement where it publishes one; else those that secret
-scanners agree on (the rules of gitleaks 8 and of GitHub's secret scanning, read in November 2026).
+A token begins with an anchor, a literal that hardly occurs elsewhere, and goes on in a bounded pattern. The source is
+where the form is told: the provider's own documentation where it publishes one, else the rules of secret scanners.
 """
 
 from __future__ import annotations
@@ -192,8 +191,6 @@ KINDS: tuple[Kind, ...] = (
         "Notion docs, changelog of September 2024",
     ),
     _kind("postman_key", "PMAK-", rb"[0-9a-f]{24}-[0-9a-f]{34}", GITHUB),
-    _kind("datadog_key", "ddapi_", _MIXED + rb"[A-Za-z0-9]{32,64}"),
-    _kind("datadog_key", "ddapp_", _MIXED + rb"[A-Za-z0-9]{32,64}"),
     *(
         _kind("sentry_token", f"{sort}_", rb"[A-Za-z0-9+/=_%-]{64,512}", "Sentry docs, auth tokens")
         for sort in ("sntrys", "sntryu")

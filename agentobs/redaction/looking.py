@@ -31,11 +31,13 @@ _CLASSES = bytes(
     0x61 if (chr(byte).isalnum() and byte < 128) or byte in b"-_" else 0x20 for byte in range(256)
 )
 _NEEDLE = b"a" * RUN
-_DELIMITER = re.compile(rb"[-_](?=[A-Za-z0-9_-])")
+_DELIMITER = re.compile(rb"[-_](?<=[A-Za-z0-9].)(?=[A-Za-z0-9_-])")
 _ENDS_ESCAPE = re.compile(
     rb"(?:\\[abfnrtv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m)\Z"
 )
 """Letters and digits that belong to what stands before: an escape of JSON, of a URL, of a terminal's colours."""
+_ENDS = frozenset(b"0123456789abcdefABCDEFmnrtv")
+"""The last characters of such escapes."""
 _AFTER_ESCAPE = re.compile(rb"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv]|[0-9A-Fa-f]{2}|[0-9]{1,3}m")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,%d}+={0,2}" % BASE64_BYTES_MAX)
 _PLAIN_BASE64 = re.compile(rb"(?:[A-Za-f][A-Za-z0-9+/_-]{3}){6}")
@@ -96,10 +98,11 @@ def _literals(text: bytes, secrets: Sequence[bytes]) -> Iterator[Span]:
 
 def _named(text: bytes) -> Iterator[Span]:
     low = text.lower()
+    is_redacted = b"[redacted:" in text
     for named in NAMED:
         at, size = low.find(named.anchor), len(named.anchor)
         while at != -1:
-            if _in_placeholder(text, at):
+            if is_redacted and _in_placeholder(text, at):
                 at = low.find(named.anchor, at + size)
                 continue
             at, found = named.look(text, low, at)
@@ -210,6 +213,8 @@ def _begins(text: bytes, at: int, kind: Kind) -> bool:
     is_word = chr(before).isalnum() and before < 128
     if not is_word and (kind.before == "word" or before not in b"-_"):
         return True
+    if before not in _ENDS:
+        return False
     piece = text[max(at - 16, 0) : at]
     escaped = b"\\" in piece or b"%" in piece or b"[" in piece
     return escaped and bool(_ENDS_ESCAPE.search(piece))

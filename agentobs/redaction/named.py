@@ -77,6 +77,8 @@ def _assigned(anchor: bytes, least: int) -> Named:
     size = len(anchor)
 
     def look(text: bytes, low: bytes, at: int) -> Looked:
+        if low[at + size : at + size + 1] == b"s":
+            return at + size, None  # several of them: a count, or a list
         match = pattern.match(text, at)
         if match is None:
             return at + size, None
@@ -100,18 +102,6 @@ def _key(anchor: bytes) -> Named:
         if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_KEY_BEFORE):
             return assigned.look(text, low, at)
         return at + len(anchor), None
-
-    return Named(anchor, look)
-
-
-def _token(anchor: bytes) -> Named:
-    """Look for what is given to a token; a count of tokens is none."""
-    assigned = _assigned(anchor, 16)
-
-    def look(text: bytes, low: bytes, at: int) -> Looked:
-        if low[at + 5 : at + 6] == b"s":
-            return at + 6, None
-        return assigned.look(text, low, at)
 
     return Named(anchor, look)
 
@@ -239,7 +229,7 @@ NAMED: tuple[Named, ...] = (
     _assigned(b"pwd", 8),
     _assigned(b"secret", 8),
     _assigned(b"credential", 12),
-    _token(b"token"),
+    _assigned(b"token", 16),
     _key(b"key"),
     Named(b"auth", _authorization),
     Named(b"bearer", _bearer),

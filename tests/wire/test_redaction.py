@@ -1,0 +1,39 @@
+"""All of the recorded traffic passes redaction unchanged, but for the places that the documents list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentobs.recording.streams import find_in_answer
+from tests.wire import corpus
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "redaction.md"
+
+
+def listed() -> list[tuple[str, str, str]]:
+    """Return the rows of the document's last table."""
+    table = DOCUMENT.read_text().rpartition("| --- | --- | --- |\n")[2]
+    rows = [
+        tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()
+    ]
+    return [(row[0], row[1], row[2]) for row in rows if row[0] != "none"]
+
+
+@pytest.mark.parametrize("batch", range(corpus.BATCHES))
+def test_real_traffic_passes_unchanged(batch: int) -> None:
+    """No question, and no answer with its pieces put together, has anything that is taken for a secret."""
+    files = corpus.batch(batch)
+    assert files
+    found = [
+        (file.name, each.kind, f"byte {each.start}")
+        for file in files
+        for body in (
+            file.path.read_bytes(),
+            *(e.text.encode("utf-8", "surrogatepass") for e in file.exchanges),
+        )
+        for each in find_in_answer(body)
+    ]
+    names = {file.name for file in files}
+    assert sorted(found) == sorted(row for row in listed() if row[0] in names)
