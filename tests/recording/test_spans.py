@@ -593,6 +593,17 @@ def test_statistics_are_one_value(home: Path) -> None:
     assert told.sink.dropped == 0
 
 
+def test_the_document_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The code in docs/spans.md works as it stands, and makes the spans that it says."""
+    text_of = (Path(__file__).parents[2] / "docs/spans.md").read_text()
+    variables: dict[str, Any] = {}
+    exec(text_of.split("```python\n")[1].split("```")[0], variables)
+    assert agentobs.stop_recorder()
+    assert spans_of(home) == [("load", "ok"), ("upload", "ok")]
+    assert variables["headers"]["traceparent"].startswith("00-")
+    assert "inside of" in capsys.readouterr().out
+
+
 # Traces of others.
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
