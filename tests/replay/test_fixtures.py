@@ -31,7 +31,7 @@ def test_the_demos_session_takes_the_same_path(folder: str, snapshot: SnapshotAs
 
 def test_every_older_version_is_kept() -> None:
     """There is a fixture of each version of the format before this one."""
-    kept = {int(path.name) for path in (FIXTURES / "old").iterdir()}
+    kept = {int(path.name) for path in (FIXTURES / "old").iterdir() if path.name != "stores"}
     assert kept == set(range(1, FORMAT))
 
 
