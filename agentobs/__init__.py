@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentobs.recording.health import statistics
     from agentobs.recording.kept import keep_result
+    from agentobs.recording.noting import event
     from agentobs.recording.options import Options
     from agentobs.recording.session import Session, fail, record, session, start, stop_recorder
     from agentobs.records.labels import Label
@@ -32,6 +33,7 @@ _HOMES = {
     "Label": "agentobs.records.labels",
     "Options": "agentobs.recording.options",
     "Session": "agentobs.recording.session",
+    "event": "agentobs.recording.noting",
     "fail": "agentobs.recording.session",
     "keep_result": "agentobs.recording.kept",
     "record": "agentobs.recording.session",
@@ -52,6 +54,7 @@ __all__ = [
     "Session",
     "carried",
     "connect",
+    "event",
     "fail",
     "keep_result",
     "load_conversation",

@@ -11,6 +11,7 @@ from agentobs.records.facts import TABLES
 from agentobs.store.ingest import SETTINGS
 from agentobs.store.schema import migrate
 from tests.write_diagnose import diagnose, has_corpora
+from tests.write_events import event_log, events
 from tests.write_money import money
 from tests.write_redaction import redaction
 
@@ -90,9 +91,11 @@ def _split(comment: str) -> tuple[str, str]:
 
 
 DOCUMENTS: dict[str, Callable[[], str]] = {
-    "docs/tables.md": tables,
+    "agentobs/store/views/50_events.sql": event_log,
+    "docs/events.md": events,
     "docs/money.md": money,
     "docs/redaction.md": redaction,
+    "docs/tables.md": tables,
 }
 """The generated documents by path, each with the function that returns its text."""
 

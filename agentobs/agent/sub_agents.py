@@ -39,6 +39,7 @@ from agentobs.agent.state import Background, Conversation, Options, begin
 from agentobs.agent.tools import Tool, declared, invalid
 from agentobs.agent.trust import Trust, hand_down, hand_up
 from agentobs.errors import ReplaySays, UsageError
+from agentobs.records.canonical import size
 from agentobs.records.exchanges import Place, ToolAnswer, ToolQuestion, WorldQuestion, lane_under
 from agentobs.records.messages import text_of
 from agentobs.world import Abort
@@ -271,8 +272,22 @@ async def _played(own: _Own, play: Play, tell: Tell) -> Result:
                 # What comes from agents below it has been named there.
                 await tell(event if isinstance(event, SubAgent) else _named(own, event))
                 if isinstance(event, Result):
+                    _tell_end(own, event)
                     return event
     raise AssertionError("a run ended without a result")
+
+
+def _tell_end(own: _Own, result: Result) -> None:
+    numbers = {
+        "level": own.run.level,
+        "background": own.run.is_background,
+        "turns": result.num_turns,
+        "denials": len(result.denials),
+        "duration_ns": result.duration_ns,
+        "result_bytes": size(result.text),
+    }
+    labels = {"agent": own.agent, "tool_use_id": own.agent_id}
+    telling.event(own.run.world, own.place, "sub_agent", result.subtype, numbers, labels)
 
 
 def _named(own: _Own, event: Event) -> SubAgent:

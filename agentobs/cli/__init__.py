@@ -58,6 +58,10 @@ _COMMANDS = {
         "Answer over loopback HTTP from a recording, in the provider's place.",
     ),
     "import": ("agentobs.cli.imports", "Bring in sessions that were recorded elsewhere."),
+    "labels": (
+        "agentobs.cli.labels",
+        "List every reviewed label in the source, with its reason.",
+    ),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
     "doctor": (
         "agentobs.cli.doctor",

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from agentobs import world
@@ -29,6 +30,7 @@ from agentobs.recording.places import placed
 from agentobs.recording.prefixes import Prefixes
 from agentobs.recording.vault import pieces_of, text_bytes
 from agentobs.records.canonical import canonical
+from agentobs.records.events import is_kept
 from agentobs.records.exchanges import (
     ModelExchange,
     SessionCall,
@@ -90,9 +92,17 @@ class _Parts:
 class Interpreter:
     """Makes facts of the records of one process."""
 
-    def __init__(self, key: bytes, rules: Sequence[Rule] = ()) -> None:
-        """Make labels, and tell secrets apart, with the home's `key`; `rules` find secrets of the user's own."""
-        self._key = key
+    def __init__(
+        self,
+        key: bytes,
+        rules: Sequence[Rule] = (),
+        sampling: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Make labels, and tell secrets apart, with the home's `key`; `rules` find secrets of the user's own.
+
+        `sampling` is the share of the events of a kind that are kept, by kind.
+        """
+        self._key, self._sampling = key, dict(sampling)
         self.redactor = Redactor(key, rules)
         """Takes secrets out of all that is written, and counts what could not be looked through."""
         self._modes: dict[str, str] = {}
@@ -139,8 +149,18 @@ class Interpreter:
             sequence = self._sequences.get(session_id, 0) + 1
             _remember(self._sequences, session_id, sequence)
             said = parts.said if isinstance(fact, answered) else None
-            told.append(Told(self._checked(fact), sequence, said))
+            if (kept := self._sampled(self._checked(fact), sequence)) is not None:
+                told.append(Told(kept, sequence, said))
         return Interpretation(session_id, tuple(parts.contents), tuple(told), parts.is_whole)
+
+    def _sampled(self, fact: Fact, sequence: int) -> Fact | None:
+        """Return a fact, an event with the share of its kind that is kept; None where it is not among that."""
+        if not isinstance(fact, Event) or fact.kind not in self._sampling:
+            return fact
+        rate = float(self._sampling[fact.kind])
+        if not is_kept(fact.session_id, sequence, rate):
+            return None
+        return dataclasses.replace(fact, rate=rate)
 
     def so_far(self, exchange: ModelExchange) -> Interpretation | None:
         """Return what is to be written of an exchange that has not ended; None where there is nothing new."""

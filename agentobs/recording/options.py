@@ -12,6 +12,7 @@ from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording.files import OS, Files
 from agentobs.records.canonical import digest
+from agentobs.records.events import wrong_rate
 from agentobs.records.told import Backend
 from agentobs.redaction import Rule
 
@@ -45,7 +46,8 @@ class Options:
     redactors: tuple[Rule, ...] = ()
     """Rules of your own: functions that say where in a text a secret of yours stands; see docs/redaction.md."""
     sampling: Mapping[str, float] = field(default_factory=dict)
-    """The share of the events of a kind that are kept, from 0 to 1, by kind; all of the others are."""
+    """The share of the events of a kind that are kept, from 0 to 1, by kind; all of the others are. Only rows of
+    `events` are sampled: never exchanges, usage, or what was dropped. See docs/events.md."""
     span_sweep_seconds: float = 60.0
     """How often it is looked for spans that nobody ends, in seconds."""
     span_orphan_seconds: float = 1800.0
@@ -60,6 +62,22 @@ class Options:
         spans = [self.span_sweep_seconds, self.span_orphan_seconds, self.propagate]
         chosen = [self.content, self.sync, kinds, sorted(self.sampling.items()), spans]
         return digest(json.dumps(chosen).encode())
+
+
+def check_sampling(options: Options) -> None:
+    """Check what is to be sampled.
+
+    Raises:
+        UsageError: there is no such kind of event, it cannot be sampled, or the share is not from 0 to 1.
+    """
+    wrong = [wrong_rate(kind, rate) for kind, rate in options.sampling.items()]
+    if found := "; ".join(each for each in wrong if each is not None):
+        raise UsageError(
+            found,
+            where="sampling",
+            todo="Name kinds of docs/events.md that are rows of events, or own ones with a dot, each with a number "
+            "from 0 to 1",
+        )
 
 
 def content_of(given: Content | None, options: Options) -> Content:

@@ -13,6 +13,7 @@ from agentobs.records.facts import (
     Fact,
     InteractionEnd,
     InteractionStart,
+    SpanStart,
     ToolResult,
     ToolUse,
 )
@@ -43,6 +44,11 @@ def _of_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
             )
         elif isinstance(fact, InteractionStart):
             yield dataclasses.replace(fact, query_source=Label(place.query_source))
+        elif isinstance(fact, SpanStart) and attempt is not None:
+            inner: SpanStart = _asked_by(fact, place)
+            yield dataclasses.replace(
+                inner, interaction_id=attempt.interaction_id, turn=attempt.turn
+            )
         elif isinstance(fact, InteractionEnd):
             source = Label(place.query_source)
             yield dataclasses.replace(fact, lane=unchecked(place.lane), query_source=source)

@@ -113,7 +113,7 @@ class Recorder:
         """Write into `home`; the first segment is created with the first record."""
         self.home = home
         self.options = options or Options()
-        self._interpreter = Interpreter(home.key(), self.options.redactors)
+        self._interpreter = Interpreter(home.key(), self.options.redactors, self.options.sampling)
         self._writer = Writer(
             home,
             self.options.files,

@@ -29,7 +29,7 @@ from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import wire
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
-from agentobs.recording.options import Content, Options, content_of
+from agentobs.recording.options import Content, Options, check_sampling, content_of
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, SessionCall
@@ -62,7 +62,12 @@ def start(home: str | None = None, options: Options | None = None) -> bool:
 
     Returns:
         Whether this call started it: False where this process records already, cannot, or replays.
+
+    Raises:
+        UsageError: the options name kinds of events that there are not, or shares that are none.
     """
+    if options is not None:
+        check_sampling(options)
     before = _recorder
     return start_recorder(home, options) is not None and before is None
 

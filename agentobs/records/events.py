@@ -18,11 +18,13 @@ from agentobs.records.facts import (
     Attempt,
     Event,
     Fact,
+    Gap,
     InteractionEnd,
     InteractionStart,
     Permission,
     SessionEnd,
     SessionStart,
+    SpanEnd,
     ToolResult,
     ToolUse,
     WorldAnswer,
@@ -59,6 +61,8 @@ class TableKind:
     label: str | None
     numbers: tuple[str, ...]
     labels: tuple[str, ...]
+    status: str | None = None
+    """Only facts of this `status` are events of the kind; None: all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ ROWS: Mapping[str, RowKind] = {
         {"failures": "Failures that led there."},
     ),
     "drop": RowKind(
-        "Records were lost, for nobody took them in time; told as soon as there was room.",
+        "Records were lost before they were recorded, for nobody took them in time; told in their place.",
         "Of which kind.",
         {"count": "How many records.", "exchanges": "How many of them cannot be done without."},
         is_whole=True,
@@ -239,10 +243,11 @@ ROWS: Mapping[str, RowKind] = {
         {"number": _NUMBER},
     ),
     "sub_agent": RowKind(
-        "An agent that this one started has ended, or works in the background from now on.",
-        "How its run ended, such as `success`; `background` where it goes on.",
+        "An agent that this one started has ended.",
+        "How its run ended, such as `success`.",
         {
             "level": "How deep it lies below the agent itself, from 1.",
+            "background": "1 where it worked in the background.",
             "turns": "Turns that the model answered.",
             "denials": "Calls that were not permitted.",
             "duration_ns": "Wall time of its run. [ns]",
@@ -268,13 +273,6 @@ ROWS: Mapping[str, RowKind] = {
         "An answer broke off: what came of it is void.",
         "",
         {"tool_calls": "Calls that had begun."},
-    ),
-    "orphan": RowKind(
-        "A span was found that nobody will end.",
-        "Its name.",
-        {"open_ns": "For how long it was open. [ns]", "idle_ns": "Since its last activity. [ns]"},
-        is_whole=True,
-        is_reserved=True,
     ),
     "mcp_server": RowKind(
         "A server of tools was started, or could not be.",
@@ -384,6 +382,18 @@ TABLED: Mapping[str, TableKind] = {
         ("duration_ns", "answer_bytes"),
         ("key",),
     ),
+    "gap": TableKind(
+        "Records were not written.", Gap, "at_ns", "kind", ("records",), ("reason",)
+    ),
+    "orphan": TableKind(
+        "A span was ended by somebody else, for nobody would.",
+        SpanEnd,
+        "ended_ns",
+        None,
+        ("last_activity_ns", "late"),
+        ("span_id",),
+        status="orphaned",
+    ),
 }  # fmt: skip
 """The kinds that stand in tables of their own, by name."""
 
@@ -434,6 +444,8 @@ def event_of(fact: Fact) -> Logged | None:
     if type(fact) not in _TABLE_OF:
         return None
     name, kind = _TABLE_OF[type(fact)]
+    if kind.status is not None and getattr(fact, "status", None) != kind.status:
+        return None
     numbers = {each: getattr(fact, each) for each in kind.numbers}
     numbers |= {n: getattr(fact, of) > 0 for n, (of, _) in DERIVED.get(name, {}).items()}
     labels = {each: getattr(fact, each) for each in kind.labels}

@@ -291,6 +291,11 @@ class SpanStart:
     remote_parent: str | None = None
     numbers: Mapping[str, float] | None = None
     labels: Mapping[str, Label] | None = None
+    interaction_id: str | None = None
+    turn: int | None = None
+    query_source: Label | None = None
+    chain_id: str | None = None
+    depth: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

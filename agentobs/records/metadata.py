@@ -47,5 +47,8 @@ def _number(name: str, value: object) -> float:
     except OverflowError:
         is_finite = False
     if not is_finite:
-        raise ValueError(f"{name} is no finite number")
+        raise ValueError(
+            f"{name} is no finite number: pass None where there is none, or a word by agentobs.Label.reviewed(text, "
+            "reason=...)"
+        )
     return value

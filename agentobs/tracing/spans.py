@@ -307,6 +307,11 @@ def _opened(
         remote_parent(here.session_id) if is_root else None,
         numbers,
         labels,
+        here.interaction_id,
+        here.turn,
+        here.query_source,
+        here.chain_id,
+        here.depth,
     )
     handle = Span(opened)
     open_spans[span_id] = opened

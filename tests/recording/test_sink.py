@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,14 @@ from agentobs.records.labels import Label
 from agentobs.sink import Record, Sink
 from replay.fixture import write as fixture_bytes
 from tests.replay.agents import last_session
+
+
+@pytest.fixture
+def shared_sink() -> Iterator[Sink]:
+    """The sink of this process, its counts taken back afterwards: other tests look at them."""
+    yield sinks.sink
+    sinks.sink.detach()
+    sinks.sink._begin()
 
 
 def exchange(size: int, session_id: str = "s") -> ModelExchange:
@@ -381,7 +389,7 @@ def test_a_child_begins_anew() -> None:
 
 
 def test_a_session_that_lost_an_exchange_is_incomplete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exchanges that nobody took before the recorder came are counted at their session's end: it is not frozen."""
     monkeypatch.setattr(sinks, "WAITING_BYTES", 8_000)
@@ -394,8 +402,8 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
         exchange(9000, "5" * 32),
         end,
     ):
-        sinks.sink.emit(record)
-    assert sinks.sink.statistics().queued == 3
+        shared_sink.emit(record)
+    assert shared_sink.statistics().queued == 3
     agentobs.start(str(tmp_path / "home"))
     assert agentobs.stop_recorder()
     session = last_session(tmp_path / "home")
@@ -407,14 +415,16 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
     ) == [("attempt", {"count": 2.0, "exchanges": 2.0})]
 
 
-def test_what_was_emitted_is_in_the_journal_after_a_flush(tmp_path: Path) -> None:
+def test_what_was_emitted_is_in_the_journal_after_a_flush(
+    shared_sink: Sink, tmp_path: Path
+) -> None:
     """A flush takes what waits for the recorder with it, though the loop has not come round yet."""
     for number in range(100):
-        sinks.sink.emit(event(number))
+        shared_sink.emit(event(number))
 
     async def agent() -> list[Any]:
         agentobs.start(str(tmp_path / "home"))
-        assert sinks.sink.statistics().queued == 100
+        assert shared_sink.statistics().queued == 100
         assert flush(30)
         with agentobs.connect(home=str(tmp_path / "home")) as connection:
             return connection.execute(

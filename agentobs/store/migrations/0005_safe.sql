@@ -183,3 +183,16 @@ COMMENT ON COLUMN prunings.session_id IS 'The session.';
 COMMENT ON COLUMN prunings.pruned_ns IS 'When it was pruned. [ns since 1970 UTC]';
 COMMENT ON COLUMN prunings.what IS '`content`: what was said; `all`: its facts, too.';
 COMMENT ON COLUMN prunings.session_sequence IS 'Always NULL: it is told from outside of the session.';
+
+-- Where a span belongs.
+
+ALTER TABLE span_starts ADD COLUMN interaction_id VARCHAR;
+ALTER TABLE span_starts ADD COLUMN turn BIGINT;
+ALTER TABLE span_starts ADD COLUMN query_source VARCHAR;
+ALTER TABLE span_starts ADD COLUMN chain_id VARCHAR;
+ALTER TABLE span_starts ADD COLUMN depth BIGINT;
+COMMENT ON COLUMN span_starts.interaction_id IS 'The interaction, or NULL outside of one. NULL in records from before this was noted.';
+COMMENT ON COLUMN span_starts.turn IS 'The turn within the lane, from 1, or NULL outside of one. NULL in records from before this was noted.';
+COMMENT ON COLUMN span_starts.query_source IS 'Who asks there: `main`, `sub_agent`, `compaction`, `hook`, `classifier`, `memory` or `summary`. NULL in records from before this was noted.';
+COMMENT ON COLUMN span_starts.chain_id IS 'The requests of one turn that it belongs to; NULL where nobody said.';
+COMMENT ON COLUMN span_starts.depth IS 'The place in that chain, from 1; NULL where nobody said.';

@@ -1,0 +1,117 @@
+"""`agentobs labels`: every reviewed label with its reason, and what nobody can have reviewed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agentobs.cli import cli, main
+from agentobs.cli.labels import sources, uses_in
+
+ROOT = Path(__file__).parents[2]
+
+GOOD = """
+import agentobs
+from agentobs import Label as Word
+from agentobs.records import labels
+agentobs.Label.reviewed("it was late", reason="a constant of the shop")
+Word.reviewed(text="too many", reason="counted")
+labels.Label.reviewed(
+    "a long one",
+    reason="of two "
+    "pieces",
+)
+Other = Word
+Other.reviewed("by another name", reason="the same class")
+"""
+
+WRONG = """
+from agentobs import Label
+Label.reviewed(said, reason="whatever")
+Label.reviewed(f"{said}", reason="whatever")
+Label.reviewed("a" + said, reason="whatever")
+Label.reviewed("no reason")
+Label.reviewed("blank", reason="  ")
+Label.reviewed("computed", reason=why)
+make = Label.reviewed
+list(map(Label.reviewed, texts))
+getattr(Label, "reviewed")(said, reason="hidden")
+Label.reviewed(*given, **others)
+class Mine(Label): ...
+Mine.reviewed(said, reason="a class of one's own")
+"""
+
+
+def test_each_use_is_listed_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, line, text and reason, under whatever name the class goes."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "cart.py").write_text(GOOD)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "other.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["labels", "."])
+    assert result.output.splitlines() == [
+        "shop/cart.py:5: 'it was late': a constant of the shop",
+        "shop/cart.py:6: 'too many': counted",
+        "shop/cart.py:7: 'a long one': of two pieces",
+        "shop/cart.py:13: 'by another name': the same class",
+        "4 reviewed labels, 0 that cannot be checked.",
+    ]
+    assert result.exit_code == 0
+
+
+def test_what_nobody_can_have_reviewed_fails(tmp_path: Path) -> None:
+    """A text or a reason that is no constant, a use that is handed on, and a file that is not Python: exit 1."""
+    (tmp_path / "wrong.py").write_text(WRONG)
+    (tmp_path / "broken.py").write_text("Label.reviewed(")
+    (tmp_path / "template.py").write_text("{{ nothing of this kind }} (")
+    result = CliRunner().invoke(cli, ["labels", str(tmp_path)])
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[-1] == "12 reviewed labels, 12 that cannot be checked."
+    found = [int(line.split("wrong.py:")[1].split(":")[0]) for line in lines if "wrong.py" in line]
+    assert found == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14]
+    assert sum("no constant string" in line for line in lines) == 5
+    assert sum("no reason that is a constant" in line for line in lines) == 3
+    assert sum("handed on" in line for line in lines) == 2
+    assert sum("cannot be parsed" in line for line in lines) == 1
+
+
+def test_a_path_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One clear line, and no traceback."""
+    with pytest.raises(SystemExit) as ended:
+        main(["labels", str(tmp_path / "nothing")])
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert "no such file or directory" in told
+
+
+def test_every_label_of_the_project_can_be_checked() -> None:
+    """Our own source, its tests apart, has no label that nobody can have reviewed."""
+    packages = [
+        ROOT / name for name in ("agentobs", "replay", "exporters", "dashboards", "benchmarks")
+    ]
+    files = list(sources(packages))
+    assert len(files) > 150
+    assert [use for path in files for use in uses_in(path) if use.wrong] == []
+
+
+def test_it_is_a_command(tmp_path: Path) -> None:
+    """Without a path it looks at agentobs itself and the current directory; control characters show as escapes."""
+    (tmp_path / "own.py").write_text(
+        'from agentobs import Label\nLabel.reviewed("a", reason="\\x1b[31mred")\n'
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "agentobs.cli", "labels"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "own.py:2: 'a': \\u001b[31mred" in ended.stdout

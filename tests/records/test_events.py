@@ -1,0 +1,270 @@
+"""The catalogue of events: all that is told is in it, and it is one stream live and at rest."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.records.events import ROWS, TABLED, Logged, event_of, is_kept, kind_of
+from agentobs.records.facts import TABLES, Event
+from agentobs.records.told import Told
+from tests.agent.scenarios import SCENARIOS, _record
+
+ROOT = Path(__file__).parents[2]
+NAMES = (
+    "hook-rewriting", "doubled-ids", "tool-errors", "retries", "fallback-model", "steering", "agents",
+    "agent-in-background", "summarised", "rules", "renamed-tool", "budget-of-the-session", "stopped-in-tool",
+)  # fmt: skip
+"""Scenarios that together show most kinds."""
+
+
+def told_kinds() -> Iterator[tuple[str, int, ast.expr]]:
+    """Yield where an event is told in our source, and what stands in the place of its kind."""
+    for path in sorted((ROOT / "agentobs").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            relative = path.relative_to(ROOT).as_posix()
+            if name.endswith("telling.event"):
+                yield relative, node.lineno, node.args[2]
+            elif name == "Event":
+                for each in node.keywords:
+                    if each.arg == "kind":
+                        yield relative, node.lineno, each.value
+
+
+def test_every_kind_that_is_told_is_in_the_catalogue() -> None:
+    """No event is told of a kind that the catalogue does not have, and none is listed that nothing tells."""
+    found = set()
+    others = set()
+    for path, _, kind in told_kinds():
+        words = [
+            each.value
+            for each in ast.walk(kind)
+            if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        ]
+        found |= set(words)
+        if not words:
+            others.add(path)
+    # These hand a kind on; resuming says which of two.
+    assert others == {
+        "agentobs/agent/resuming.py",
+        "agentobs/agent/telling.py",
+        "agentobs/recording/noting.py",
+    }
+    told = found | {"resumed", "forked"}
+    assert told == {name for name, kind in ROWS.items() if not kind.is_reserved}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
+    """Sessions of the real loop: where they were recorded, and what a backend heard of them."""
+    folder, told = tmp_path_factory.mktemp("rich"), list[Told]()
+    options = agentobs.Options(backends=(told.append,))
+    patch = pytest.MonkeyPatch()
+    with patch.context():
+        patch.setenv("AGENTOBS_HOME", str(folder / "home"))
+        renamed = SCENARIOS["renamed-tool"]
+        assert renamed.replayed_tools
+        patch.setitem(
+            SCENARIOS, "renamed-tool", dataclasses.replace(renamed, tools=renamed.replayed_tools)
+        )
+        agentobs.start(options=options)
+        for name in NAMES:
+            asyncio.run(_record(name, folder))
+        assert agentobs.stop_recorder()
+    patch.undo()
+    return folder / "home", told
+
+
+def test_what_is_told_has_the_names_of_the_catalogue(recorded: tuple[Path, list[Told]]) -> None:
+    """No event of the loop has a number or a label that its kind does not say."""
+    seen = set()
+    for told in recorded[1]:
+        if isinstance(event := told.fact, Event):
+            kind = ROWS[event.kind]
+            assert set(event.numbers) <= set(kind.numbers), event.kind
+            assert set(event.labels or {}) <= set(kind.labels), event.kind
+            assert (event.label is None) or kind.label, event.kind
+            seen.add(str(event.kind))
+    assert len(seen) >= 12, sorted(seen)
+
+
+def test_the_stream_is_the_same_live_and_at_rest(recorded: tuple[Path, list[Told]]) -> None:
+    """Each row of `event_log` is what `event_of` makes of the fact, whichever table it stands in."""
+    home, heard = recorded
+    live = {}
+    for told in heard:
+        if (logged := event_of(told.fact)) is not None:
+            live[logged.session_id, told.sequence] = logged
+    names = [field.name for field in dataclasses.fields(Logged)]
+    rows = agentobs.query(f"SELECT session_sequence, {', '.join(names)} FROM event_log", home=home)
+    stored = {(row[1], row[0]): Logged(*row[1:]) for row in rows}
+    assert len(rows) == len(stored)
+    assert stored == live
+    assert {each.kind for each in live.values()} >= {
+        "session", "session_end", "interaction", "interaction_end", "attempt", "tool_use", "tool",
+        "permission", "world_answer", "hook", "retry", "compaction", "sub_agent",
+    }  # fmt: skip
+
+
+def test_each_fact_is_at_most_one_event(recorded: tuple[Path, list[Told]]) -> None:
+    """Every table stands for one kind at most, and spans and parts of an attempt for none."""
+    none = {TABLES[type(each.fact)] for each in recorded[1] if event_of(each.fact) is None}
+    assert none == {"usage", "prefixes", "zones", "span_starts", "span_ends"} & none
+    assert len({kind.fact for kind in TABLED.values()}) == len(TABLED)
+    for kind in TABLED.values():
+        names = {field.name for field in dataclasses.fields(kind.fact)}
+        assert {kind.at, kind.label or kind.at, *kind.numbers, *kind.labels} <= names
+
+
+def test_every_event_of_a_turn_says_where_it_belongs(recorded: tuple[Path, list[Told]]) -> None:
+    """What happens in a turn of our loop names interaction, turn, lane, who asks, the chain and the depth."""
+    inside = ("attempt", "tool_use", "tool", "permission", "hook", "retry", "rewritten")
+    missing = Counter[str]()
+    for told in recorded[1]:
+        event = event_of(told.fact)
+        if event is None or event.kind not in inside:
+            continue
+        place = (event.interaction_id, event.lane, event.query_source)
+        missing[event.kind] += None in place
+        if event.query_source in ("main", "sub_agent") and event.turn is not None:
+            missing[event.kind] += None in (event.chain_id, event.depth)
+    assert missing.total() == 0, missing
+
+
+def test_what_became_of_calls(recorded: tuple[Path, list[Told]]) -> None:
+    """Each call has one outcome, sizes of what was asked, ran, came and was seen, and both names of its tool."""
+    rows = agentobs.query(
+        """
+        SELECT called, tool, outcome, came_to, asked_bytes, ran_bytes, coerced > 0, input_rewritten,
+            result_bytes <> came_bytes
+        FROM tool_handling
+        """,
+        home=recorded[0],
+    )
+    outcomes = {row[2] for row in rows}
+    assert outcomes >= {
+        "executed",
+        "substituted",
+        "deduplicated",
+        "invalid",
+        "unknown",
+        "denied",
+        "aborted",
+    }
+    assert ("look", "look", "substituted", "executed", 14, 16, False, True, True) in rows
+    assert ("find_order", "search_orders", "executed", "executed") in [row[:4] for row in rows]
+    assert any(row[6] for row in rows), "nothing was coerced"
+    assert {
+        row[5] for row in rows if row[2] in ("denied", "unknown", "invalid", "deduplicated")
+    } == {None}
+    assert {row[3] for row in rows if row[2] == "executed"} == {"executed", "failed", "timeout"}
+
+
+def sampled(share: float, sessions: int = 40, events: int = 250) -> list[bool]:
+    """Whether each event of a population of known sessions is kept."""
+    return [
+        is_kept(f"{session:032x}", sequence, share)
+        for session in range(sessions)
+        for sequence in range(1, events + 1)
+    ]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.25, 0.5, 0.9])
+def test_sampling_is_unbiased(share: float) -> None:
+    """The estimate of a known population is within four standard errors of what it is, at any share."""
+    kept = sum(sampled(share))
+    size = 10_000
+    error = (size * (1 - share) / share) ** 0.5
+    assert abs(kept / share - size) < 4 * error
+    more = sampled(min(share * 1.5, 1.0))
+    assert all(b for a, b in zip(sampled(share), more, strict=True) if a), (
+        "a larger share keeps the same"
+    )
+
+
+def test_all_or_nothing_is_kept_at_the_ends() -> None:
+    """A share of 1 keeps every event, and one of 0 none."""
+    assert all(sampled(1.0))
+    assert not any(sampled(0.0))
+
+
+def test_events_are_sampled_by_kind(tmp_path: Path) -> None:
+    """A share is kept of the kind that is named alone; each one says the share; SQL counts what there was."""
+    home = tmp_path / "home"
+    assert agentobs.start(str(home), agentobs.Options(sampling={"app.seen": 0.2, "context": 0}))
+    with agentobs.session("sampled"):
+        for number in range(1000):
+            agentobs.event("app.seen", number=number)
+            agentobs.event("app.other")
+    assert agentobs.stop_recorder()
+    [(session_id,)] = agentobs.query("SELECT session_id FROM sessions", home=home)
+    # The start of the session is its first fact.
+    expected = [n for n in range(1000) if is_kept(session_id, 2 + 2 * n, 0.2)]
+    rows = agentobs.query(
+        "SELECT numbers['number']::INT, rate FROM events WHERE kind = 'app.seen' ORDER BY session_sequence",
+        home=home,
+    )
+    assert rows == [(number, 0.2) for number in expected]
+    estimated = agentobs.query(
+        "SELECT kind, kept, estimated FROM events_estimated ORDER BY kind", home=home
+    )
+    assert estimated == [
+        ("app.other", 1000, 1000.0),
+        ("app.seen", len(expected), pytest.approx(len(expected) * 5)),
+    ]
+    sums = "SELECT estimated_count(rate), estimated_sum(numbers['number'], rate) FROM events WHERE kind = 'app.seen'"
+    [(count, total)] = agentobs.query(sums, home=home)
+    assert count == pytest.approx(len(expected) * 5)
+    assert total == pytest.approx(sum(expected) * 5)
+    import duckdb
+
+    with duckdb.connect(str(home / "agentobs.duckdb"), read_only=True) as published:
+        assert published.execute(sums).fetchall() == [(count, total)]
+    assert agentobs.query(
+        "SELECT estimated_count(rate) FROM events WHERE kind = 'none'", home=home
+    ) == [(0.0,)]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [
+        ({"compacton": 0.5}, "there is no kind of event 'compacton'"),
+        ({"attempt": 0.5}, "'attempt' has a table of its own"),
+        ({"turn": 0.5}, "'turn' has a table of its own"),
+        ({"drop": 0.5}, "needed whole"),
+        ({"rewritten": 0.5}, "needed whole"),
+        ({"context": 1.5}, "no number from 0 to 1"),
+        ({"context": -0.1}, "no number from 0 to 1"),
+        ({"context": float("nan")}, "no number from 0 to 1"),
+        ({"context": "0.5"}, "no number from 0 to 1"),
+        ({"context": True}, "no number from 0 to 1"),
+        (
+            {"context": 0.5, "nothing": 0.5, "none": 1},
+            "'nothing'; there is no kind of event 'none'",
+        ),
+    ],
+)
+def test_wrong_sampling_is_refused(sampling: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """A kind that there is not, one that cannot be sampled, or a share that is none: one clear error, no recorder."""
+    with pytest.raises(UsageError, match=said):
+        agentobs.start(str(tmp_path / "home"), agentobs.Options(sampling=sampling))
+    assert not (tmp_path / "home").exists()
+
+
+def test_facts_have_kinds() -> None:
+    """Every class of facts can be counted by a kind."""
+    facts: list[Any] = [object.__new__(kind) for kind in TABLES if kind is not Event]
+    kinds = [str(kind_of(fact)) for fact in facts]
+    assert len(set(kinds)) == len(facts)

@@ -1,0 +1,170 @@
+"""Events of one's own: no text comes in but as a label, by type and at run time."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mypy import api
+
+import agentobs
+from agentobs import tracing
+from agentobs.records.events import ROWS, TABLED, VIEWED
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import Event
+from agentobs.records.labels import Label
+from agentobs.sink import Record, sink
+
+ROOT = Path(__file__).parents[2]
+WRONG = Path(__file__).parent / "wrong_calls.py"
+HERE = Place("5" * 32, "1" * 32, "main/a", 3, "2" * 16, "sub_agent", "c" * 32, 2)
+
+
+@pytest.fixture
+def records() -> Iterator[list[Record]]:
+    """What goes to the sink from a place in a session."""
+    found: list[Record] = []
+    with sink.redirect(found.append), tracing.at(HERE):
+        yield found
+
+
+def expected() -> dict[int, str]:
+    lines = enumerate(WRONG.read_text().splitlines(), 1)
+    return {number: line.split("# E: ")[1] for number, line in lines if "# E: " in line}
+
+
+@pytest.mark.timeout(300)
+def test_wrong_calls_fail_the_type_checker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the file of wrong calls mypy refuses each one, as is written beside it, and none of the right ones."""
+    monkeypatch.chdir(ROOT)  # where its cache is
+    told, wrong, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), str(WRONG)])
+    found = re.findall(r"wrong_calls\.py:(\d+): error: .*\[([a-z-]+)\]", told)
+    assert {int(line): code for line, code in found} == expected(), told + wrong
+    assert len(expected()) == 18
+
+
+def calls() -> list[tuple[str, bool]]:
+    """Every call in that file, and whether it is a wrong one."""
+    tree = ast.parse(WRONG.read_text())
+    nodes = [
+        each
+        for each in tree.body
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)
+    ]
+    return [(ast.unparse(node), node.lineno in expected()) for node in nodes]
+
+
+@pytest.mark.parametrize(("call", "is_wrong"), calls())
+def test_wrong_calls_fail_at_run_time(call: str, is_wrong: bool, records: list[Record]) -> None:
+    """The same calls raise where they are made, name the verified path, show no value, and hand nothing on."""
+    before = WRONG.read_text().partition("\nagentobs.event")[0]
+    names: dict[str, Any] = {"__name__": "wrong_calls"}
+    exec(before, names)
+    if not is_wrong:
+        exec(call, names)
+        assert len(records) == 1
+        return
+    with pytest.raises(TypeError, match=r"Label\.reviewed\(.*reason=") as caught:
+        exec(call, names)
+    assert records == []
+    assert "somebody" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), -float("inf"), 10**400],
+    ids=["nan", "inf", "-inf", "large"],
+)
+def test_numbers_that_are_none_are_refused(value: float, records: list[Record]) -> None:
+    """NaN, infinities, and integers that no column can hold raise in the same way."""
+    with pytest.raises(ValueError, match=r"share is no finite number.*Label\.reviewed"):
+        agentobs.event("app.number", share=value)
+    assert records == []
+
+
+@pytest.mark.parametrize("kind", ["", "two words", "1st", "a" * 65, "retry\n", "ä"])
+def test_a_kind_is_a_constant_word(kind: str, records: list[Record]) -> None:
+    """What differs from time to time cannot be in the kind, nor in a name."""
+    with pytest.raises(ValueError, match="constant word"):
+        agentobs.event(kind)
+    with pytest.raises(ValueError, match="no label"):
+        agentobs.event("app.kind", **{"two words": 1})
+    with pytest.raises(ValueError, match="at most 32"):
+        agentobs.event("app.kind", **{f"n{number}": number for number in range(33)})
+    assert records == []
+
+
+@pytest.mark.parametrize("kind", [*ROWS, *TABLED, *VIEWED])
+def test_our_own_kinds_are_taken(kind: str, records: list[Record]) -> None:
+    """An event of one's own cannot pass for one of ours, nor for one that is reserved."""
+    with pytest.raises(ValueError, match=f"call it app.{kind}"):
+        agentobs.event(kind)
+    assert records == []
+
+
+def test_an_event_says_where_it_belongs(records: list[Record]) -> None:
+    """It carries its place whole, its numbers and labels by name; what is None is left out."""
+
+    class Size(IntEnum):
+        LARGE = 3
+
+    reviewed = Label.reviewed("it was late", reason="a constant")
+    agentobs.event("cart_priced", items=2, size=Size.LARGE, is_new=True, why=reviewed, who=None)
+    [told] = records
+    assert isinstance(told, Event)
+    assert (told.session_id, told.interaction_id, told.lane, told.turn) == (
+        HERE.session_id,
+        HERE.interaction_id,
+        "main/a",
+        3,
+    )
+    assert (told.query_source, told.chain_id, told.depth) == ("sub_agent", HERE.chain_id, 2)
+    assert (told.kind, told.label, told.rate) == ("cart_priced", None, 1.0)
+    assert (told.numbers, told.labels) == (
+        {"items": 2, "size": 3, "is_new": True},
+        {"why": reviewed},
+    )
+
+
+def test_outside_of_sessions_nothing_is_noted() -> None:
+    """Where there is no session there is nothing that the event could belong to."""
+    found: list[Record] = []
+    with sink.redirect(found.append):
+        agentobs.event("cart_priced", items=2)
+    assert found == []
+
+
+def test_an_own_event_is_recorded(tmp_path: Path) -> None:
+    """It is a row of its session, with its numbers and labels, and stands in the stream of all events."""
+    home = tmp_path / "home"
+    with agentobs.session("shop", home=str(home)):
+        agentobs.event("cart.priced", items=2, is_new=False, shop=Label("berlin-2"))
+    assert agentobs.stop_recorder()
+    rows = agentobs.query(
+        "SELECT kind, numbers, labels, rate, lane FROM event_log WHERE kind = 'cart.priced'",
+        home=home,
+    )
+    assert rows == [
+        ("cart.priced", {"items": 2.0, "is_new": 0.0}, {"shop": "berlin-2"}, 1.0, "main")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [
+        ("a" * 201, "r", "1 to 200 printable"),
+        ("", "r", "1 to 200 printable"),
+        ("two\nlines", "r", "1 to 200 printable"),
+        ("a\x1b[31mred", "r", "1 to 200 printable"),
+        ("fine", "  ", "needs a reason"),
+    ],
+)
+def test_a_reviewed_label_is_short_and_shows_itself(text: str, reason: str, said: str) -> None:
+    """It is bounded, has no control characters, and a reason."""
+    with pytest.raises(ValueError, match=said):
+        Label.reviewed(text, reason=reason)
