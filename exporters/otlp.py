@@ -346,6 +346,8 @@ class _Events(LogRecordProcessor):
                 context=_context(trace_id, span_id),
                 severity_text=number.name,
                 severity_number=number,
+                # An event needs no body, but a list of logs shows nothing else.
+                body=semconv.event_name(event.kind),
                 attributes=semconv.on_event(event, conversation_id),
                 event_name=semconv.event_name(event.kind),
             )

@@ -128,6 +128,9 @@ class _Session:
 class TraceFiles:
     """Hears facts, and draws them; see `trace_file`."""
 
+    exports_spans = False
+    """These files meet no spans of others."""
+
     def __init__(
         self, directory: Path, file_bytes: int = FILE_BYTES, profile: Profile = GENAI_BETA
     ) -> None:

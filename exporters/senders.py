@@ -258,19 +258,25 @@ class GrpcSender:
 
 def as_json(message: Message) -> bytes:
     """Return a message as OTLP's JSON: ids in hex digits, enums as numbers (opentelemetry.io, OTLP/HTTP JSON)."""
-    value = MessageToDict(message, use_integers_for_enums=True)
-    return json.dumps(_with_hex_ids(value), ensure_ascii=False, separators=(",", ":")).encode()
+    value = _as_otlp(MessageToDict(message, use_integers_for_enums=True))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _with_hex_ids(value: Any) -> Any:
+def _as_otlp(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: base64.b64decode(inner).hex()
-            if key in _IDS and isinstance(inner, str)
-            else _with_hex_ids(inner)
-            for key, inner in value.items()
-        }
-    return [_with_hex_ids(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _field_as_otlp(key, inner) for key, inner in value.items()}
+    return [_as_otlp(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _field_as_otlp(key: str, value: Any) -> Any:
+    if key in _IDS and isinstance(value, str):
+        return base64.b64decode(value).hex()
+    # Numbers or their digits, says the specification; rotel silently loses a histogram over digits.
+    if key == "bucketCounts" and isinstance(value, list):
+        return [int(each) for each in value]
+    if key == "count" and isinstance(value, str):
+        return int(value)
+    return _as_otlp(value)
 
 
 class _Timed:

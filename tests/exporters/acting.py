@@ -67,10 +67,12 @@ async def play(
 
 def act(session: str = "acting", content: Any = None, **how: Any) -> list[Event]:
     """Two turns: a failed attempt, then two calls at once, then the answer; with a hook that looks at them."""
+    both = call("toolu_1", "look", where="box"), call("toolu_2", "write", what="x")
+    model = how.get("model", MODEL)
     replies = [
         error(529, "overloaded_error", retry="true"),
-        calls(call("toolu_1", "look", where="box"), call("toolu_2", "write", what="x")),
-        streamed(DONE),
+        streamed(message(*both, stop_reason="tool_use", model=model)),
+        streamed({**DONE, "model": model}),
     ]
 
     async def main(provider: Provider) -> list[Event]:

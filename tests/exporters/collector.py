@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -65,10 +66,12 @@ class Got:
     @property
     def message(self) -> Any:
         """The message, read strictly: a name that OTLP does not have is an error."""
-        kind = REQUESTS[self.signal]
+        kind, body = REQUESTS[self.signal], self.body
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
         if self.headers.get("content-type", "").startswith("application/json"):
-            return Parse(json.dumps(_with_base64_ids(json.loads(self.body))), kind())
-        return kind.FromString(self.body)
+            return Parse(json.dumps(_with_base64_ids(json.loads(body))), kind())
+        return kind.FromString(body)
 
 
 class Collector:

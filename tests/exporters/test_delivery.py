@@ -19,11 +19,10 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from agentobs.records.told import Told
 from exporters import otlp
 from exporters.outbox import DeliveryStatistics, Limits
 from tests.exporters.collector import RESPONSES, Answer, Collector
-from tests.exporters.test_otlp import PROTOCOLS, ended, opened
+from tests.exporters.test_otlp import PROTOCOLS, ended, opened, tell
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Limits(backoff_seconds=0.001, backoff_seconds_max=0.002, timeout_seconds=20, tries=3)
@@ -33,8 +32,7 @@ NEVER = Limits(backoff_seconds=10_000, backoff_seconds_max=10_000)
 
 def spans(backend: otlp.Backend, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
-        for fact in (*opened("tool", f"{number:x}"), ended(f"{number:x}")):
-            backend(Told(fact, 1))
+        tell(backend, *opened("tool", f"{number:x}"), ended(f"{number:x}"))
 
 
 def first(answer: Answer) -> Callable[[str, int], Answer | None]:
@@ -266,6 +264,10 @@ def hangs_up(connection: socket.socket) -> None:
     connection.close()
 
 
+def says_nothing(connection: socket.socket) -> None:
+    threading.Event().wait(60)
+
+
 def babbles(connection: socket.socket) -> None:
     connection.sendall(b"\x00\xff no HTTP at all\r\n\r\n")
 
@@ -382,7 +384,7 @@ def dead() -> Iterator[str]:
 @contextlib.contextmanager
 def hung() -> Iterator[str]:
     """A server that takes connections, and says nothing."""
-    with raw(lambda connection: threading.Event().wait(60) and None) as endpoint:
+    with raw(says_nothing) as endpoint:
         yield endpoint
 
 

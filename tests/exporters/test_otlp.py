@@ -16,9 +16,9 @@ from agentobs.errors import UsageError
 from agentobs.recording.home import existing_home
 from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.records.facts import SessionStart, SpanEnd, SpanStart
+from agentobs.records.facts import Fact, SessionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label
-from agentobs.records.told import Told
+from agentobs.records.told import Backend, Told
 from exporters import otlp
 from exporters.intervals import KNOWN
 from exporters.outbox import Limits
@@ -210,14 +210,14 @@ def test_a_span_under_a_hidden_one_hangs_on_what_is_above() -> None:
     """Standard telemetry has no hooks, and no span with a parent that nobody sends."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        for fact in (
+        tell(
+            backend,
             *opened("interaction", "1"),
             *opened("tool", "2", parent="1"),
             *opened("hook", "3", parent="2"),
             *opened("llm_request", "4", parent="3"),
             *(ended(each) for each in "4321"),
-        ):
-            backend(Told(fact, 1))
+        )
         assert backend.close(20)
         by_id = {span.span_id: span for span in collector.spans()}
         assert by_id[span_id("4")].parent == span_id("2")
@@ -262,12 +262,12 @@ def test_a_foreign_client_has_whole_traces(tmp_path: Path) -> None:
             client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.url))
             with agentobs.session("foreign"):
                 ask: dict[str, Any] = {"model": "claude-sonnet-5", "max_tokens": 64}
-                first = {"role": "user", "content": "Hello"}
+                first: Any = {"role": "user", "content": "Hello"}
                 with client.messages.stream(**ask, messages=[first]) as stream:
                     answer = stream.get_final_message()
                 result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
-                made = {"role": "assistant", "content": answer.content}
-                given = {"role": "user", "content": [result]}
+                made: Any = {"role": "assistant", "content": answer.content}
+                given: Any = {"role": "user", "content": [result]}
                 with client.messages.stream(**ask, messages=[first, made, given]) as stream:
                     stream.until_done()
 
@@ -310,11 +310,11 @@ def test_a_resumed_session_is_the_same_conversation() -> None:
         backend = otlp.standard(collector.endpoint)
         for name, earlier in (("a" * 32, None), ("b" * 32, "a" * 32), ("c" * 32, "b" * 32)):
             backend(Told(started(name, earlier), 1))
-            for fact in (
+            tell(
+                backend,
                 *opened("interaction", name[0], trace=name, session=name),
                 ended(name[0], session=name),
-            ):
-                backend(Told(fact, 1))
+            )
         assert backend.close(20)
         told = {s.attributes["session.id"]: s.attributes for s in collector.spans()}
         assert {each["gen_ai.conversation.id"] for each in told.values()} == {"a" * 32}
@@ -325,8 +325,7 @@ def test_an_orphan_is_abandoned() -> None:
     """It has the status error, says when something last happened in it, and that it was abandoned."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        for fact in (*opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500)):
-            backend(Told(fact, 1))
+        tell(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
         assert backend.close(20)
         [span] = collector.spans()
         assert (span.status, span.attributes["abandoned"]) == (2, True)
@@ -339,8 +338,7 @@ def test_what_nobody_ends_is_told_at_the_end_and_kept_within_bounds() -> None:
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint, limits=Limits(queue_bytes=64 * 1024 * 1024))
         for number in range(KNOWN + 5):
-            for fact in opened("tool", f"{number:x}"):
-                backend(Told(fact, 1))
+            tell(backend, *opened("tool", f"{number:x}"))
         assert backend.open_spans == KNOWN
         assert backend.statistics().handed == 5
         assert backend.close(30)
@@ -353,13 +351,13 @@ def test_work_that_outlives_its_interaction_is_linked() -> None:
     """A background agent is a trace of its own, with a link to the span that started it."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        for fact in (
+        tell(
+            backend,
             *opened("interaction", "1", trace="aa" * 16),
             *opened("interaction", "2", trace="bb" * 16, linked="1"),
             ended("1"),
             ended("2"),
-        ):
-            backend(Told(fact, 1))
+        )
         assert backend.close(20)
         by_id = {span.span_id: span for span in collector.spans()}
         assert by_id[span_id("2")].links == [("aa" * 16, span_id("1"))]
@@ -419,8 +417,7 @@ def test_no_proxy_is_taken_from_the_environment(
     monkeypatch.setenv("no_proxy", "nowhere")
     with Collector(protocol) as collector:
         backend = otlp.standard(collector.endpoint, protocol=protocol)
-        for fact in (*opened("tool", "1"), ended("1")):
-            backend(Told(fact, 1))
+        tell(backend, *opened("tool", "1"), ended("1"))
         assert backend.close(20)
         assert [span.name for span in collector.spans()] == ["execute_tool x"]
 
@@ -474,18 +471,23 @@ def test_a_strange_id_gets_the_form_of_one() -> None:
     """Ids that are no hex digits, or nothing but zeros, stand as their digest: the same one each time."""
     with Collector() as collector:
         backend = otlp.standard(collector.endpoint)
-        for fact in (
+        tell(
+            backend,
             *opened("interaction", "strange", trace="my-trace", raw=True),
             *opened("tool", "0" * 16, trace="my-trace", parent="strange", raw=True),
             ended("0" * 16, raw=True),
             ended("strange", raw=True),
-        ):
-            backend(Told(fact, 1))
+        )
         assert backend.close(20)
         tool, root = collector.spans()
         assert tool.parent == root.span_id
         assert tool.trace_id == root.trace_id
         assert int(tool.span_id, 16) > 0
+
+
+def tell(backend: Backend, *facts: Fact) -> None:
+    for fact in facts:
+        backend(Told(fact, 1))
 
 
 def span_shape(span: Span) -> tuple[str, list[str]]:
@@ -505,6 +507,7 @@ def opened(
     session: str = "a" * 32,
     linked: str | None = None,
     raw: bool = False,
+    at: int = 1_000,
 ) -> tuple[SpanStart, ...]:
     made = (lambda each: each) if raw else span_id
     return (
@@ -516,15 +519,17 @@ def opened(
             lane=Label("main"),
             name=Label(name),
             label=Label("x"),
-            started_ns=1_000,
+            started_ns=at,
             linked_span_id=made(linked) if linked else None,
         ),
     )
 
 
-def ended(own: str, *, session: str = "a" * 32, raw: bool = False, **more: Any) -> SpanEnd:
+def ended(
+    own: str, *, session: str = "a" * 32, raw: bool = False, at: int = 2_000, **more: Any
+) -> SpanEnd:
     usual: dict[str, Any] = {"status": "ok", "error_type": None, **more}
-    return SpanEnd(session, own if raw else span_id(own), 2_000, **usual)
+    return SpanEnd(session, own if raw else span_id(own), at, **usual)
 
 
 def started(session_id: str, earlier: str | None) -> SessionStart:

@@ -1,0 +1,122 @@
+"""The two loggers: the recording's own, and what the user opted into; neither can reach the other."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import agentobs
+from agentobs.recording import session as sessions
+from agentobs.recording.home import Home
+from agentobs.recording.journal import Segment
+from agentobs.recording.recorder import Recorder
+from agentobs.recording.writer import Writer
+from exporters import otlp, perfetto
+from exporters.outbox import Outbox
+from exporters.perfetto import TraceFiles
+from tests.exporters.acting import act, recording
+from tests.exporters.collector import Collector
+
+FIRST_PARTY = (Writer, Segment, Home, Recorder)
+THIRD_PARTY = (otlp.Backend, TraceFiles, Outbox)
+
+_CODE = (type, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType)
+"""What every object of a program shares; it holds no instances but those that are global anyhow."""
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """Yield everything that can be reached from some objects: through attributes, containers, closures, defaults and
+    bound methods, but not through modules, classes and the globals of functions.
+    """
+    seen: set[int] = set()
+    waiting: list[Any] = list(roots)
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, _CODE):
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, types.FunctionType):
+            waiting += [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
+        else:
+            waiting += gc.get_referents(each)
+
+
+def crossings(root: object, foreign: tuple[type, ...]) -> list[str]:
+    return [type(each).__name__ for each in reachable(root) if isinstance(each, foreign)]
+
+
+def test_neither_logger_reaches_the_other(tmp_path: Path) -> None:
+    """From the journal's writer there is no way to a backend, and from no backend one to the recording."""
+    with Collector() as collector:
+        backends = otlp.standard(collector.endpoint), perfetto.trace_file(tmp_path / "traces")
+        with recording(tmp_path / "home", *backends):
+            act()
+            assert sessions.flush()
+            assert backends[0].flush(20)
+            recorder = sessions._recorder
+            assert recorder is not None
+            found = {type(each) for each in reachable(recorder._writer)}
+            assert {Writer, Segment} <= found
+            assert crossings(recorder._writer, THIRD_PARTY) == []
+            for backend in backends:
+                found = {type(each) for each in reachable(backend)}
+                assert type(backend) in found
+                assert crossings(backend, FIRST_PARTY) == []
+            assert {Outbox} <= {type(each) for each in reachable(backends[0])}
+
+
+def test_a_planted_way_is_found(tmp_path: Path) -> None:
+    """The walk sees a way through an attribute, a container, a closure, a default, a bound method and a thread."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        with recording(tmp_path / "home", backend):
+            act()
+            assert sessions.flush()
+            recorder = sessions._recorder
+            assert recorder is not None
+            writer: Any = recorder._writer
+
+            def closure() -> Any:
+                return writer
+
+            def default(hidden: Any = writer) -> Any:
+                return hidden
+
+            ways: list[Any] = [writer, {"deep": [(writer,)]}, closure, default, writer.seal]
+            ways.append(threading.Thread(target=writer.seal))
+            for way in ways:
+                backend._planted = way  # type: ignore[attr-defined]
+                assert "Writer" in crossings(backend, FIRST_PARTY)
+            del backend._planted  # type: ignore[attr-defined]
+            assert crossings(backend, FIRST_PARTY) == []
+            writer._planted = backend.flush
+            assert "Backend" in crossings(writer, THIRD_PARTY)
+        backend.close()
+    assert agentobs.stop_recorder()
+
+
+def test_providers_are_of_each_backend_alone() -> None:
+    """Two backends share no provider, tracer, logger, meter, queue or thread."""
+    with Collector() as collector:
+        one, two = otlp.standard(collector.endpoint), otlp.beta(collector.endpoint)
+        ours = ("exporters.", "opentelemetry.sdk.trace", "opentelemetry.sdk._logs")
+        ours = (*ours, "opentelemetry.sdk.metrics._internal.m")
+        parts = [
+            {
+                id(each)
+                for each in reachable(backend)
+                if type(each).__module__.startswith(ours)
+                and not type(each).__module__.startswith(("exporters.semconv", "exporters.outbox"))
+                and "sampling" not in type(each).__module__
+            }
+            for backend in (one, two)
+        ]
+        assert parts[0]
+        assert not parts[0] & parts[1]
+        one.close()
+        two.close()
