@@ -1,0 +1,120 @@
+"""Power losses: every disk that one can leave opens, and what was durable is there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.home import Home, open_home
+from agentobs.store import publish
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.verify import verify
+from tests.soak.power import image, names_in, traced
+from tests.store.making import conversation, record
+
+
+def lose_power(tmp_path: Path, seed: int, images: int, opened: int) -> None:
+    """Trace a recording, build so many disks, and open each; so many of them are ingested as well."""
+    sync = "always" if seed % 2 else "interval"
+    folder = tmp_path / "home"
+    found = traced(folder, seed, sync)
+    home = Home(folder)
+    whole = {path.name: path.read_bytes() for path in home.segments.iterdir()}
+    for number in range(images):
+        made, durable, acknowledged = image(
+            found, home, tmp_path / f"{number}", seed * 100_000 + number
+        )
+        told = f"seed {seed}, image {number}"
+        missing = acknowledged - names_in(made)
+        assert not missing, f"{told}: {missing}"
+        for name, size in durable.items():
+            assert (made.segments / name).read_bytes()[:size] == whole[name][:size], told
+        verify(made)
+        if number < opened:
+            ingest(made)
+            with connect(made, ingest=False) as connection:
+                attempts = {
+                    row[0]
+                    for row in connection.execute("SELECT attempt_id FROM attempts").fetchall()
+                }
+            assert {
+                name.split()[-1] for name in acknowledged if name.startswith("attempts")
+            } <= attempts, told
+        shutil.rmtree(made.path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_is_lost(seed: int, tmp_path: Path) -> None:
+    """Two hundred disks: all open, nothing that was synced is missing, and with `always` nothing acknowledged."""
+    lose_power(tmp_path, seed, images=50, opened=2)
+
+
+def test_a_generation_is_durable_before_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is synced before it is renamed into place, and the directory after."""
+    home = open_home(tmp_path / "home")
+    record(home, conversation(1))
+    calls: list[tuple[str, str, int]] = []
+
+    def noted(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            if name == "fsync":
+                path = str(Path(f"/proc/self/fd/{given[0]}").readlink())
+                calls.append(("fsync", path, os.fstat(given[0]).st_size))
+            else:
+                calls.append((name, f"{given[0]} {given[1]}", Path(given[0]).stat().st_size))
+            return real(*given, **named)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("fsync", "replace"):
+        noted(name)
+    ingest(home)
+    monkeypatch.undo()
+    published = [each for each in calls if each[0] == "replace"]
+    names = [Path(each[1].split()[1]).name for each in published]
+    assert names[:2] == ["manifest.json", "agentobs.duckdb"]
+    for renamed in published:
+        source = renamed[1].split()[0]
+        assert ("fsync", source, renamed[2]) in calls[: calls.index(renamed)]
+    last = calls.index(published[-1])
+    assert ("fsync", str(home.path)) in [each[:2] for each in calls[last:]]
+
+
+def test_power_is_lost_while_a_generation_is_published(tmp_path: Path) -> None:
+    """Whichever of the renames a disk has, and whatever is left of a draft: the store opens, with all answers."""
+    home = open_home(tmp_path / "home")
+    states = []
+    for number in (1, 2):
+        record(home, conversation(number))
+        ingest(home)
+        states.append((home.database.read_bytes(), home.manifest.read_bytes()))
+    segments = home.segments
+    for number, (database, manifest) in enumerate(itertools.product((0, 1, None), (0, 1, None))):
+        made = open_home(tmp_path / f"{number}")
+        shutil.copy(home.path / "key", made.path / "key")
+        for path in segments.iterdir():
+            shutil.copy(path, made.segments / path.name)
+        if database is not None:
+            made.database.write_bytes(states[database][0])
+            made.database.chmod(0o400)
+        if manifest is not None:
+            made.manifest.write_bytes(states[manifest][1])
+        draft = states[1][0][: 4096 * number + 512 * number]
+        (made.path / f"{publish.DRAFT}left.duckdb").write_bytes(draft)
+        ingest(made)
+        with connect(made) as connection:
+            found = connection.execute(
+                "SELECT count(*), count(DISTINCT attempt_id) FROM attempts"
+            ).fetchone()
+        assert found == (6, 6), (database, manifest)
+        assert verify(made).ok

@@ -1,0 +1,143 @@
+"""Processes that are killed: what was acknowledged is there, once, and what was under way is there, marked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import agentobs
+from agentobs.recording.home import existing_home
+from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import ModelExchange
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.verify import verify
+from tests.agent.provider import Provider, call, message, streamed, text
+
+ROOT = Path(__file__).parents[2]
+SECRET = "sk-ant-api03-" + "aB3-" * 24
+
+
+def killed(home: Path, seed: int, kills: int, most: int) -> dict[str, Any]:
+    """Kill processes at random points, and hold what is promised; returns what was found."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.soak.kills",
+        str(home),
+        str(seed),
+        str(kills),
+        str(most),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    wrong = {name: found[name] for name in ("lost", "doubled", "findings", "errors", "rows")}
+    assert not any(wrong.values()), f"seed {seed}: {wrong}"
+    assert found["acknowledged"] > 0
+    return found
+
+
+def test_twenty_kills(tmp_path: Path) -> None:
+    """Three recorders, an ingester and a reader die at random points: nothing is lost or doubled, and all verifies."""
+    assert killed(tmp_path / "home", 7, kills=20, most=3)["kills"] >= 20
+
+
+def victim(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "AGENTOBS_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.recording.killed", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def lines(home: Path, *, content: bool = False) -> list[Line]:
+    place = existing_home(home)
+    path_of = content_path if content else facts_path
+    found = [line for each in segment_ids(place) for line in read(path_of(place, each))]
+    return [line for line in found if isinstance(line, Line)]
+
+
+def until_written(home: Path, kind: str, *, content: bool) -> None:
+    last = time.monotonic() + 30
+    while True:
+        begun = (home / "segments").is_dir() and list((home / "segments").glob("*.content"))
+        if begun and any(line.kind == kind for line in lines(home, content=content)):
+            return
+        assert time.monotonic() < last, f"no {kind} was written"
+        time.sleep(0.02)
+
+
+def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
+    """The request, the answer but for its last 4 KiB, and what it had used by then; in SQL and in the recording.
+
+    A secret that came in pieces is nowhere.
+    """
+    home = tmp_path / "home"
+    blocks = [text(f"{number} " * 40) for number in range(60)]
+    answer = message(*blocks[:20], text(f"my key is {SECRET} "), *blocks[20:])
+    sent = streamed(answer, hold=threading.Event())
+    with Provider([sent]) as provider:
+        process = victim(home, "stream", provider.base_url)
+        try:
+            until_written(home, "partial", content=True)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+    place = existing_home(home)
+    [line] = [each for each in lines(home) if each.kind == "session_starts"]
+    session_id = line.value()["session_id"]
+    with connect(home) as connection:
+        sql = "SELECT outcome, status, model_requested, request_bytes > 0 FROM attempts"
+        assert connection.execute(sql).fetchall() == [("crashed", 200, "claude-sonnet-5", True)]
+        used = "SELECT input_tokens, certainty FROM usage"
+        assert connection.execute(used).fetchall() == [(10, "lower_bound")]
+        [crash] = connection.execute(
+            "SELECT session_id, open_requests, last_activity_ns > started_ns FROM crashes"
+        ).fetchall()
+    assert crash == (session_id, 1, True)
+    recording = read_session(place, session_id, segment_ids(place))
+    [exchange] = recording.exchanges
+    assert isinstance(exchange, ModelExchange)
+    assert (recording.outcome, exchange.answer.ending, exchange.answer.status) == (
+        "crashed",
+        "cut",
+        200,
+    )
+    assert json.loads(exchange.question.body)["messages"][0]["content"] == "Hello"
+    came, whole = exchange.answer.body, b"".join(sent.pieces)
+    first = whole.index(b"my key is")
+    assert came[:first] == whole[:first]
+    missing = re.findall(rb'"text": "([^"]*)"', whole[len(came) :])
+    assert sum(map(len, missing)) < 4096 + 1024, (
+        "what is told in the last 4 KiB of text, and an event"
+    )
+    assert came.endswith(b"\n\n")
+    for path in home.rglob("*"):
+        assert not path.is_file() or SECRET[13:40].encode() not in path.read_bytes()
+    for _ in range(2):
+        ingest(place)
+        assert agentobs.query("SELECT count(*) FROM attempts", home=home) == [(1,)]
+        assert [
+            str(each) for each in verify(place).findings if "whole record" not in each.found
+        ] == []
+
+
+def test_an_answer_is_recorded_before_its_tool_has_an_effect(tmp_path: Path) -> None:
+    """A tool that kills its process finds the call that asked for it in the journal, though nobody flushed."""
+    home, effect = tmp_path / "home", tmp_path / "effect"
+    with Provider([streamed(message(call("a", "effect")))]) as provider:
+        process = victim(home, "tool", provider.base_url, str(effect))
+        said, _ = process.communicate(timeout=60)
+    assert (process.returncode, effect.read_text()) == (-9, "done")
+    asked = [line.value()["tool_use_id"] for line in lines(home) if line.kind == "tool_uses"]
+    assert asked == ["a"] or "late 0" not in said
