@@ -241,10 +241,10 @@ _TELLS = """
 ## How they tell without content
 
 - *Like arguments* is a keyed number of 64 bits that is noted with each call, `tool_uses.input_similarity`: a simhash
-  in which each argument counts the same. Inputs are like each other at 3 bits of difference or fewer; unrelated ones
-  are about 32 apart. Equal inputs are always found. Of those that differ in one word of fifteen to twenty some are, from
-  a seventh to three fifths, for the number depends on the key; in a letter nearly all are. It is keyed with the home's own key: nobody without it can try
-  inputs until one fits, and the number cannot be turned back.
+  in which each argument counts the same. Inputs are like each other at 6 bits of difference or fewer; unrelated ones
+  are about 32 apart. Equal inputs are always found, whatever their case, blanks and punctuation. Of an argument of
+  more than 16 words most are found that differ in a word; a shorter one, such as a path, has to be the same. The
+  number is keyed with the home's own key: nobody without it can try inputs until one fits, and it cannot be turned back.
 - *Claims success* is a flag, `attempts.claims_success`, noted while the text passes by, and only for an answer without
   calls to a result that is an error: words of success, and not one that owns up to a failure. It is English only.
   Reading the content later was the alternative; it would tell nothing with content off, and nothing over many sessions

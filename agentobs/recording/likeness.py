@@ -1,10 +1,13 @@
 """Likeness: a keyed number for the input of a tool call, near to that of any input that is nearly the same.
 
-It is a simhash. Each argument counts the same, by the words and signs in its value; each of these is hashed, and each
-of the 64 bits is what most of the weight has there. So an input is like another one when every argument nearly is: two
-arguments of three that are the same are not enough. Equal inputs have equal numbers; of two long ones that differ in a
-word a few bits differ. Pairs of neighbours in place of words were tried: at as many false alarms on the logs of people
-at work, half as many of the inputs that were nearly the same were found.
+It is a simhash. Each argument counts the same, by the words in its value; each of these is hashed, and each of the
+64 bits is what most of the weight has there. So an input is like another one when every argument nearly is: two
+arguments of three that are the same are not enough. A short argument counts as a whole, for another file, page or city
+is another question however much of its path is the same; only case, blanks and punctuation do not count. Of two long
+ones that differ in a word a few bits differ.
+
+Rejected: pairs of neighbouring words, and no difference between short and long arguments. On logs of people at work, by
+forty keys, those took files for each other whose long paths differ in a word; this takes none.
 
 It tells nothing of what was said. The hashes are keyed with the home's own key, so that nobody without it can try
 inputs until one fits; 64 majorities over all words cannot be turned back into any of them; and that two inputs are
@@ -24,15 +27,17 @@ from typing import Any
 
 from agentobs.records.canonical import canonical
 
-SIGNS_MAX = 4_096
+CHARACTERS_MAX = 4_096
 """How much of an argument is looked at: so many characters of its start and as many of its end. Our choice: a
 whole file is not read for the sake of a number."""
 WORDS_MAX = 512
-"""How many words and signs of an argument are hashed: less than a millisecond. Our choice."""
+"""How many words of an argument are hashed: less than a millisecond. Our choice."""
+WHOLE_MAX = 16
+"""An argument of so many words or fewer counts as a whole: longer than nearly all paths. Our choice."""
 ARGUMENTS_MAX = 16
 """How many arguments have a weight of their own; all others share one. Our choice."""
 
-_SIGNS = re.compile(r"\w+|[^\w\s]")
+_WORDS = re.compile(r"\w+")
 _BITS, _COUNTER = 64, 32
 """The bits of a hash, and the width of the counter of each: more than all the weight fits in."""
 _WEIGHT = 1 << 20
@@ -53,8 +58,8 @@ def similarity(value: Any, key: bytes) -> int:
     """
     keyed = hashlib.blake2b(digest_size=_BITS // 8, key=key, person=b"likeness")
     counts, total = [0] * (_BITS // 8), 0
-    for argument in _arguments(value):
-        words = _words(argument)
+    for name, text in _arguments(value):
+        words = _words(name, text)
         weight = _WEIGHT // math.isqrt(len(words))
         total += weight * len(words)
         for word in words:
@@ -93,15 +98,15 @@ def apart(one: int, other: int) -> int:
     return ((one ^ other) & ((1 << _BITS) - 1)).bit_count()
 
 
-def _arguments(value: Any) -> Iterator[str]:
-    """Yield the canonical text of each argument with its name; the whole where it has no arguments."""
+def _arguments(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield each argument's name and canonical text; the whole without a name where there are no arguments."""
     if not isinstance(value, dict) or not value:
-        yield _text(value)
+        yield "", _text(value)
         return
     names = sorted(value, key=str)
-    yield from (f"{name}: {_text(value[name])}" for name in names[:ARGUMENTS_MAX])
+    yield from ((str(name), _text(value[name])) for name in names[:ARGUMENTS_MAX])
     if rest := names[ARGUMENTS_MAX:]:
-        yield _text({str(name): value[name] for name in rest})
+        yield "", _text({str(name): value[name] for name in rest})
 
 
 def _text(value: Any) -> str:
@@ -113,16 +118,20 @@ def _text(value: Any) -> str:
         return ""
 
 
-def _words(text: str) -> list[str]:
-    """Return the words and signs of an argument, each with how often it came; of too many some, by what they are."""
-    if len(text) > 2 * SIGNS_MAX:
-        text = f"{text[:SIGNS_MAX]} {text[-SIGNS_MAX:]}"
-    signs = _SIGNS.findall(text) or [""]
+def _words(name: str, text: str) -> list[str]:
+    """Return what is hashed of an argument: a short one as a whole, else its words with how often each came; of too
+    many some, by what they are.
+    """
+    if len(text) > 2 * CHARACTERS_MAX:
+        text = f"{text[:CHARACTERS_MAX]} {text[-CHARACTERS_MAX:]}"
+    found = _WORDS.findall(text.casefold())
+    if len(found) <= WHOLE_MAX:
+        return [f"{name} {' '.join(found) or text}"]
     times: Counter[str] = Counter()
     words = []
-    for sign in signs:
-        times[sign] += 1
-        words.append(f"{signs[0]} {sign} {times[sign]}")
+    for word in found:
+        times[word] += 1
+        words.append(f"{name} {word} {times[word]}")
     if len(words) <= WORDS_MAX:
         return words
     step = -(-len(words) // WORDS_MAX)

@@ -144,7 +144,7 @@ def _newer(warned: list[str]) -> Iterator[Finding]:
 
 
 def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -> Iterator[Finding]:
-    [row] = _rows(connection, "recorded_lately", since_ns=since_ns)
+    [row] = _rows(connection, "recorded_lately", since_ns=since_ns) or [_NOTHING]
     if not row["sessions"]:
         days = (now_ns - (row["last_ns"] or now_ns)) / 86_400e9
         last = f", the last one {days:.1f} days ago" if row["last_ns"] else ""
@@ -155,6 +155,9 @@ def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -
     contents = ", ".join(each for each in row["contents"] or [] if each)
     told = f"{_several(row['sessions'], 'session')} lately; what was said may go: {contents}"
     yield Finding("recorded", "ok", told, "session_starts", "")
+
+
+_NOTHING = {"sessions": 0, "all_sessions": 0, "last_ns": None, "contents": []}
 
 
 def _lost(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Finding]:

@@ -23,4 +23,9 @@ SELECT
         SELECT count(*) FROM session_starts
         WHERE session_id = $session_id::VARCHAR AND session_sequence IS NULL
     ) AS older_starts,
-    (SELECT count(*) FROM zones WHERE session_id = $session_id::VARCHAR) AS seen_prompts;
+    (SELECT count(*) FROM zones WHERE session_id = $session_id::VARCHAR) AS seen_prompts
+FROM (
+    SELECT session_id FROM session_starts WHERE session_id = $session_id::VARCHAR
+    UNION
+    SELECT session_id FROM attempts WHERE session_id = $session_id::VARCHAR
+);

@@ -7,4 +7,5 @@ SELECT
     max(started_ns) AS last_ns,
     list_sort(list(DISTINCT content) FILTER (WHERE $since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT))
         AS contents
-FROM session_starts;
+FROM session_starts
+HAVING count(*) > 0;

@@ -23,8 +23,8 @@ WITH likely AS (
     JOIN tool_uses AS earlier
         ON earlier.session_id = attempts.session_id AND earlier.attempt_id = attempts.continues_attempt_id
         AND earlier.name = later.name
-    -- Of 64. Unrelated inputs are about 32 apart, those of other files or pages of one tool mostly more than 6.
-    WHERE bit_count(xor(later.input_similarity, earlier.input_similarity)) <= 3
+    -- Of 64. Unrelated inputs are about 32 apart, and none of people at work were nearer than 7.
+    WHERE bit_count(xor(later.input_similarity, earlier.input_similarity)) <= 6
 )
 SELECT
     third.session_id,
