@@ -85,9 +85,10 @@ def test_a_generation_is_durable_before_it_is_published(
     assert names[:2] == ["manifest.json", "agentobs.duckdb"]
     for renamed in published:
         source = renamed[1].split()[0]
-        assert ("fsync", source, renamed[2]) in calls[: calls.index(renamed)]
-    last = calls.index(published[-1])
-    assert ("fsync", str(home.path)) in [each[:2] for each in calls[last:]]
+        at = calls.index(renamed)
+        assert ("fsync", source, renamed[2]) in calls[:at]
+        folder = str(Path(renamed[1].split()[1]).parent)
+        assert ("fsync", folder) in [each[:2] for each in calls[at:]]
 
 
 def test_power_is_lost_while_a_generation_is_published(tmp_path: Path) -> None:

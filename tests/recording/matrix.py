@@ -1,0 +1,357 @@
+"""Forks, ends, signals and threads, one combination after another: `python -m tests.recording.matrix HOME GROUP`.
+
+Each combination runs in a child that is forked for it. Prints a JSON line for each: what was handed in, how the child
+ended, and how long that took after its last record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import agentobs
+from agentobs.recording.session import start_recorder
+from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
+from agentobs.sink import sink
+
+made = itertools.count(1)
+
+
+def emit(session_id: str, kind: str, count: int = 3) -> list[str]:
+    """Hand in some records; return their ids."""
+    ids = []
+    for _ in range(count):
+        ids.append(f"{kind}-{os.getpid()}-{next(made)}")
+        question, answer = ToolQuestion(ids[-1], "work", {}), ToolAnswer("x" * 100)
+        sink.emit(ToolExchange(Place(session_id), time.time_ns(), 1, question, answer))
+    return ids
+
+
+def flushed() -> None:
+    recorder = start_recorder()
+    assert recorder is not None
+    assert recorder.flush(30)
+
+
+# What happens in the middle of a session. Each returns the ids of what must be recorded, besides its own.
+
+
+def nothing(session_id: str) -> list[str]:
+    return []
+
+
+def fork_that_exits(session_id: str) -> list[str]:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return []
+
+
+def fork_that_records(session_id: str) -> list[str]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ids = emit(session_id, "child")
+        flushed()
+        os.write(writing, " ".join(ids).encode())
+        os._exit(0)
+    os.close(writing)
+    told = os.read(reading, 65536)
+    os.close(reading)
+    os.waitpid(child, 0)
+    assert told, "the child hung or died"
+    return told.decode().split()
+
+
+def fork_under_load(session_id: str) -> list[str]:
+    """Other threads record all the time, and may hold any lock at the fork."""
+    over, ids = threading.Event(), list[str]()
+
+    def busy() -> None:
+        while not over.is_set():
+            ids.extend(emit(session_id, "busy", 1))
+            time.sleep(0)
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for _ in range(3):
+        ids += fork_that_records(session_id)
+    over.set()
+    for each in threads:
+        each.join()
+    return ids
+
+
+def fork_in_a_thread(session_id: str) -> list[str]:
+    ids: list[str] = []
+    forking = threading.Thread(target=lambda: ids.extend(fork_that_records(session_id)))
+    forking.start()
+    forking.join()
+    return ids
+
+
+def fork_in_a_loop(session_id: str) -> list[str]:
+    async def main() -> list[str]:
+        return fork_that_records(session_id)
+
+    return asyncio.run(main())
+
+
+def fork_of_a_fork(session_id: str) -> list[str]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        ids = emit(session_id, "child") + fork_that_records(session_id)
+        flushed()
+        os.write(writing, " ".join(ids).encode())
+        os._exit(0)
+    os.close(writing)
+    told = os.read(reading, 65536).decode().split()
+    os.close(reading)
+    os.waitpid(child, 0)
+    return told
+
+
+def in_pool(session_id: str) -> list[str]:
+    return emit(session_id, "pool")
+
+
+def fork_pool(session_id: str) -> list[str]:
+    """Processes of `multiprocessing` end without `atexit`."""
+    with contextlib.closing(multiprocessing.get_context("fork").Pool(2)) as pool:
+        ids = pool.map(in_pool, [session_id] * 4)
+    pool.join()
+    return [each for some in ids for each in some]
+
+
+def threads(session_id: str) -> list[str]:
+    ids: list[str] = []
+    running = [
+        threading.Thread(target=lambda: ids.extend(emit(session_id, "thread", 20)))
+        for _ in range(8)
+    ]
+    for each in running:
+        each.start()
+    for each in running:
+        each.join()
+    return ids
+
+
+def two_loops(session_id: str) -> list[str]:
+    """Two event loops in two threads, both waiting for the recorder without being held up."""
+    ids: list[str] = []
+
+    async def main() -> None:
+        recorder = start_recorder()
+        assert recorder is not None
+        for _ in range(5):
+            ids.extend(emit(session_id, "loop", 2))
+            assert await recorder.settle(20)
+
+    running = [threading.Thread(target=lambda: asyncio.run(main())) for _ in range(2)]
+    for each in running:
+        each.start()
+    for each in running:
+        each.join()
+    return ids
+
+
+def exit_in_a_thread(session_id: str) -> list[str]:
+    ids: list[str] = []
+
+    def leave() -> None:
+        ids.extend(emit(session_id, "left"))
+        sys.exit(3)
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    leaving.join()
+    return ids
+
+
+def collected(session_id: str) -> list[str]:
+    """The garbage collector hands in records, at any moment, on any thread."""
+    ids: list[str] = []
+
+    class Ending:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            ids.extend(emit(session_id, "collected", 1))
+
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for _ in range(30):
+            Ending()
+            ids.extend(emit(session_id, "emitted", 1))
+    finally:
+        gc.set_threshold(*before)
+        gc.collect()
+    return ids
+
+
+def signalled(session_id: str) -> list[str]:
+    """A handler of a signal hands in records in the middle of handing in records."""
+    ids: list[str] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: ids.extend(emit(session_id, "signal", 1)))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for _ in range(300):
+            ids.extend(emit(session_id, "emitted", 1))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return ids
+
+
+MIDDLES: list[Callable[[str], list[str]]] = [
+    nothing,
+    fork_that_exits,
+    fork_that_records,
+    fork_under_load,
+    fork_in_a_thread,
+    fork_in_a_loop,
+    fork_of_a_fork,
+    fork_pool,
+    threads,
+    two_loops,
+    exit_in_a_thread,
+    collected,
+    signalled,
+]
+
+
+# How the process ends. With `flushed` what was handed in is acknowledged before.
+
+
+def by_return() -> None:
+    return None
+
+
+def by_exit() -> None:
+    sys.exit(0)
+
+
+def by_error() -> None:
+    raise ValueError("the agent's own")
+
+
+def by_os_exit() -> None:
+    os._exit(0)
+
+
+def by_terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(10)
+
+
+def by_kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def by_abort() -> None:
+    os.abort()
+
+
+def with_a_full_queue() -> None:
+    recorder = start_recorder()
+    assert recorder is not None
+    for _ in range(200):
+        sink.emit(
+            ToolExchange(
+                Place("f" * 32), 1, 1, ToolQuestion("x", "work", {}), ToolAnswer("y" * 20_000)
+            )
+        )
+
+
+ENDS = [
+    by_return,
+    by_exit,
+    by_error,
+    by_os_exit,
+    by_terminate,
+    by_kill,
+    by_abort,
+    with_a_full_queue,
+]
+IN_ORDER = (by_return, by_exit, by_error, with_a_full_queue)
+"""The ends before which nobody has to flush."""
+HELD = ["inside", "outside"]
+"""Whether the session is open when the process ends."""
+
+
+def combination(
+    middle: Callable[[str], list[str]], end: Callable[[], None], held: str, pipe: int
+) -> None:
+    """Run one combination to its end, in a child."""
+    session = agentobs.session(middle.__name__)
+    session.__enter__()
+    ids = emit(session.session_id, "before") + middle(session.session_id)
+    ids += emit(session.session_id, "after")
+    if held == "outside":
+        session.__exit__(None, None, None)
+    if end not in IN_ORDER:
+        flushed()
+    os.write(pipe, f"{time.monotonic()} {' '.join(ids)}".encode())
+    end()
+
+
+def run(middle: Any, end: Any, held: str, home: Path) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # A child of a fork ends like a process of its own: with `atexit`, and with its exit code.
+        import atexit
+
+        code = 0
+        os.environ["AGENTOBS_HOME"] = str(home)
+        try:
+            combination(middle, end, held, writing)
+        except SystemExit as left:
+            code = int(left.code or 0)
+        except BaseException:
+            code = 1
+        threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does at its end
+        atexit._run_exitfuncs()
+        os._exit(code)
+    os.close(writing)
+    told = b""
+    while piece := os.read(reading, 65536):
+        told += piece
+    os.close(reading)
+    _, status = os.waitpid(child, 0)
+    last, *ids = told.decode().split() or ["0"]
+    return {
+        "name": f"{middle.__name__}, {end.__name__}, {held}",
+        "status": os.waitstatus_to_exitcode(status),
+        "seconds": time.monotonic() - float(last),
+        "ids": ids,
+    }
+
+
+def main(home: str, group: str) -> None:
+    cases = list(itertools.product(MIDDLES, ENDS, HELD))
+    for number, (middle, end, held) in enumerate(cases):
+        if number % 4 == int(group):
+            place = Path(home) / str(number)
+            print(json.dumps({**run(middle, end, held, place), "home": str(place)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

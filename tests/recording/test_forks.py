@@ -1,0 +1,52 @@
+"""Forks, threads, signals and every way to end: nothing is lost, doubled or hung."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.home import existing_home
+from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from tests.recording.matrix import ENDS, HELD, MIDDLES
+
+ROOT = Path(__file__).parents[2]
+CODES = {"by_error": 1, "by_terminate": -15, "by_kill": -9, "by_abort": -6}
+
+
+def test_the_matrix_has_two_hundred_combinations() -> None:
+    """What happens in the middle, how it ends, and whether the session is open then."""
+    assert len(MIDDLES) * len(ENDS) * len(HELD) >= 200
+
+
+@pytest.mark.parametrize("group", range(4))
+def test_forks_threads_signals_and_ends(group: int, tmp_path: Path) -> None:
+    """What was handed in is recorded once, by whom it was handed in; the process ends as it would, and soon."""
+    command = [sys.executable, "-m", "tests.recording.matrix", str(tmp_path), str(group)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr
+    results = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(results) == len(MIDDLES) * len(ENDS) * len(HELD) / 4
+    for result in results:
+        hold(result)
+
+
+def hold(result: dict[str, Any]) -> None:
+    name = result["name"]
+    assert result["status"] == CODES.get(name.split(", ")[1], 0), name
+    assert result["seconds"] < 6, f"{name}: the end was held up"
+    assert len(result["ids"]) >= 6, f"{name}: it broke off"
+    home = existing_home(result["home"])
+    found: Counter[str] = Counter()
+    for segment_id in segment_ids(home):
+        for line in read(facts_path(home, segment_id)):
+            assert isinstance(line, Line), f"{name}: {line}"
+            if line.kind == "tool_results":
+                found[line.value()["tool_use_id"]] += 1
+    missing = {each: found[each] for each in result["ids"] if found[each] != 1}
+    assert not missing, f"{name}: {missing}"
