@@ -244,7 +244,8 @@ _TELLS = """
   in which each argument counts the same. Inputs are like each other at 6 bits of difference or fewer; unrelated ones
   are about 32 apart. Equal inputs are always found, whatever their case, blanks and punctuation. Of an argument of
   more than 16 words most are found that differ in a word; a shorter one, such as a path, has to be the same. The
-  number is keyed with the home's own key: nobody without it can try inputs until one fits, and it cannot be turned back.
+  number is keyed with the home's own key: nobody without it can try inputs until one fits, and it cannot be turned
+  back.
 - *Claims success* is a flag, `attempts.claims_success`, noted while the text passes by, and only for an answer without
   calls to a result that is an error: words of success, and not one that owns up to a failure. It is English only.
   Reading the content later was the alternative; it would tell nothing with content off, and nothing over many sessions

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.records.exchanges import Chunk, Ending, ModelExchange, Place
+from agentobs.records.exchanges import Chunk, Ending, ModelExchange, Place, ToolAnswer
 from agentobs.records.facts import (
     Event,
     InteractionEnd,
@@ -41,6 +41,7 @@ from tests.store.making import (
 from tests.store.talking import Talk
 
 INTERACTION = "1" * 32
+DENIED = ToolAnswer("no", is_error=True, outcome="denied")
 WHOLE = Interval("whole", None, "own", "interaction", None, "main", 0, 100)
 Query = Callable[..., list[dict[str, Any]]]
 
@@ -281,7 +282,9 @@ def test_an_interaction_of_another_client(tmp_path: Path) -> None:
 def test_the_slowest_tools(tmp_path: Path) -> None:
     """Exact percentiles; a tool whose agent waited for a person is not slow for that."""
     talk = Talk()
-    ids = talk.calls(*[("fast", {})] * 20, ("agent", {}), ("seen", {}))
+    ids = talk.calls(*[("fast", {})] * 20, ("agent", {}), ("seen", {}), ("fast", {}))
+    no = replace(tool(1, ids[22], "fast", at=T0 + 2 * SECOND, took=0), answer=DENIED)
+    talk.records.append(no)
     for at, call in enumerate(ids[:20]):
         talk.records.append(tool(1, call, "fast", at=T0 + 2 * SECOND, took=(at + 1) * SECOND))
     talk.records.append(tool(1, ids[20], "agent", at=T0 + 2 * SECOND, took=50 * SECOND))
@@ -297,6 +300,7 @@ def test_the_slowest_tools(tmp_path: Path) -> None:
     assert found == {"fast": [10, 19, 20], "agent": [8, 8, 8], "seen": [0.5, 0.5, 0.5]}
     assert list(rows) == ["fast", "agent", "seen"]
     assert [row["timed_calls"] for row in rows.values()] == [20, 1, 0]
+    assert rows["fast"]["calls"] == 21
 
 
 def test_how_long_people_were_waited_for(tmp_path: Path) -> None:

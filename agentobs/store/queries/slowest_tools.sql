@@ -3,10 +3,18 @@
 -- $session_id: only this session, or NULL. $since_ns: only calls that were asked for then or later, or NULL. $limit: at
 -- most so many tools, or NULL for all. Percentiles are exact. timed_calls are those that were seen running; of any
 -- other the time from the answer that asks for it to the request with its result stands for it, in which the client may
--- have done other things as well. What waits a tool's own agent had is left out of the net time.
+-- have done other things as well. What waits a tool's own agent had is left out of the net time, and calls that never
+-- ran, such as denied ones, count as calls alone.
 WITH calls AS (
-    SELECT *, coalesce(duration_ns, answered_ns - asked_ns) AS took_ns
-    FROM tool_calls
+    SELECT
+        * REPLACE (CASE WHEN has_run THEN duration_ns END AS duration_ns),
+        CASE WHEN has_run THEN coalesce(duration_ns, answered_ns - asked_ns) END AS took_ns
+    FROM (
+        SELECT *, coalesce(outcome, '') NOT IN (
+            'invalid', 'unknown', 'denied', 'blocked', 'skipped', 'aborted', 'duplicate', 'deduplicated'
+        ) AS has_run
+        FROM tool_calls
+    )
     WHERE
         ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
         AND ($since_ns::BIGINT IS NULL OR asked_ns >= $since_ns::BIGINT)
