@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -67,4 +68,5 @@ def a_tool(url: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    {"stream": stream, "tool": a_tool}[sys.argv[1]](*sys.argv[2:])
+    works: dict[str, Callable[..., None]] = {"stream": stream, "tool": a_tool}
+    works[sys.argv[1]](*sys.argv[2:])

@@ -161,9 +161,9 @@ def a_round(home: Path, seed: int, most: int, outcome: Outcome) -> None:
     chance = random.Random(seed)
     recorders = chance.randint(3, max(most, 3))
     works: list[Callable[[Said], None]] = [
-        (lambda say, own=seed * 100 + n: recording(home, own, say)) for n in range(recorders)
+        partial(recording, home, seed * 100 + n) for n in range(recorders)
     ]
-    works += [lambda say: ingesting(home, say), lambda say: reading(home, say)]
+    works += [partial(ingesting, home), partial(reading, home)]
     begun = time.monotonic()
     victims = [
         Victim(*forked(work), dies=begun + chance.uniform(0.05, 0.25 * len(works)))
