@@ -91,6 +91,14 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 @click.option(
     "--unattended", is_flag=True, help="Wait for hours, not minutes, while the provider is busy."
 )
+@click.option(
+    "--content",
+    type=click.Choice(["off", "vault", "export"]),
+    help="Where what is said may go: nowhere, into the recording, or where spans go, too. Default: AGENTOBS_CONTENT, "
+    "else vault.",
+)
+@click.option("--otlp", metavar="URL", help="Send spans, events and metrics to this collector.")
+@click.option("--trace-dir", metavar="DIR", help="Write a Perfetto trace of the session there.")
 @click.option("--name", default="run", show_default=True, help="The session's name.")
 @click.option(
     "--resume", metavar="SESSION", help="Go on with the conversation of an earlier session."
@@ -124,6 +132,9 @@ def run(
     effort: str | None,
     fallback_model: str | None,
     unattended: bool,
+    content: str | None,
+    otlp: str | None,
+    trace_dir: str | None,
     name: str,
     resume: str | None,
     fork: str | None,
@@ -141,7 +152,7 @@ def run(
         )
     from agentobs.agent.permissions import from_settings
     from agentobs.recording.home import open_home
-    from agentobs.recording.session import session, start_recorder
+    from agentobs.recording.session import session, start
 
     given = {"allow": list(allow), "ask": list(ask), "deny": list(deny)}
     rules = from_settings(given, "command_line", where="the command line")
@@ -168,7 +179,7 @@ def run(
     )
     _tell_useless(options.permissions, load_tools(tools) if tools else [])
     earlier = _earlier(context, resume, fork, at_turn)
-    start_recorder(str(open_home(home_option(context)).path))
+    start(str(open_home(home_option(context)).path), _recording(content, otlp, trace_dir))
     decorated = session(name, resume=earlier.get("resume"), fork=earlier.get("fork"))(answer)
     failed = asyncio.run(
         decorated(
@@ -185,6 +196,26 @@ def run(
         )
     )
     sys.exit(1 if failed else 0)
+
+
+def _recording(content: Any, otlp: str | None, trace_dir: str | None) -> Any:
+    """Return how the session is recorded.
+
+    Raises:
+        UsageError: a collector or a directory cannot be used, or what that needs is not installed.
+    """
+    from agentobs.recording.options import Options
+
+    backends: list[Any] = []
+    if otlp is not None:
+        from exporters.otlp import standard
+
+        backends.append(standard(otlp))
+    if trace_dir is not None:
+        from exporters.perfetto import trace_file
+
+        backends.append(trace_file(trace_dir))
+    return Options(content=content, backends=tuple(backends))
 
 
 def _earlier(

@@ -56,6 +56,36 @@ def test_hooks_of_a_file(shell: Shell, tmp_path: Path, monkeypatch: pytest.Monke
     assert ended.read_text() == "over\nover\n"
 
 
+def test_what_is_said_and_where_it_goes(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content is kept out where that is asked for, a trace is written, and a collector that is dead costs nothing."""
+    with Provider([streamed(DONE)]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        told = shell(
+            "run", "a canary word", "--content", "off",
+            "--otlp", "http://127.0.0.1:9", "--trace-dir", "traces",
+        )  # fmt: skip
+    assert (told.out, told.code) == ("Done.\n", 0)
+    assert agentobs.stop_recorder()
+    assert [path.suffix for path in (tmp_path / "traces").iterdir()] == [".perfetto-trace"]
+    written = b"".join(
+        path.read_bytes()
+        for place in (tmp_path / "home", tmp_path / "traces")
+        for path in place.rglob("*")
+        if path.is_file()
+    )
+    assert b"canary word" not in written
+    assert "content" in shell("freeze", "run", "-o", "frozen").err
+
+
+def test_a_collector_that_cannot_be(shell: Shell) -> None:
+    """What is no address is said in one line before anything is asked."""
+    told = shell("run", "Hello", "--otlp", "file:///etc/passwd")
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("error: endpoint: the address of the collector is none")
+
+
 def test_a_file_that_holds_no_hooks(shell: Shell, tmp_path: Path) -> None:
     """What is wrong is said in one line before anything is asked."""
     (tmp_path / "hooks.json").write_text('{"before_tool": []}')
