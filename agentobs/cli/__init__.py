@@ -62,6 +62,11 @@ _COMMANDS = {
         "agentobs.cli.labels",
         "List every reviewed label in the source, with its reason.",
     ),
+    "export": (
+        "agentobs.cli.export",
+        "Write a table, view or named query to Parquet, CSV or JSON.",
+    ),
+    "journal": ("agentobs.cli.journal", "Print what a segment holds, record by record."),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
     "doctor": (
         "agentobs.cli.doctor",
