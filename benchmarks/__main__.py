@@ -5,10 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks import looping, pricing, querying, recording, redacting, replaying, report, spans, starting
+from benchmarks import (
+    durability,
+    looping,
+    pricing,
+    querying,
+    recording,
+    redacting,
+    replaying,
+    report,
+    spans,
+    starting,
+)
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recording.sections,
+    "durability": durability.sections,
     "loop": looping.sections,
     "replay": replaying.sections,
     "start-up": starting.sections,
