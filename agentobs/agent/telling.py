@@ -77,7 +77,8 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
     told, result = Interaction(None), "error_during_execution"
     try:
         here = replace(outer, interaction_id=interaction_id, turn=None)
-        with span("interaction", here, agent, is_apart=is_background) as told.place:
+        trace_id = interaction_id if is_background else None
+        with span("interaction", here, agent, trace_id=trace_id) as told.place:
             yield told
         result = "cancelled" if told.is_stopped else told.subtype
     except Exception:
@@ -106,7 +107,7 @@ def span(
     here: Place | None,
     label: str | None,
     *,
-    is_apart: bool = False,
+    trace_id: str | None = None,
     expected_s: float | None = None,
 ) -> Iterator[Place | None]:
     """Open a span at `here` and close it: ok, error, or cancelled when the run was stopped.
@@ -115,14 +116,14 @@ def span(
         name: what it is.
         here: where it lies; outside every session there is none.
         label: what it is about.
-        is_apart: whether it is a trace of its own, whose work outlives the span at `here`; it is linked to that.
+        trace_id: the id of a trace of its own, linked to the span at `here`, where it may outlive that.
         expected_s: how long it may be silent, in seconds, beside what any span may.
     """
     if here is None:
         yield None
         return
     opened = tracing.begin(
-        name, here, label=maybe_label(label), is_apart=is_apart, expected_s=expected_s or 0.0
+        name, here, label=maybe_label(label), trace_id=trace_id, expected_s=expected_s or 0.0
     )
     try:
         yield opened.place

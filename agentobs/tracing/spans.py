@@ -207,8 +207,7 @@ def begin(
     here: Place,
     *,
     label: Label | None = None,
-    linked_span_id: str | None = None,
-    is_apart: bool = False,
+    trace_id: str | None = None,
     expected_s: float = 0.0,
 ) -> Span:
     """Open a span under the one at `here`, and return its handle.
@@ -217,12 +216,12 @@ def begin(
         name: one of our names of spans, see `docs/spans.md`.
         here: where it lies.
         label: what it is about, such as the model or the tool.
-        linked_span_id: the span of another trace that started it.
-        is_apart: whether it is a trace of its own, linked to the span at `here`, whose work it outlives.
+        trace_id: the id of a trace of its own, linked to the span at `here`, where it may outlive that.
         expected_s: how long it may be silent, in seconds, beside what any span may.
     """
     opened = open_spans.get(here.span_id) if here.span_id else None
-    if is_apart:
+    linked_span_id = None
+    if trace_id is not None:
         linked_span_id, here, opened = here.span_id, replace(here, span_id=None), None
     return _opened(
         _named(name),
@@ -230,7 +229,7 @@ def begin(
         opened,
         label=label,
         linked_span_id=linked_span_id,
-        trace_id=world.new_id() if is_apart else None,
+        trace_id=trace_id,
         expected_s=expected_s,
     )
 

@@ -606,6 +606,7 @@ def test_background_work_is_linked_to_what_started_it() -> None:
     assert (linked.name, linked.label, linked.parent_span_id) == ("interaction", "scout", None)
     assert opened[linked.linked_span_id].name == "tool"
     assert linked.trace_id != opened[linked.linked_span_id].trace_id
+    assert linked.trace_id in {r.interaction_id for r in of_kind(records, InteractionStart)}
     lanes = [str(r.lane) for r in of_kind(records, InteractionStart)]
     assert lanes == ["main", "main/a", "main"]
     assert {r.result for r in of_kind(records, InteractionEnd)} == {"success"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
-from agentobs import tracing
+from agentobs import tracing, world
 from agentobs.agent import telling
 from agentobs.agent.hooks import commands, models
 from agentobs.agent.hooks.addresses import Resolve, resolved
@@ -134,7 +134,7 @@ class LiveHooks:
 
     async def _apart(self, hook: Hook, payload: str, here: Place | None) -> Json:
         """Run a hook that nobody waits for: its work may outlive what fired it, and is a trace of its own."""
-        with telling.span("hook", here, hook.name, is_apart=True) as inside:
+        with telling.span("hook", here, hook.name, trace_id=world.new_id()) as inside:
             return await self._ran(hook, payload, inside)
 
     async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
