@@ -39,11 +39,14 @@ def ingest(context: click.Context) -> None:
     """Bring new records into the store; any number of times counts once."""
     from agentobs.recording.home import existing_home
     from agentobs.store.ingest import ingest as publish
+    from agentobs.store.room import warning
 
     home = existing_home(home_option(context))
     report = publish(home)
     for line in report.lines():
         click.echo(line)
+    if told := warning(home):
+        click.echo(told, err=True)
 
 
 @click.command(help="Read everything back and report what is damaged.")

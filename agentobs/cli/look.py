@@ -36,10 +36,15 @@ if TYPE_CHECKING:
 @click.pass_context
 def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> None:
     """List sessions."""
+    from agentobs.recording.home import existing_home
+    from agentobs.store.room import warning
+
     with open_store(context) as connection:
         print_rows(
             rows_of(connection, "sessions", failed=failed or None, limit=limit), _SESSIONS, form
         )
+    if told := warning(existing_home(home_option(context))):
+        click.echo(told, err=True)
 
 
 @click.command(help="Show one session: turns, tools, money, where the time went.")

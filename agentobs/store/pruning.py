@@ -22,6 +22,7 @@ from agentobs.recording.journal import Segment, content_path, facts_path
 from agentobs.records.facts import TABLES, Pruning, columns
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
+from agentobs.store.room import home_bytes, size_text
 
 What = Literal["content", "all"]
 
@@ -106,29 +107,6 @@ def prune(
         if report.is_pending:
             break
     return report
-
-
-def home_bytes(home: Home) -> int:
-    """Return how much room a home takes: segments, the published file, archives, kept results."""
-    total = 0
-    for path in home.path.rglob("*"):
-        try:
-            found = path.lstat()
-        except OSError:
-            continue
-        total += found.st_size if path.is_file() else 0
-    return total
-
-
-def size_text(size: float) -> str:
-    """Return a size for people."""
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return (
-                f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:,.1f} {unit}"
-            )
-        size /= 1000
-    raise AssertionError
 
 
 def _decide(home: Home, session_ids: Sequence[str], what: What) -> None:

@@ -240,3 +240,14 @@ def test_by_hand(tmp_path: Path) -> None:
     assert run("--keep-bytes", "1KB").exit_code == 0
     with connect(home) as connection:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
+
+
+def test_a_home_that_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a size on, ingest and sessions say so once, with what to do; before it they say nothing."""
+    home = made(tmp_path)
+    for size, times in (("1000", 1), ("1000000000", 0)):
+        monkeypatch.setenv("AGENTOBS_WARN_BYTES", size)
+        for command in ("ingest", "sessions"):
+            result = CliRunner().invoke(cli, ["--home", str(home.path), command])
+            assert result.exit_code == 0
+            assert result.stderr.count("agentobs prune --older-than 30d") == times
