@@ -221,7 +221,7 @@ class Sink:
         """Let a record wait, behind the news of what was dropped before it, or drop it."""
         size = weight(record)
         with self._lock:
-            if self._has_room(size):
+            if self._untold and self._has_room(size):
                 self._tell_dropped()
             if self._has_room(size):
                 self._waiting.append((record, size))
@@ -267,8 +267,9 @@ class Sink:
         if self._is_handed_on and not is_left and len(self._waiting) < self._capacity:
             return
         if not self._hand_over(BATCH):
-            if len(self._waiting) >= self._capacity:
-                world.pause(0)  # to who is at it: the queue grows faster than it is emptied
+            # Now and then give way to who is at it: the queue grows faster than it is emptied.
+            if len(self._waiting) >= self._capacity and self._emitted % BATCH == 0:
+                world.pause(0)
         elif self._waiting or self._untold:
             with self._lock:
                 begins = is_left or not self._is_handed_on
@@ -312,6 +313,8 @@ class Sink:
         """
         left = most
         while left > 0 and self._consumers and (self._waiting or self._untold):
+            if self._turn is not None:
+                return False
             me = object()
             try:
                 with self._lock:

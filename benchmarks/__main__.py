@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks import (
     durability,
+    events,
     looping,
     pricing,
     querying,
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "queries": querying.sections,
     "pricing": pricing.sections,
     "redaction": redacting.sections,
+    "events": events.sections,
     "spans": spans.sections,
 }
 

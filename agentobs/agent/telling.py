@@ -28,7 +28,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Permission
-from agentobs.records.labels import Label, is_label, unchecked
+from agentobs.records.labels import Label, is_label, unchecked, word
 from agentobs.sink import sink
 from agentobs.tracing import Span
 from agentobs.world import World
@@ -191,10 +191,10 @@ def event(
             lane=unchecked(here.lane),
             turn=here.turn,
             at_ns=world.now(),
-            kind=Label(kind),
+            kind=word(kind),
             label=maybe_label(label),
-            numbers={Label(name): number for name, number in numbers.items()},
-            query_source=Label(here.query_source),
+            numbers={word(name): number for name, number in numbers.items()},
+            query_source=word(here.query_source),
             chain_id=here.chain_id,
             depth=here.depth,
             labels=_labels(labels) if labels else None,
@@ -204,7 +204,7 @@ def event(
 
 def _labels(given: Mapping[str, str | None]) -> dict[str, Label]:
     """Return names as labels that the recorder has yet to see, without those that are missing."""
-    return {Label(name): unchecked(each) for name, each in given.items() if each is not None}
+    return {word(name): unchecked(each) for name, each in given.items() if each is not None}
 
 
 ASK_SECONDS = 60.0

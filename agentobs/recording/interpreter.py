@@ -288,6 +288,8 @@ class Interpreter:
             value = getattr(fact, name)
             if value is None or isinstance(value, Label):
                 continue
+            if type(value) is dict and _is_clean(value):
+                continue
             if isinstance(value, Mapping):
                 changed[name] = {self._word(k): self._word(v) for k, v in value.items()}
             elif name not in _IDS[type(fact)] or not is_label(value):
@@ -303,6 +305,14 @@ class Interpreter:
 def _lost_exchanges(event: Event) -> int:
     """Return how many exchanges the sink could not keep until the recorder came."""
     return int(event.numbers.get(Label("exchanges"), 0)) if event.kind == "drop" else 0
+
+
+def _is_clean(named: dict[Any, Any]) -> bool:
+    """Return whether all names and texts of a mapping are labels already."""
+    for name, value in named.items():
+        if type(name) is not Label or (isinstance(value, str) and type(value) is not Label):
+            return False
+    return True
 
 
 def _content_id(line: Mapping[str, Any], mode: str) -> str | None:

@@ -415,4 +415,7 @@ def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:
 
 def columns(fact: Fact) -> dict[str, Any]:
     """Return the fields of a fact by column name, in the order of the table."""
-    return {field.name: getattr(fact, field.name) for field in dataclasses.fields(fact)}
+    return {name: getattr(fact, name) for name in _COLUMNS[type(fact)]}
+
+
+_COLUMNS = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in TABLES}

@@ -7,6 +7,7 @@ itself belongs to the content side.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import cast
@@ -58,6 +59,16 @@ class Label(str):
         if not reason.strip():
             raise ValueError("a reviewed label needs a reason: why can it hold no content?")
         return str.__new__(cls, text)
+
+
+@functools.lru_cache(maxsize=4096)
+def word(text: str) -> Label:
+    """Return a constant word as a label, as `Label(text)` does; it is looked at once.
+
+    Raises:
+        ValueError: it may hold content.
+    """
+    return Label(text)
 
 
 def is_label(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from agentobs.records.labels import Label, is_label
+from agentobs.records.labels import Label, word
 
 Metadata = bool | int | float | Label | None
 """One value: a number, yes or no, a label; None is nothing. A text is none of these, whatever it says."""
@@ -25,14 +25,15 @@ def numbers_and_labels(
     numbers: dict[str, float] = {}
     labels: dict[str, Label] = {}
     for name, value in metadata.items():
-        if not is_label(name):
-            raise ValueError(
-                f"a name of {len(name)} characters is no label: [A-Za-z0-9._:/@-]{{1,128}}"
-            )
+        try:
+            known = word(name)
+        except ValueError:
+            text = f"a name of {len(name)} characters is no label: [A-Za-z0-9._:/@-]{{1,128}}"
+            raise ValueError(text) from None
         if isinstance(value, Label):
-            labels[Label(name)] = value
+            labels[known] = value
         elif value is not None:
-            numbers[Label(name)] = _number(name, value)
+            numbers[known] = _number(name, value)
     return numbers or None, labels or None
 
 
