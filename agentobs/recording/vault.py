@@ -240,6 +240,8 @@ def read_session(
                     exchanges.append(_world(vault, fact))
             elif kind == "gaps":
                 missing += fact["records"]
+            elif kind == "events" and fact["kind"] == "drop":
+                missing += int(fact["numbers"].get("exchanges", 0))
             else:
                 interactions.heard(kind, fact)
     if start is None:
@@ -254,7 +256,7 @@ def read_session(
         outcome=end["outcome"] if end else "crashed",
         reason=end["reason"] if end else None,
         signature=end["signature"] if end else None,
-        dropped=end["dropped"] if end else missing,
+        dropped=max(end["dropped"] if end else 0, missing),
         exchanges=tuple(sorted(exchanges, key=lambda exchange: exchange.started_ns)),
         results=interactions.results(),
     )

@@ -415,6 +415,22 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
     ) == [("attempt", {"count": 2.0, "exchanges": 2.0})]
 
 
+def test_an_exchange_that_was_lost_after_its_session_is_missed_too(
+    shared_sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not its end knew of it, a session that lost an exchange is not frozen."""
+    monkeypatch.setattr(sinks, "WAITING_BYTES", 8_000)
+    label = Label("x")
+    start = SessionStart("6" * 32, label, 1, None, label, None, label, label, {}, None)
+    end = SessionEnd("6" * 32, 2, "completed", None, None, 0)
+    for record in (SessionCall(start, None), end, exchange(9000, "6" * 32)):
+        shared_sink.emit(record)
+    agentobs.start(str(tmp_path / "home"))
+    assert agentobs.stop_recorder()
+    with pytest.raises(RecordingError, match="1 records were not written"):
+        fixture_bytes(last_session(tmp_path / "home"), {})
+
+
 def test_what_was_emitted_is_in_the_journal_after_a_flush(
     shared_sink: Sink, tmp_path: Path
 ) -> None:
