@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "replay(fixture, tools='recorded', network=False): answer the agent under test from a recorded session; "
+        "replay(fixture, tools='recorded', network=False, redactors=()): answer the agent under test from a recorded session; "
         "the path is relative to the test's file, else to the root directory",
     )
 

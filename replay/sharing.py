@@ -22,7 +22,7 @@ from agentobs.records.exchanges import (
     ToolExchange,
     WorldExchange,
 )
-from agentobs.redaction import FAILED, Rule, find, unpacked
+from agentobs.redaction import FAILED, find, unpacked
 from agentobs.redaction.kinds import KINDS
 from replay.renaming import PLACEHOLDER, without_organisations
 
@@ -129,14 +129,13 @@ def taken_out(lines: Sequence[dict[str, Any]]) -> list[Redacted]:
     )
 
 
-def left(lines: Sequence[dict[str, Any]], rules: Sequence[Rule] = ()) -> list[Redacted]:
+def left(lines: Sequence[dict[str, Any]]) -> list[Redacted]:
     """Return what in the lines of a fixture looks like a secret, or could not be looked through."""
-    return _by_kind((kind, place) for place, text in _placed(lines) for kind in _kinds(text, rules))
+    return _by_kind((kind, place) for place, text in _placed(lines) for kind in _kinds(text))
 
 
-def _kinds(text: bytes, rules: Sequence[Rule]) -> Iterator[str]:
+def _kinds(text: bytes) -> Iterator[str]:
     yield from (each.kind for each in find(text))
-    yield from (each[2] for rule in rules for each in rule(text))
     if FAILED in text:
         yield "a text that could not be looked through"
     for run in _BASE64.finditer(text):

@@ -182,4 +182,4 @@ def test_secrets_stay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(errors, "_said", set())
     with pytest.warns(RuntimeWarning, match="placeholders"):
         found = load(home)
-    assert "[redacted:anthropic_key]" in found["messages"][0]["content"]
+    assert "[redacted:anthropic_key:" in found["messages"][0]["content"]
