@@ -16,6 +16,7 @@ import atexit
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -389,15 +390,33 @@ def _process_place() -> Place:
     global _process_session
     if wire.is_answered():
         return Place("replay")
+    stopped = _process_session if _is_stopped(_process_session) else None
     with _lock:
-        if _process_session is None:
+        if _process_session is None or _process_session is stopped:
             _process_session = Session("process", {}, None)
             opening: Session | None = _process_session
         else:
             opening = None
+    if stopped is not None:
+        stopped.close()
     if opening is not None:
         opening.open()
     return Place(_process_session.session_id)
+
+
+def _is_stopped(session: Session | None) -> bool:
+    """Return whether nothing more of a session is recorded, because something of it could not be written."""
+    recorder = _recorder
+    return bool(session and recorder and recorder.is_stopped(session.session_id))
+
+
+def _forked() -> None:
+    """In a child process: another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _called(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentobs import world
@@ -119,7 +119,7 @@ class Writer:
 
     def seal(self) -> None:
         """Close the last segment in order."""
-        self._close(())
+        self._close({})
 
     def retire(self) -> None:
         """Close the segment as it stands; the next record begins another one."""
@@ -144,11 +144,14 @@ class Writer:
             self._home.segments.mkdir(mode=0o700, exist_ok=True)
         open_home(self._home.path)
 
-    def _close(self, going_on: Iterable[str]) -> None:
+    def _close(self, going_on: Mapping[str, str]) -> None:
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        moves = [(GOES_ON, {"attempt_id": attempt_id}) for attempt_id in going_on]
+        moves = [
+            (GOES_ON, {"session_id": session_id, "attempt_id": attempt_id})
+            for attempt_id, session_id in going_on.items()
+        ]
         self._started = {}
         try:
             with self._calling():

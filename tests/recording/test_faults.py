@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import random
 import re
@@ -20,8 +21,9 @@ import agentobs
 from agentobs import errors, tracing
 from agentobs.agent.state import Tools
 from agentobs.recording import recorder as recorders
+from agentobs.recording import session as sessions
 from agentobs.recording.home import Home, existing_home, open_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.journal import Line, Segment, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.vault import read_session
@@ -451,3 +453,43 @@ def test_random_failures_change_nothing_in_the_loop(
     faults = (*ERRORS, "short", "EINTR")
     plan = lambda name, count: chance.choice(faults) if chance.random() < 0.2 else None  # noqa: E731
     assert events(tmp_path, plan) == unrecorded
+
+
+def test_calls_outside_every_session_go_on_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session of the process ends where something of it could not be written; the next call opens another one."""
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    agentobs.stop_recorder()
+    faulty = Faulty()
+    assert agentobs.start(options=Options(files=faulty.files))
+    try:
+        first = sessions._process_place().session_id
+        recorder = sessions.start_recorder()
+        assert recorder is not None
+        assert recorder.flush(20)
+        faulty.plan = lambda name, count: "ENOSPC" if name == "write" else None
+        recorder(dataclasses.replace(tool(1, "t1", "weather", at=T0), place=Place(first)))
+        assert recorder.flush(20)
+        faulty.plan = lambda name, count: None
+        until(lambda: recorder._refusal is None)
+        assert sessions._process_place().session_id != first
+    finally:
+        assert agentobs.stop_recorder()
+    rows = agentobs.query(
+        "SELECT incomplete FROM sessions ORDER BY started_ns", home=tmp_path / "home"
+    )
+    assert rows == [(True,), (False,)]
+
+
+def test_a_crashed_session_with_a_gap_is_incomplete(tmp_path: Path) -> None:
+    """A gap alone marks a session that never ended."""
+    home = open_home(tmp_path / "home")
+    segment = Segment(home)
+    segment.facts.append(
+        "attempts", {"session_id": session_id(1), "attempt_id": "a", "outcome": "ok"}
+    )
+    segment.facts.append("gaps", {"session_id": session_id(1), "reason": "EIO", "records": 3})
+    segment.close()
+    rows = agentobs.query("SELECT status, dropped, incomplete FROM sessions", home=home.path)
+    assert rows == [("crashed", 3, True)]

@@ -346,6 +346,8 @@ WITH ids AS (
     SELECT session_id FROM span_starts WHERE segment_id IN (FROM open_segments)
     UNION
     SELECT session_id FROM tool_results WHERE segment_id IN (FROM open_segments)
+), missing AS (
+    SELECT session_id, sum(records) AS dropped FROM gaps GROUP BY session_id
 ), damaged_segments AS (
     SELECT segment_id FROM segments WHERE damaged_records > 0 OR missing_records > 0
 ), damaged AS (
@@ -363,7 +365,7 @@ WITH ids AS (
         coalesce(ended.ended_ns >= coalesce(started.resumed_ns, 0), false) AS has_ended,
         ended.ended_ns,
         ended.last,
-        coalesce(ended.dropped, 0) AS dropped,
+        coalesce(ended.dropped, missing.dropped, 0) AS dropped,
         running.session_id IS NOT NULL AS is_running,
         damaged.session_id IS NOT NULL AS is_damaged,
         asked.attempts,
@@ -384,6 +386,7 @@ WITH ids AS (
     LEFT JOIN called ON ids.session_id = called.session_id
     LEFT JOIN running ON ids.session_id = running.session_id
     LEFT JOIN damaged ON ids.session_id = damaged.session_id
+    LEFT JOIN missing ON ids.session_id = missing.session_id
     LEFT JOIN conversation_parts AS parts ON ids.session_id = parts.session_id
     LEFT JOIN continuations ON ids.session_id = continuations.session_id
 )
