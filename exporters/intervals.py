@@ -9,7 +9,7 @@ What is kept is bounded: an interval that nobody ends leaves the table when it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -112,6 +112,8 @@ class Interval:
     """The trace and the span of what started it in another trace, or in another program."""
     linked_span_id: str | None = None
     """The span that started it, where its trace is not known any more."""
+    metadata: Mapping[str, float | str] = field(default_factory=dict)
+    """What whoever opened it wants to be known of it: numbers and labels."""
     is_ours: bool = True
     """Whether somebody opened this span; else it was put together here."""
     ended_ns: int = 0
@@ -303,6 +305,7 @@ class Follower:
             label=fact.label,
             started_ns=fact.started_ns,
             links=tuple(links),
+            metadata={**(fact.numbers or {}), **(fact.labels or {})},
             linked_span_id=None if linked_trace else fact.linked_span_id,
         )
 

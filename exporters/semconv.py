@@ -112,7 +112,7 @@ def span_name(interval: Interval) -> str:
         case "tool":
             return f"execute_tool {interval.label}" if interval.label else "execute_tool"
         case name:
-            return _OWN_SPANS.get(name, f"agentobs.{name}")
+            return _OWN_SPANS.get(name, name)
 
 
 def starting(interval: Interval) -> Attributes:
@@ -138,6 +138,8 @@ def starting(interval: Interval) -> Attributes:
             found[f"agentobs.{interval.name}.name"] = interval.label
         case _:
             pass
+    for name, value in interval.metadata.items():
+        found[f"agentobs.metadata.{name}"] = value
     if interval.linked_span_id is not None:
         found["agentobs.linked_span_id"] = interval.linked_span_id
     return found

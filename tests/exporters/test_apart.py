@@ -104,8 +104,8 @@ def test_providers_are_of_each_backend_alone() -> None:
     """Two backends share no provider, tracer, logger, meter, queue or thread."""
     with Collector() as collector:
         one, two = otlp.standard(collector.endpoint), otlp.beta(collector.endpoint)
-        ours = ("exporters.", "opentelemetry.sdk.trace", "opentelemetry.sdk._logs")
-        ours = (*ours, "opentelemetry.sdk.metrics._internal.m")
+        ours: tuple[str, ...] = ("exporters.", "opentelemetry.sdk.trace", "opentelemetry.sdk._logs")
+        ours += ("opentelemetry.sdk.metrics._internal.m",)
         parts = [
             {
                 id(each)

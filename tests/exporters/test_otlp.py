@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.facts import Fact, SessionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label
 from agentobs.records.told import Backend, Told
-from exporters import otlp
+from exporters import otlp, semconv
 from exporters.intervals import KNOWN
 from exporters.outbox import Limits
 from tests.agent.provider import Provider, call, message, streamed, text
@@ -483,6 +486,49 @@ def test_a_strange_id_gets_the_form_of_one() -> None:
         assert tool.parent == root.span_id
         assert tool.trace_id == root.trace_id
         assert int(tool.span_id, 16) > 0
+
+
+def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/exporting.md begins with works as it stands, and names what there is."""
+    document = (Path(__file__).parent.parent.parent / "docs" / "exporting.md").read_text()
+    first = re.findall(r"```python\n(.*?)```", document, flags=re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+    exec(compile(first, "docs/exporting.md", "exec"), {})
+    with agentobs.session("documented"):
+        pass
+    assert agentobs.stop_recorder()
+    assert len(list((tmp_path / "traces").iterdir())) == 1
+    measures = [each for each in vars(semconv).values() if isinstance(each, semconv.Measure)]
+    assert [each.name for each in measures if f"`{each.name}`" not in document] == []
+
+
+def test_the_conventions_names_stand_in_one_module() -> None:
+    """Whoever renames something for other tools looks into `exporters/semconv.py`, and nowhere else."""
+    root = Path(__file__).parent.parent.parent
+    holding = [
+        path.relative_to(root).as_posix()
+        for package in ("agentobs", "replay", "exporters", "dashboards")
+        for path in (root / package).rglob("*.py")
+        if re.search(r"[\"']gen_ai\.", path.read_text())
+    ]
+    assert holding == ["exporters/semconv.py"]
+
+
+def test_both_need_what_they_are_made_of() -> None:
+    """Without the extra the import is one clear error that says what to install."""
+    hide = "import sys; sys.modules[{hidden!r}] = None; import {module}"
+    for hidden, module, extra in (
+        ("opentelemetry.sdk.trace", "exporters.otlp", "agentobs-kit[otlp]"),
+        ("grpc", "exporters.otlp", "agentobs-kit[otlp]"),
+        ("perfetto.protos", "exporters.perfetto", "agentobs-kit[perfetto]"),
+    ):
+        code = hide.format(hidden=hidden, module=module)
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert ran.returncode == 1
+        last = ran.stderr.strip().splitlines()[-1]
+        assert last.startswith("agentobs.errors.UsageError: ")
+        assert extra in last
 
 
 def tell(backend: Backend, *facts: Fact) -> None:

@@ -34,7 +34,7 @@ def rotel(tmp_path: Path, to: str) -> Iterator[dict[str, str]]:
     assert spec is not None
     assert spec.origin is not None
     grpc, http = free_port(), free_port()
-    command = [Path(spec.origin).parent / "rotel-agent", "start"]
+    command = [str(Path(spec.origin).parent / "rotel-agent"), "start"]
     options = {
         "pid-file": str(tmp_path / "rotel.pid"),
         "log-file": str(tmp_path / "rotel.log"),

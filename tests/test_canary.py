@@ -1,0 +1,537 @@
+"""The canary: a text with a blank in it is put wherever content can enter, and looked for wherever none may be.
+
+Content is in the content files of a session alone, and on spans where the session opted in. Names that might hold
+content stand as keyed digests everywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import Anthropic, APIError
+from click.testing import CliRunner
+
+import agentobs
+from agentobs import tracing
+from agentobs.agent import Permissions, tool
+from agentobs.agent.agents import Agent
+from agentobs.agent.asking import Reply
+from agentobs.agent.hooks import Command, Hook, table
+from agentobs.agent.permissions import Rule
+from agentobs.agent.sub_agents import sub_agents
+from agentobs.cli import cli
+from agentobs.recording import session as sessions
+from agentobs.recording.options import Options
+from agentobs.recording.session import start_recorder
+from agentobs.records.facts import Event, SpanEnd, SpanStart
+from agentobs.records.labels import unchecked
+from agentobs.sink import sink
+from exporters import otlp, perfetto
+from tests.agent.provider import Provider, call, error, message, streamed, text
+from tests.agent.provider import Reply as Answer
+from tests.exporters.acting import play
+from tests.exporters.collector import Collector
+
+WORD = "Kanarien"
+"""The part of it that is looked for: whatever cuts at blanks or escapes them leaves it."""
+
+OTHERS_SWITCHES = {
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_AND_EVENT",
+    "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
+    "OTEL_INSTRUMENTATION_GENAI_UPLOAD_BASE_PATH": "/tmp",
+    "TRACELOOP_TRACE_CONTENT": "true",
+    "OPENINFERENCE_HIDE_INPUTS": "false",
+    "OPENINFERENCE_HIDE_OUTPUTS": "false",
+    "LANGFUSE_TRACING_ENABLED": "true",
+    "LOGFIRE_SEND_TO_LOGFIRE": "true",
+    "ANTHROPIC_OPEN_TELEMETRY": "true",
+    "ANTHROPIC_LOG": "debug",
+    "OTEL_LOG_USER_PROMPTS": "1",
+    "OTEL_LOG_TOOL_DETAILS": "1",
+    "OTEL_LOG_TOOL_CONTENT": "1",
+}
+"""The variables by which others switch content on, the SDK's own among them."""
+
+
+PLACES = (
+    """
+agent;agent description;answered by;argument;argument value;bad request;beta;between;broken line;call id;class;
+condition;count;description of look;description of read;description of write;error key;error type;file name;
+hook context;hook error;hook output;hook reason;hook stderr;input;key;limit;message id;model;overloaded;
+person;prompt;refused;report;request id;result key;result value;retry after;sdk prompt;session name;
+stop sequence;stopped by;system;tag;
+tag name;task;thinking;tier;to write;tool error;tool name;tool output;unknown input;user id;wrong argument
+""".replace("\n", "")
+    .strip()
+    .split(";")
+)
+"""Where it was put, as far as the content files tell: others, such as headers that are not kept, are nowhere."""
+
+
+def canary(place: str) -> str:
+    return f"{WORD} vogel {place}"
+
+
+class Exotic(Exception):
+    """An exception whose class has a name that nobody chose well."""
+
+
+Exotic.__name__ = Exotic.__qualname__ = canary("class")
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    return canary("tool output") + where
+
+
+@tool(subject="what")
+def write(what: str) -> str:
+    raise Exotic(canary("tool error"))
+
+
+@tool(read_only=True, paths=["path"])
+def read(path: str) -> dict[str, str]:
+    return {canary("result key"): canary("result value")}
+
+
+for each, words in ((look, "look"), (write, "write"), (read, "read")):
+    each.declaration["description"] = canary(f"description of {words}")
+
+
+def _raises(payload: Any) -> Any:
+    raise Exotic(canary("hook error"))
+
+
+HOOKS = table(
+    [
+        Hook("user_prompt_submit", lambda p: {"context": canary("hook context")}, name="one"),
+        Hook("pre_tool_use", _raises, name="two"),
+        Hook("post_tool_use", lambda p: {"output": canary("hook output")}, "look", name="three"),
+        Hook(
+            "pre_tool_use",
+            Command(f"echo '{canary('hook stdout')}'; echo '{canary('hook stderr')}' >&2; exit 1"),
+            "look",
+            name="four",
+        ),
+        Hook(
+            "pre_tool_use",
+            lambda p: {"outcome": "blocking", "reason": canary("hook reason")},
+            f"write({canary('condition')}*)",
+            name="five",
+        ),
+    ]
+)
+
+
+def _person(consent: Any) -> Reply:
+    return Reply("to write" in str(consent.about), reason=canary("person"))
+
+
+def _turn(*blocks: dict[str, Any], **more: Any) -> Answer:
+    return streamed(message(*blocks, stop_reason="tool_use", **more))
+
+
+def _loop(folder: Path) -> None:
+    """Our own loop, with hooks, consent, files, and an agent that it starts."""
+    helper = Agent("helper", canary("agent description"), system=canary("agent system"))
+    start = sub_agents([helper], background=False)
+    tools = (look, write, read, start)
+    thinking = {"type": "thinking", "thinking": canary("thinking"), "signature": "c2ln"}
+    usage = {
+        "input_tokens": 1,
+        "output_tokens": 1,
+        canary("count"): 3,
+        "service_tier": canary("tier"),
+    }
+    path = str(folder / canary("file name"))
+    answers = [
+        error(529, "overloaded_error", retry="true", text=canary("overloaded")),
+        _turn(
+            thinking, call("toolu_1", "look", where=canary("input")), model=canary("answered by")
+        ),
+        _turn(call("toolu_2", "write", what=canary("to write")), id=canary("message id")),
+        _turn(call("toolu_8", "write", what=canary("to ask"))),
+        _turn(call("toolu_3", canary("tool name"), x=canary("unknown input")), usage=usage),
+        _turn(call(canary("call id"), "read", path=path), text(canary("between"))),
+        _turn(call("toolu_5", "write", what=canary("condition") + "!")),
+        _turn(call("toolu_6", "look", nowhere=canary("wrong argument"))),
+        _turn(call("toolu_7", start.name, agent="helper", prompt=canary("task"))),
+        streamed(message(text(canary("report")))),
+        streamed(message(text(canary("answer")), stop_sequence=canary("stopped by"))),
+    ]
+
+    async def run(provider: Provider) -> None:
+        async with provider.client() as client:
+            await play(
+                client,
+                canary("prompt"),
+                tools=tools,
+                system=canary("system"),
+                hooks=HOOKS,
+                agent=canary("agent"),
+                permissions=Permissions(
+                    rules=(Rule.parse(f"write({canary('rule')}*)", "ask", "user"),), mode="default"
+                ),
+                extra={"metadata": {"user_id": canary("user id")}},
+                live={"hooks": HOOKS, "person": _person, "roots": (folder,)},
+            )
+
+    with Provider(answers) as provider:
+        asyncio.run(run(provider))
+
+
+class _Hostile(BaseHTTPRequestHandler):
+    """A provider that puts the canary wherever it can."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.path.startswith("/v1/messages?beta") or "redirected" in self.path:
+            self._say(400, self._error(canary("refused")))
+        elif "count_tokens" in self.path:
+            self._say(307, b"{}", location=f"/v1/redirected/{WORD}%20vogel%20location")
+        else:
+            self._say(400, self._error(canary("bad request")))
+
+    do_GET = do_POST
+
+    def _error(self, words: str) -> bytes:
+        inner = {"type": canary("error type"), "message": words}
+        return json.dumps({"type": "error", "error": inner, canary("error key"): 1}).encode()
+
+    def _say(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "request-id": canary("request id"),
+            "retry-after": canary("retry after"),
+            "x-should-retry": "false",
+            "anthropic-ratelimit-requests-limit": canary("limit"),
+            "x-own": canary("header"),
+            "set-cookie": f"id={canary('cookie')}",
+            **headers,
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def _sdk() -> None:
+    """The SDK alone, against a hostile provider and a broken line."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hostile)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    ask: dict[str, Any] = {
+        "model": canary("model"),
+        "max_tokens": 5,
+        "messages": [{"role": "user", "content": canary("sdk prompt")}],
+    }
+    more: dict[str, Any] = {
+        "stop_sequences": [canary("stop sequence")],
+        "extra_headers": {"anthropic-beta": canary("beta"), "x-own": canary("own header")},
+        "extra_query": {canary("query"): canary("value")},
+    }
+    url = f"http://127.0.0.1:{server.server_port}"
+    client = agentobs.record(Anthropic(api_key="made-up", base_url=url, max_retries=0))
+    with contextlib.suppress(APIError):
+        client.messages.create(**ask, **more)
+    with contextlib.suppress(APIError):
+        client.messages.count_tokens(model=ask["model"], messages=ask["messages"])
+    with contextlib.suppress(APIError):
+        client.beta.files.download(canary("file id"))
+
+    def breaks(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadError(canary("broken line"))
+
+    http = httpx2.Client(transport=httpx2.MockTransport(breaks))
+    broken = agentobs.record(Anthropic(api_key="made-up", http_client=http, max_retries=1))
+    with contextlib.suppress(APIError):
+        broken.messages.create(**ask)
+    server.shutdown()
+    server.server_close()
+
+
+def _emits(session_id: str) -> None:
+    """Facts and metadata of somebody who takes no care."""
+    word = unchecked(canary("own kind"))
+    place: dict[str, Any] = {"session_id": session_id, "interaction_id": canary("interaction")}
+    sink.emit(
+        Event(
+            **place,
+            lane=unchecked(canary("lane")),
+            turn=1,
+            at_ns=1,
+            kind=word,
+            label=unchecked(canary("label")),
+            numbers={canary("number"): 1.0},
+            chain_id=canary("chain"),
+            labels={canary("label name"): unchecked(canary("label value"))},
+        )
+    )
+    span: dict[str, Any] = {"session_id": session_id, "span_id": canary("span id")}
+    sink.emit(
+        SpanStart(
+            **span,
+            trace_id=canary("trace"),
+            parent_span_id=canary("parent"),
+            lane=word,
+            name=unchecked(canary("span")),
+            label=unchecked(canary("span label")),
+            started_ns=1,
+            linked_span_id=canary("linked"),
+            remote_parent=canary("remote"),
+        )
+    )
+    sink.emit(
+        SpanEnd(**span, ended_ns=2, status="error", error_type=unchecked(canary("span error")))
+    )
+    for wrong in ({"x": canary("metadata")}, {canary("name"): 1}):
+        with contextlib.suppress(TypeError, ValueError):
+            agentobs.event("own.kind", **wrong)
+        with contextlib.suppress(TypeError, ValueError), agentobs.span("own", **wrong):
+            pass
+    with contextlib.suppress(TypeError, ValueError), agentobs.span(canary("named span")):
+        pass
+
+
+def sing(folder: Path, content: Any) -> str:
+    """Put the canary wherever content can enter, in one session; returns its id."""
+    tags = {"note": canary("tag"), canary("tag name"): "x"}
+    opened = agentobs.session(canary("session name"), tags=tags, content=content)
+
+    def within(first: str, second: dict[str, str]) -> None:
+        _loop(folder)
+        _sdk()
+        here = tracing.place()
+        assert here is not None
+        opened.session_id = here.session_id
+        _emits(here.session_id)
+        raise Exotic(canary("exception"))
+
+    with contextlib.suppress(Exotic):
+        opened(within)(canary("argument"), {canary("key"): canary("argument value")})
+    with agentobs.session("failed", content=content):
+        agentobs.fail(canary("failure"))
+    return opened.session_id
+
+
+class Heard:
+    """Everything that left the process, but the recording itself."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.collectors = [Collector(each) for each in ("http/protobuf", "http/json", "grpc")]
+        self.traces = tmp_path / "traces"
+        self.home = tmp_path / "home"
+        self.logged: list[str] = []
+        self.warned: list[str] = []
+        self.backends: list[otlp.Backend] = []
+
+
+@contextlib.contextmanager
+def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[Heard]:
+    """Record with every backend on, and hear everything."""
+    heard = Heard(tmp_path)
+    monkeypatch.setenv("AGENTOBS_HOME", str(heard.home))
+    monkeypatch.setattr("agentobs.errors._said", set())
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # The SDK and its transport log their own requests; that is for whoever asked them to.
+            if not record.name.startswith(("anthropic", "httpx2", "httpcore2")):
+                heard.logged.append(f"{record.name} {record.getMessage()} {record.exc_text}")
+
+    handler = Keep(logging.DEBUG)
+    logging.getLogger().addHandler(handler)
+    before = logging.getLogger().level
+    logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for collector in heard.collectors:
+                stack.enter_context(collector)
+                made = otlp.beta(collector.endpoint, protocol=collector.protocol)  # type: ignore[arg-type]
+                heard.backends.append(made)
+            drawn = perfetto.trace_file(heard.traces)
+            chosen = Options(backends=(*heard.backends, drawn), **options)
+            assert start_recorder(str(heard.home), chosen) is not None
+            yield heard
+            assert sessions.flush(30)
+            assert all(backend.flush(30) for backend in heard.backends)
+            assert agentobs.stop_recorder()
+            assert [backend.failed for backend in heard.backends] == [0, 0, 0]
+            assert drawn.failed == 0
+            heard.warned = [str(each.message) for each in warned]
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(before)
+
+
+def told(heard: Heard) -> dict[str, bytes]:
+    """Everything that was sent, written as a trace, warned of or logged, by where."""
+    found = {f"sent over {each.protocol}": each.bytes for each in heard.collectors}
+    # JSON may spell a letter in another way; what was understood counts as well.
+    for collector in heard.collectors:
+        whole = [str(got.message) for got in collector.got]
+        found[f"understood over {collector.protocol}"] = "\n".join(whole).encode()
+    found |= {f"trace {path.name}": path.read_bytes() for path in heard.traces.iterdir()}
+    found["warnings"] = "\n".join(heard.warned).encode()
+    found["log lines"] = "\n".join(heard.logged).encode()
+    return found
+
+
+def asked(home: Path, session_id: str) -> dict[str, bytes]:
+    """What the commands say that look at sessions without their content."""
+    runs = [
+        ["ingest"], ["sessions"], ["show", session_id], ["diagnose", session_id],
+        ["time", session_id], ["tools"], ["waits"], ["models"], ["orphans"], ["cost"], ["cache"],
+        ["doctor"], ["verify"], ["sql", "SELECT * FROM event_log"],
+    ]  # fmt: skip
+    found = {}
+    for run in runs:
+        ran = CliRunner().invoke(cli, ["--home", str(home), *run])
+        assert ran.exception is None or isinstance(ran.exception, SystemExit), (run, ran.exception)
+        found[f"agentobs {run[0]}"] = ran.output.encode()
+    return found
+
+
+def stored(home: Path) -> dict[str, bytes]:
+    """Every table and view of the store, as text."""
+    with agentobs.connect(str(home)) as connection:
+        named = "SELECT table_catalog, table_schema, table_name FROM information_schema.tables"
+        tables = [
+            ".".join(f'"{part}"' for part in row) for row in connection.execute(named).fetchall()
+        ]
+        assert len(tables) > 15
+        return {
+            f"table {each}": str(connection.execute(f"SELECT * FROM {each}").fetchall()).encode()
+            for each in tables
+        }
+
+
+def kept(home: Path) -> dict[str, bytes]:
+    """Every file of a home by its path, name and bytes."""
+    paths = [path for path in home.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(home)): str(path.relative_to(home)).encode() + path.read_bytes()
+        for path in paths
+    }
+
+
+def leaks(places: dict[str, bytes]) -> dict[str, str]:
+    """Where the canary is, and a bit of what is around it."""
+    word = WORD.lower().encode()
+    return {
+        name: data[max(data.lower().index(word) - 80, 0) :][:160].decode("utf-8", "replace")
+        for name, data in places.items()
+        if word in data.lower()
+    }
+
+
+def test_content_stays_in_the_content_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default the canary is nowhere else: in no fact, table, event, span, metric, log record, warning, log line,
+    exported byte, trace or answer of a command; nobody else's variable changes that.
+    """
+    for name, value in OTHERS_SWITCHES.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with listening(tmp_path, monkeypatch) as heard:
+        session_id = sing(folder, None)
+    # Before anybody ingests, which compresses what has ended.
+    files = kept(heard.home)
+    content = {name for name in files if name.endswith(".content")}
+    assert len(content) == 1
+    assert len([name for name in files if name.endswith(".facts")]) == 1
+    assert set(leaks(files)) == content
+    assert leaks(told(heard)) == {}
+    assert leaks(asked(heard.home, session_id)) == {}
+    assert leaks(stored(heard.home)) == {}
+    assert set(leaks(kept(heard.home))) <= content
+    # It was there to be found.
+    said = b"".join(files[name] for name in content)
+    missing = [place for place in PLACES if canary(place).encode() not in said]
+    assert missing == []
+    assert any(b"chat " in got.body for got in heard.collectors[0].got)
+
+
+def test_content_goes_out_where_a_session_opted_in_and_from_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `content="export"` prompts, answers, tools' inputs and results are on spans of that session: not on those of
+    another one, in no log record, no metric, no trace file.
+    """
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with listening(tmp_path, monkeypatch) as heard:
+        loud = sing(folder, "export")
+        quiet = sing(folder, None)
+    assert loud != quiet
+    for collector in heard.collectors:
+        holding = {
+            span.attributes["session.id"]: span
+            for span in collector.spans()
+            if WORD in str(span.attributes)
+        }
+        assert set(holding) == {loud}
+        by_name: dict[str, str] = {}
+        for span in collector.spans():
+            for name, value in span.attributes.items():
+                if WORD in str(value):
+                    by_name[name] = by_name.get(name, "") + str(value)
+        assert set(by_name) == {
+            "gen_ai.input.messages",
+            "gen_ai.output.messages",
+            "gen_ai.system_instructions",
+            "gen_ai.tool.definitions",
+            "gen_ai.tool.call.arguments",
+            "gen_ai.tool.call.result",
+        }
+        for name, place in {
+            "gen_ai.input.messages": "prompt",
+            "gen_ai.output.messages": "answer",
+            "gen_ai.system_instructions": "system",
+            "gen_ai.tool.definitions": "description of look",
+            "gen_ai.tool.call.arguments": "input",
+            "gen_ai.tool.call.result": "tool output",
+        }.items():
+            assert canary(place) in by_name[name]
+        others = [got for got in collector.got if got.signal != "traces"]
+        assert not [got.signal for got in others if WORD.encode() in got.body]
+    places = told(heard)
+    assert leaks({name: data for name, data in places.items() if "over" not in name}) == {}
+
+
+def test_with_content_off_it_is_nowhere_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one byte of a home holds it, whatever the name; `AGENTOBS_CONTENT` is the default of sessions that start."""
+    monkeypatch.setenv("AGENTOBS_CONTENT", "off")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with listening(tmp_path, monkeypatch) as heard:
+        session_id = sing(folder, None)
+        monkeypatch.setenv("AGENTOBS_CONTENT", "export")
+    assert leaks(kept(heard.home)) == {}
+    assert leaks(told(heard)) == {}
+    assert leaks(asked(heard.home, session_id)) == {}
+    assert leaks(kept(heard.home)) == {}
