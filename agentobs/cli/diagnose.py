@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.answers import open_store, pretty, print_rows, rows_of, session_of
+from agentobs.cli.answers import fetched, open_store, pretty, print_rows, session_of
 from agentobs.cli.tables import printable, show_table
 from agentobs.cli.when import WHEN
 from agentobs.errors import UsageError
@@ -63,8 +63,10 @@ def diagnose(
 
 
 def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
+    from agentobs.store.diagnosis import diagnose_all
+
     with open_store(context) as connection:
-        rows = rows_of(connection, "diagnoses_by_session", since_ns=since)
+        rows = fetched(diagnose_all(connection, since))
     print_rows(rows, _FIRES, "json" if as_json else "table")
     return bool(rows[1])
 

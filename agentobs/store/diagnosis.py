@@ -167,6 +167,14 @@ def diagnose(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[Ver
     return [_verdict(each, found, known) for each in SIGNATURES]
 
 
+def diagnose_all(
+    connection: duckdb.DuckDBPyConnection, since_ns: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Ask in which sessions which signature fires, of those that started since then; the rows are fetched from it."""
+    bounds = _dicts(named(connection, "session_range", since_ns=since_ns))
+    return named(connection, "diagnoses_by_session", since_ns=since_ns, **(bounds or [{}])[0])
+
+
 def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Known) -> Verdict:
     evidence = tuple(row for row in found if row["signature"] == signature.name)
     return Verdict(

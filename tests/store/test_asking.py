@@ -62,6 +62,7 @@ def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnect
         "repeated_denials",
         "repeated_tool_errors",
         "rising_costs",
+        "session_range",
         "session_segments",
         "session_timeline",
         "session_turns",

@@ -23,7 +23,7 @@ from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.asking import query_names, query_text
 from agentobs.store.database import connect, named
-from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
+from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose, diagnose_all
 from tests.store.making import (
     SECOND,
     T0,
@@ -545,10 +545,11 @@ def test_one_session_of_many(
     assert fired(verdicts(LOOP)) == ["repeated_calls"]
     verdict = verdicts(LOOP)["repeated_calls"]
     assert (verdict.strength, len(verdict.evidence), verdict.cannot_tell) == (1.0, 1, None)
-    found = [row[:6] for row in named(store, "diagnoses_by_session").fetchall()]
+    found = [row[:6] for row in diagnose_all(store).fetchall()]
+    assert found == [row[:6] for row in named(store, "diagnoses_by_session").fetchall()]
     assert (session_id(LOOP), "story", T0, "repeated_calls", 1, 1.0) in found
     assert session_id(QUIET) not in {row[0] for row in found}
-    assert named(store, "diagnoses_by_session", since_ns=T0 + 1).fetchall() == []
+    assert diagnose_all(store, T0 + 1).fetchall() == []
     for name in NAMES:
         rows = named(store, name, session_id=session_id(LOOP)).fetchall()
         assert len(rows) == (name == "repeated_calls")

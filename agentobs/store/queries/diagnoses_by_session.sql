@@ -1,7 +1,8 @@
 -- In which sessions does which failure signature fire, how often, and how strongly at most?
 --
--- $since_ns: only sessions that started then or later, or NULL. $limit: at most so many rows, or NULL for all.
--- The latest sessions come first.
+-- $since_ns: only sessions that started then or later, or NULL. $first_session_id, $last_session_id: only sessions whose
+-- ids lie between these, or NULL: bounds that `session_range` tells keep a question about a day from looking at years.
+-- $limit: at most so many rows, or NULL for all. The latest sessions come first.
 WITH started AS (
     SELECT session_id, min(started_ns) AS started_ns, arg_min(name, started_ns) AS name
     FROM session_starts
@@ -17,7 +18,12 @@ SELECT
     max(value / threshold) AS strength,
     arg_max(about, value / threshold) AS about,
     arg_max(detail, value / threshold) AS detail
-FROM diagnoses
+FROM (
+    FROM diagnoses
+    WHERE
+        ($first_session_id::VARCHAR IS NULL OR session_id >= $first_session_id::VARCHAR)
+        AND ($last_session_id::VARCHAR IS NULL OR session_id <= $last_session_id::VARCHAR)
+)
 JOIN started USING (session_id)
 GROUP BY session_id, signature
 ORDER BY started_ns DESC, session_id, signature
