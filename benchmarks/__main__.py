@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import (
     durability,
     events,
+    ingesting,
     looping,
     pricing,
     querying,
@@ -22,6 +23,7 @@ from benchmarks import (
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recording.sections,
     "durability": durability.sections,
+    "ingest": ingesting.sections,
     "loop": looping.sections,
     "replay": replaying.sections,
     "start-up": starting.sections,

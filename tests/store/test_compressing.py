@@ -312,7 +312,7 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
     home, segment_id = made(tmp_path)
     ingest(home)
     path = compressed_path(content_path(home, segment_id))
-    bomb = compressed._deflated(bytes(400 * 1024 * 1024))
+    bomb = compressed.deflated(bytes(400 * 1024 * 1024))
     seed = zlib.crc32(segment_id.encode())
     for told in (1000, 400 * 1024 * 1024):
         summary = [1, 2, {}, [], []]
@@ -321,7 +321,7 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
             "rewritten": False,
             "blocks": [[0, told, 0, len(bomb), zlib.crc32(bomb, seed), *summary]],
         }  # fmt: skip
-        text = compressed._deflated(json.dumps(value).encode())
+        text = compressed.deflated(json.dumps(value).encode())
         end = compressed._END.pack(len(text), zlib.crc32(text, seed), b"agentobs")
         head = compressed._SKIPPABLE.pack(compressed._SKIPPABLE_MAGIC, len(text) + len(end))
         path.write_bytes(bomb + head + text + end)

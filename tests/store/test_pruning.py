@@ -23,6 +23,7 @@ from tests.store.making import (
     a_home,
     conversation,
     everything,
+    finish,
     python,
     record,
     session_id,
@@ -251,3 +252,45 @@ def test_a_home_that_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             result = CliRunner().invoke(cli, ["--home", str(home.path), command])
             assert result.exit_code == 0
             assert result.stderr.count("agentobs prune --older-than 30d") == times
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from agentobs.recording.home import open_home
+from tests.store.making import conversation, record
+home = open_home(sys.argv[1])
+for number in range(100, 108):
+    record(home, conversation(number))
+"""
+PRUNING = """
+import sys
+from pathlib import Path
+from agentobs.recording.home import Home
+from agentobs.store.pruning import prune
+for session in sys.argv[2:]:
+    prune(Home(Path(sys.argv[1])), sessions=[session])
+"""
+
+
+def test_nobody_waits_while_sessions_are_pruned(tmp_path: Path) -> None:
+    """Beside a writer and a process that prunes, readers see no lock and no damage, and in the end what was to stay."""
+    home = made(tmp_path)
+    workers = [python(WRITING, home.path), python(PRUNING, home.path, ONE, TWO)]
+    while any(worker.poll() is None for worker in workers):
+        with connect(home) as connection:
+            marks = (
+                "SELECT sum(damaged_records)::BIGINT, sum(missing_records)::BIGINT FROM segments"
+            )
+            assert connection.execute(marks).fetchall() == [(0, 0)]
+            kept = "SELECT count(*) FROM attempts WHERE session_id = ?"
+            assert connection.execute(kept, [THREE]).fetchone() == (3,)
+    for worker in workers:
+        finish(worker)
+    ingest(home)
+    with connect(home) as connection:
+        rows = connection.execute(
+            "SELECT count(*), count(*) FILTER (status = 'completed') FROM sessions"
+        )
+        assert rows.fetchone() == (9, 9)
+    assert verify(home).findings == []
