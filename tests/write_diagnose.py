@@ -230,7 +230,8 @@ _HEAD = """\
 
 `agentobs diagnose SESSION` tells which ways to fail a session shows: each with its evidence, how far that is beyond
 the threshold, and what to do. `agentobs diagnose --all --since 7d` is a table over sessions, and `--fail` makes either
-an exit code for CI. No word of content is needed, so all of it works with content off.
+an exit code for CI. No word of content is needed, so all of it works with content off. Over millions of calls `--since`
+keeps it to a second.
 
 Each signature is a view of the store with a row for each place where it fires, and a named query of the same name;
 `FROM diagnoses` has them all. A session without rows does not fire, or cannot be told: the command says which, and why.

@@ -157,7 +157,7 @@ def _lately(connection: duckdb.DuckDBPyConnection, now_ns: int, since_ns: int) -
     yield Finding("recorded", "ok", told, "session_starts", "")
 
 
-_NOTHING = {"sessions": 0, "all_sessions": 0, "last_ns": None, "contents": []}
+_NOTHING: dict[str, Any] = {"sessions": 0, "all_sessions": 0, "last_ns": None, "contents": []}
 
 
 def _lost(connection: duckdb.DuckDBPyConnection, since_ns: int) -> Iterator[Finding]:
