@@ -59,15 +59,19 @@ def test_a_call_is_queued_asked_about_and_executed() -> None:
     def person(consent: Consent) -> Reply:
         return Reply(True)
 
+    hooks = table([Hook("pre_tool_use", lambda payload: None, name="first")])
+    answers = {"person": person, "hooks": LiveHooks(hooks, NOBODY).answer}
     asking = message(call("a", "write", what="x"), call("b", "write", what="y"))
     with Provider([streamed(asking), streamed(DONE)]) as provider, recorded() as records:
-        events_of(provider, tools=[write], permissions=Permissions(), world={"person": person})
+        events_of(provider, tools=[write], permissions=Permissions(), hooks=hooks, world=answers)
     assert spans(records)[2:-1] == [
         ("tool", "write", "interaction", "ok"),
         ("tool", "write", "interaction", "ok"),
         ("queued", "write", "tool", "ok"),
+        ("hook", "first", "tool", "ok"),
         ("blocked_on_user", "write", "tool", "ok"),
         ("execution", "write", "tool", "ok"),
+        ("hook", "first", "tool", "ok"),
         ("blocked_on_user", "write", "tool", "ok"),
         ("execution", "write", "tool", "ok"),
     ]
@@ -80,6 +84,7 @@ def test_a_call_is_queued_asked_about_and_executed() -> None:
         second[0] <= queued[0] <= ran[0][1] <= queued[1] <= asked[1][0] <= asked[1][1] <= ran[1][0]
     )
     assert ran[1][1] <= second[1]
+    assert queued[1] <= intervals(records, "hook")[1][0]
 
 
 def test_calls_beyond_ten_wait_for_room() -> None:

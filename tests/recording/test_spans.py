@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import json
 import os
@@ -260,9 +261,12 @@ def test_a_generator_that_is_closed_by_another_task() -> None:
     async def run() -> None:
         log: list[str] = []
         running = steps("generator", log)
-        with agentobs.span("consumer"):
+        with agentobs.span("consumer") as consumer:
             await anext(running)
             await asyncio.create_task(running.aclose())  # type: ignore[attr-defined]  # a generator
+            here = tracing.place()
+            assert here is not None
+            assert here.span_id == consumer.span_id
             with agentobs.span("after"):
                 pass
         assert log == ["closed"]
@@ -351,7 +355,9 @@ def test_what_generators_leave_behind_does_not_outlast_a_block() -> None:
         with agentobs.span("after"):
             pass
         for number in range(50):
-            next(generate(f"dropped-{number}"))
+            dropped = generate(f"dropped-{number}")
+            next(dropped)
+            contextvars.copy_context().run(dropped.close)  # type: ignore[attr-defined]
         with agentobs.span("last"):
             pass
         frame = tracing.places._frame.get()
@@ -412,9 +418,11 @@ def test_silent_spans_are_swept(clock: Callable[[float], None]) -> None:
     """After half an hour in which nothing happened a span ends as orphaned, with when something last did."""
     with recorded() as records:
         outer = agentobs.open_span("outer")
-        clock(600)
+        clock(500)
         with outer.current():
-            agentobs.open_span("inner").close()
+            inner = agentobs.open_span("inner")
+            clock(100)
+            inner.close()
         clock(1799)
         assert tracing.sweep(1800) == 0
         clock(1)
@@ -489,6 +497,7 @@ def test_what_is_open_at_the_end_is_an_orphan(home: Path) -> None:
         assert [fact["name"] for fact in facts(home, "span_starts")] == ["held"]
         assert facts(home, "span_ends") == []
     assert agentobs.stop_recorder()
+    assert [fact["status"] for fact in facts(home, "span_ends")] == ["orphaned"]
     assert spans_of(home) == [("held", "orphaned")]
     del held
 
