@@ -93,11 +93,7 @@ class Vault:
                 todo="Its facts were kept, agentobs show lists them; without its content a session can neither be "
                 "replayed, frozen nor gone on with: name another one",
             )
-        why = (
-            "is missing"
-            if len(self._contents)
-            else "was pruned: nothing of its segment is left"
-        )
+        why = "is missing" if len(self._contents) else "was pruned: nothing of its segment is left"
         return RecordingError(
             f"content {content_id} {why}",
             where=str(self._path),
@@ -144,7 +140,9 @@ class Vault:
         if content_id.startswith(_PIECES):
             return self._partial(content_id)
         value = self.value(content_id)
-        before = [self.value(piece_id(value["pieces_of"], n + 1)) for n in range(value.get("pieces", 0))]
+        before = [
+            self.value(piece_id(value["pieces_of"], n + 1)) for n in range(value.get("pieces", 0))
+        ]
         chunks = _chunks(b"".join(map(text_bytes, [*before, value])), value["chunks"])
         failure = Failure(*value["failure"]) if value["failure"] else None
         return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
@@ -390,7 +388,10 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
         duration_ns=fact["duration_ns"],
         question=ToolQuestion(value["tool_use_id"], value["name"], content["input"]),
         answer=ToolAnswer(
-            content["result"], value["is_error"], recorded_outcome(value["outcome"]), fact.get("tries", 1)
+            content["result"],
+            value["is_error"],
+            recorded_outcome(value["outcome"]),
+            fact.get("tries", 1),
         ),
         followed_by=tuple(value.get("followed_by", ())),
     )
