@@ -139,16 +139,21 @@ def test_a_thread_takes_over_where_there_is_no_loop() -> None:
 
 def test_what_waits_goes_on_where_its_loop_has_ended() -> None:
     """A loop that ends before it has handed everything over leaves nothing behind."""
-    waiting, seen = Sink(), list[Record]()
+    waiting, seen, all_there = Sink(), list[Record](), threading.Event()
     for number in range(500):
         waiting.emit(event(number))
 
+    def consumer(record: Record) -> None:
+        seen.append(record)
+        if numbers([record]) == [500]:
+            all_there.set()
+
     async def attach() -> None:
-        waiting.attach(seen.append)
+        waiting.attach(consumer)
 
     asyncio.run(attach())
     waiting.emit(event(500))
-    assert waiting.flush()
+    assert all_there.wait(20)
     assert numbers(seen) == list(range(501))
 
 
@@ -410,6 +415,7 @@ def test_a_session_that_lost_an_exchange_is_incomplete(
     assert session.dropped == 2
     with pytest.raises(RecordingError, match="2 records were not written"):
         fixture_bytes(session, {})
+    assert agentobs.query("SELECT dropped FROM session_ends", home=str(tmp_path / "home")) == [(2,)]
     assert agentobs.query(
         "SELECT label, numbers FROM events WHERE kind = 'drop'", home=str(tmp_path / "home")
     ) == [("attempt", {"count": 2.0, "exchanges": 2.0})]
