@@ -194,9 +194,10 @@ class SessionView:
     def ended(self, at_ns: int) -> Iterator[Fact]:
         """Yield the ends of the calls and interactions that are open when the session ends."""
         yield from self._requests.ended()
-        for lane in self._lanes.values():
+        for name, lane in self._lanes.items():
             if lane.derived and lane.interaction_id:
-                yield self._end(lane, at_ns, "interrupted", True)
+                ended = self._end(lane, at_ns, "interrupted", True)
+                yield replace(ended, lane=self.label(name))
 
     def _place(self, exchange: ModelExchange, lane: _Lane, turn: int | None) -> Place:
         interaction_id = exchange.place.interaction_id or lane.interaction_id
