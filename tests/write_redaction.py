@@ -72,8 +72,9 @@ out, or told over several messages; a private key of more than {context:,} bytes
 whatever is not a secret by its form: names, addresses of people, what your customers wrote. For that there are
 rules of your own, `content="off"`, and sealing.
 
-What long tool results leave in `<home>/sessions` for the model to read is redacted like all else, and neither
-sealed nor kept back by `content="off"`: the model could not read it otherwise.
+What long tool results leave in `<home>/sessions` for the model to read is redacted like all else. It lies there in
+clear, or the model could not read it: where content is off or sealed no such file is written, and the model sees the
+result cut.
 
 ## Rules of your own
 

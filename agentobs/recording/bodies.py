@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentobs.records.canonical import digest
 from agentobs.records.messages import blocks
 from agentobs.redaction import CONTEXT, LEAD, Finding, Redactor, apply, disjoint, moved
 
@@ -113,7 +112,7 @@ class Bodies:
             suffix = _common_suffix(base.written, written, prefix)
         insert = written[prefix : len(written) - suffix]
         link = b"%s %d %d " % ((base_id or "").encode(), prefix, suffix)
-        content_id = digest(b"%d " % len(head) + head + link + insert)
+        content_id = self._redactor.digest(b"%d " % len(head) + head + link + insert)
         origin, repeated = self._origin(raw, parts, base_id)
         self._keep(content_id, _Kept(raw, written, findings, parts))
         return Body(

@@ -13,7 +13,6 @@ from typing import Any
 
 from agentobs.recording.bodies import Body
 from agentobs.recording.streams import find_in_answer
-from agentobs.records.canonical import digest
 from agentobs.records.exchanges import (
     Chunk,
     ModelExchange,
@@ -55,7 +54,7 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
     written = apply(raw, findings)
     failure = answer.failure
     return {
-        "content_id": digest(exchange.attempt_id.encode() + written),
+        "content_id": redactor.digest(exchange.attempt_id.encode() + written),
         "session_id": exchange.place.session_id,
         "status": answer.status,
         "headers": answer.headers,
@@ -80,7 +79,7 @@ def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
     }
     written, findings = _redacted(given, redactor)
     return {
-        "content_id": digest(start.session_id.encode() + written),
+        "content_id": redactor.digest(start.session_id.encode() + written),
         "session_id": start.session_id,
         **text_of(written),
         "redactions": _notes(findings),
@@ -101,10 +100,10 @@ def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
     # Agents beside each other may have calls of one id and with one result.
     call = f"{exchange.place.lane} {exchange.place.turn} {exchange.question.tool_use_id}"
     return {
-        "content_id": digest(call.encode("utf-8", "surrogatepass") + written),
+        "content_id": redactor.digest(call.encode("utf-8", "surrogatepass") + written),
         "session_id": exchange.place.session_id,
         "tool_use_id": exchange.question.tool_use_id,
-        "name": exchange.question.name,
+        "name": redactor.redact_text(exchange.question.name),
         **text_of(written),
         "is_error": exchange.answer.is_error,
         "outcome": exchange.answer.outcome,
@@ -121,7 +120,7 @@ def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]
     written, findings = _redacted({"asked": question.asked, "answer": exchange.answer}, redactor)
     named = f"{exchange.place.lane} {question.kind} {question.key} {exchange.started_ns} "
     return {
-        "content_id": digest(named.encode("utf-8", "surrogatepass") + written),
+        "content_id": redactor.digest(named.encode("utf-8", "surrogatepass") + written),
         "session_id": exchange.place.session_id,
         "kind": question.kind,
         "key": redactor.redact_text(question.key),

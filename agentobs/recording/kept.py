@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentobs import tracing
 from agentobs.errors import HomeError, RecordingError
-from agentobs.recording.session import start_recorder
+from agentobs.recording.session import opened, start_recorder
 
 SESSION_BYTES_MAX = 1 << 30
 """How many bytes the kept results of one session may take together, where nobody says otherwise. Our choice."""
@@ -28,7 +28,8 @@ _lock = threading.Lock()
 def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION_BYTES_MAX) -> str:
     """Write a tool's result into its session's own directory, without secrets, and return the path.
 
-    What goes beyond the session's bytes is cut off, with a note at the end of the file.
+    What goes beyond the session's bytes is cut off, with a note at the end of the file. The file is there for the
+    model to read, so that it is not written where nothing of what is said may lie in clear.
 
     Args:
         tool_use_id: the call that it is the result of.
@@ -36,7 +37,8 @@ def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION
         session_bytes_max: how many bytes the results of the session may take together.
 
     Raises:
-        RecordingError: there is no session here, it is not recorded, or its bytes are used up.
+        RecordingError: there is no session here, it is not recorded, its content is off or sealed, or its bytes are
+            used up.
         HomeError: the session's directory cannot be used.
         OSError: the file cannot be written.
     """
@@ -46,6 +48,13 @@ def keep_result(tool_use_id: str, text: str, *, session_bytes_max: int = SESSION
         raise RecordingError(
             "results are kept only inside a session that is recorded",
             todo="Open one with agentobs.session(...)",
+        )
+    session = opened(here.session_id)
+    is_off = session is not None and session.content == "off"
+    if is_off or recorder.is_sealed:
+        raise RecordingError(
+            f"the content of this session is {'off' if is_off else 'sealed'}: no result of it may lie in a file",
+            todo="Keep long results yourself, or let the session's content go into the vault unsealed",
         )
     data = recorder.redactor.redact(text.encode("utf-8", "replace"))
     with _lock:

@@ -206,6 +206,8 @@ class Session:
         """Prepare a session; it starts when it is entered."""
         self.name = name
         self.session_id = ""
+        self.content: Content = "vault"
+        """Where what is said may go, once it has started."""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
         self._link, self._content = link, content
@@ -259,6 +261,7 @@ class Session:
         tracing.started_by(self.session_id)
         self._meter = recorder.meter(self.session_id) if recorder else None
         self._failure = None
+        self.content = _content(self._content, options)
         _open[self.session_id] = self
         start = SessionStart(
             session_id=self.session_id,
@@ -273,7 +276,7 @@ class Session:
             arguments_content=None,
             continues_session_id=unchecked(self._link[1]) if self._link else None,
             relation=self._link[0] if self._link else None,
-            content=Label(_content(self._content, options)),
+            content=Label(self.content),
             options=options.digest(),
         )
         sink.emit(SessionCall(start, self._arguments))
@@ -375,6 +378,11 @@ class Session:
                 return function(*args, **kwargs)
 
         return run
+
+
+def opened(session_id: str) -> Session | None:
+    """Return a session of this process that is open; None where there is none of that id."""
+    return _open.get(session_id)
 
 
 def fail(reason: str | BaseException) -> None:

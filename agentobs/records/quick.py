@@ -1,7 +1,7 @@
 """Quick: frozen records made as fast as others, for the few that are made on the caller's time.
 
-The `__init__` of a frozen dataclass sets each field by `object.__setattr__`, which takes a record of a dozen fields four
-times as long as plain assignment (CPython 3.11 to 3.14). Here a twin with the same slots is filled, and then
+The `__init__` of a frozen dataclass sets each field by `object.__setattr__`, which takes a record of a dozen fields
+four times as long as plain assignment (CPython 3.11 to 3.14). Here a twin with the same slots is filled, and then
 declared to be the record: their layouts are the same, and it is frozen from then on.
 """
 

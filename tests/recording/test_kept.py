@@ -53,6 +53,23 @@ def test_a_result_lies_in_its_sessions_directory(home: Path) -> None:
     assert open_home(home).path == home
 
 
+def test_nothing_is_kept_where_content_is_off(home: Path) -> None:
+    """No file holds what a tool returned in a session whose content is off."""
+    with agentobs.session("one", content="off"), pytest.raises(RecordingError, match="is off"):
+        agentobs.keep_result("toolu_01", "what a tool returned")
+    assert not (home / "sessions").exists()
+
+
+def test_nothing_is_kept_where_content_is_sealed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file holds in clear what a tool returned where content is sealed."""
+    monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "ab" * 32)
+    with agentobs.session("one"), pytest.raises(RecordingError, match="is sealed"):
+        agentobs.keep_result("toolu_01", "what a tool returned")
+    assert not (home / "sessions").exists()
+
+
 def test_secrets_are_taken_out(home: Path) -> None:
     """A key that a tool returned is not written; its place is."""
     with agentobs.session("one"):
