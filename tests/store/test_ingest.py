@@ -9,7 +9,6 @@ import zlib
 from pathlib import Path
 from typing import Any, get_args
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from agentobs.errors import HomeError
 from agentobs.recording import journal
 from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Line, Segment, facts_path, segment_ids
+from agentobs.recording.journal import Segment, facts_path, segment_ids
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -33,7 +32,6 @@ from agentobs.store import publish
 from agentobs.store import tail as tail_module
 from agentobs.store.database import connect, named
 from agentobs.store.ingest import ingest
-from agentobs.store.schema import migrations, newest
 from tests.store.making import (
     SECOND,
     T0,
@@ -406,122 +404,6 @@ def with_a_tool(home: Home) -> None:
         end(1),
     ]
     record(home, parts)
-
-
-def test_a_store_of_the_first_layout_is_brought_up_to_date(tmp_path: Path) -> None:
-    """Its rows stay, columns that came later have their defaults, and what is new goes in beside them."""
-    home = a_home(tmp_path)
-    record(home, [*conversation(1), tool(1, "toolu_9", "weather", at=T0), end(1)])
-    ingest(home)
-    with plain(home) as connection:
-        before = _as_first_written(everything(connection, UNNOTED))
-    _as_of_the_first_layout(home)
-    with_a_tool(home)
-    report = ingest(home)
-    assert report.published
-    assert report.set_aside is None
-    with plain(home) as connection:
-        after = everything(connection, UNNOTED)
-        meta = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-        assert meta == (str(newest()),)
-        assert connection.execute("SELECT DISTINCT query_source FROM attempts").fetchall() == [
-            ("main",)
-        ]
-        assert connection.execute("SELECT DISTINCT tries FROM tool_results").fetchall() == [(1,)]
-    for table in {*TABLES.values()} - {"zones"}:  # which no segment of that version holds
-        assert {*map(repr, before[table])} <= {*map(repr, after[table])}, table
-    assert [len(after[table]) for table in ("permissions", "world_answers")] == [1, 1]
-
-
-def _as_of_the_first_layout(home: Home) -> None:
-    """Replace the published file by what the first version would have made of the same segments."""
-    first = migrations()[0]
-    path = publish.draft(home, copy=False)
-    with duckdb.connect(str(path)) as connection:
-        connection.execute(first.sql)
-        made = connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal")
-        tables = [row[0] for row in made.fetchall()]
-        connection.execute(f"ATTACH '{home.database}' AS later (READ_ONLY)")
-        for table in tables:
-            columns = connection.execute(
-                "SELECT column_name FROM duckdb_columns() WHERE database_name <> 'later' AND table_name = ?",
-                [table],
-            ).fetchall()
-            named = ", ".join(row[0] for row in columns)
-            connection.execute(
-                f"INSERT INTO {table} BY NAME SELECT {named} FROM later.main.{table}"
-            )
-        connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
-        connection.execute("DELETE FROM meta WHERE key = 'views'")
-        connection.execute("DELETE FROM migrations WHERE number > 1")
-        connection.execute("DETACH later")
-        connection.execute("CHECKPOINT")
-    publish.publish(home, path, 0, publish.current(home))
-
-
-Rows = dict[str, list[tuple[Any, ...]]]
-"""The rows of each table and view."""
-
-LATER_FIELDS = {
-    "attempts": ["query_source"],
-    "tool_results": ["tries", "lane"],
-    "session_starts": ["content", "options"],
-}
-"""The fields that came after the first version, by table; `session_sequence` came to each."""
-UNNOTED = "session_sequence|options"
-"""Columns of which nobody can say what they would have been."""
-
-
-def test_a_journal_of_the_first_version_is_read(tmp_path: Path) -> None:
-    """Records without the fields that came later have their defaults, in every table and read back whole."""
-    new, old = a_home(tmp_path / "new"), a_home(tmp_path / "old")
-    record(
-        new, [start(1), attempt(1, 1, content=[CALL]), tool(1, "toolu_1", "weather", at=T0), end(1)]
-    )
-    _rewritten(new, old)
-    [name] = segment_ids(old)
-    assert b"query_source" not in facts_path(old, name).read_bytes()
-    with connect(old, ingest=False) as connection:
-        tail = _rows(old, connection)
-    for home in (new, old):
-        ingest(home)
-    with plain(new) as there, plain(old) as here:
-        assert (
-            _rows(old, here) == _as_it(new, _as_first_written(everything(there, UNNOTED))) == tail
-        )
-    assert _read(old) == _read(new)
-
-
-def _rows(home: Home, connection: duckdb.DuckDBPyConnection) -> str:
-    """Return all rows of a home with one segment, whatever its name."""
-    return _as_it(home, everything(connection, UNNOTED))
-
-
-def _as_it(home: Home, rows: Rows) -> str:
-    [name] = segment_ids(home)
-    return repr(rows).replace(name, "it")
-
-
-def _as_first_written(rows: Rows) -> Rows:
-    """Return the same rows as the first version's records give them: their results do not say their lane."""
-    assert {row[-1] for row in rows["tool_results"]} == {"main"}
-    return {**rows, "tool_results": [(*row[:-1], None) for row in rows["tool_results"]]}
-
-
-def _rewritten(home: Home, into: Home) -> None:
-    """Write the segment of a home as the first version would have written it."""
-    [name] = segment_ids(home)
-    segment = Segment(into)
-    for line in journal.read(facts_path(home, name)):
-        if isinstance(line, Line) and line.kind not in ("segment", "seal"):
-            later = LATER_FIELDS.get(line.kind, [])
-            later = [*later, "session_sequence"]
-            value = {k: v for k, v in line.value().items() if k not in later}
-            segment.facts.append(line.kind, value)
-    for line in journal.read(journal.content_path(home, name)):
-        if isinstance(line, Line) and line.kind not in ("segment", "seal"):
-            segment.content.append(line.kind, line.value())
-    segment.close()
 
 
 def _read(home: Home) -> Recording:
