@@ -56,6 +56,19 @@ class Options:
     propagate: bool = False
     """Whether requests to the provider tell it the trace in which they are made, as a `traceparent` header."""
 
+    def __post_init__(self) -> None:
+        """Check how spans are swept.
+
+        Raises:
+            UsageError: a time is not a finite number of seconds above 0.
+        """
+        for name in ("span_sweep_seconds", "span_orphan_seconds"):
+            seconds = getattr(self, name)
+            if not 0 < seconds < float("inf"):
+                raise UsageError(
+                    f"{name} is {seconds!r}", where="Options", todo="Give a number of seconds above 0"
+                )
+
     def digest(self) -> str:
         """Return a digest of what was chosen: equal options have equal digests."""
         kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in self.backends]

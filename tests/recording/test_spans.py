@@ -23,6 +23,7 @@ from anthropic import Anthropic, APIStatusError, BadRequestError
 
 import agentobs
 from agentobs import tracing, world
+from agentobs.errors import UsageError
 from agentobs.recording.home import existing_home
 from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.options import Options
@@ -487,6 +488,14 @@ def test_the_recorder_sweeps_by_itself(home: Path) -> None:
     assert agentobs.stop_recorder()
     assert spans_of(home) == [("silent", "orphaned")]
     del held
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["span_sweep_seconds", "span_orphan_seconds"])
+def test_a_time_that_is_none_is_refused(name: str, seconds: float) -> None:
+    """How spans are swept is checked when it is said, not in a thread that would spin or die of it."""
+    with pytest.raises(UsageError, match=name):
+        Options(**{name: seconds})  # type: ignore[arg-type]  # one of its floats
 
 
 def test_what_is_open_at_the_end_is_an_orphan(home: Path) -> None:
