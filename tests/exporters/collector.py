@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -81,6 +83,7 @@ class Collector:
         self,
         protocol: str = "http/protobuf",
         say: Callable[[str, int], Answer | None] | None = None,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
         self.got: list[Got] = []
         self._say, self._counts = say or (lambda signal, number: None), dict.fromkeys(REQUESTS, 0)
@@ -89,12 +92,25 @@ class Collector:
         if protocol == "grpc":
             self._grpc = grpc.server(ThreadPoolExecutor(4))
             self._grpc.add_generic_rpc_handlers((_Raw(self),))
-            port = self._grpc.add_insecure_port("127.0.0.1:0")
+            port = self._grpc_port(tls)
         else:
             self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
             self._http.daemon_threads = True
             port = self._http.server_port
-        self.endpoint = f"http://127.0.0.1:{port}"
+            if tls is not None:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(*tls)
+                self._http.socket = context.wrap_socket(
+                    self._http.socket, server_side=True, do_handshake_on_connect=False
+                )
+        self.endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+
+    def _grpc_port(self, tls: tuple[Path, Path] | None) -> int:
+        if tls is None:
+            return int(self._grpc.add_insecure_port("127.0.0.1:0"))
+        certificate, key = (each.read_bytes() for each in tls)
+        shown = grpc.ssl_server_credentials([(key, certificate)])
+        return int(self._grpc.add_secure_port("127.0.0.1:0", shown))
 
     def __enter__(self) -> Collector:
         if self.protocol == "grpc":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import json
 import os
 import socket
@@ -14,12 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.any_pb2 import Any as Packed
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
+from agentobs.records.facts import ToolResult
+from agentobs.records.labels import Label
+from agentobs.records.told import Said, Told
 from exporters import otlp
+from exporters.intervals import SAID_BYTES
 from exporters.outbox import DeliveryStatistics, Limits
 from tests.exporters.collector import RESPONSES, Answer, Collector
 from tests.exporters.test_otlp import PROTOCOLS, ended, opened, tell
@@ -418,3 +427,75 @@ def test_an_agent_does_not_feel_collectors_that_are_away(tmp_path: Path) -> None
         assert handed == dropped > 0
         assert "at_exit" in reasons
     assert found["told"][0][1] > 2_500
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_only_a_collector_that_can_be_trusted_gets_anything(tmp_path: Path, protocol: Any) -> None:
+    """Over TLS a collector shows a certificate: one that was named as trusted is, any other is not spoken to."""
+    certificate, key = certified(tmp_path)
+    with Collector(protocol, tls=(certificate, key)) as collector:
+        stranger = otlp.standard(collector.endpoint, protocol=protocol, limits=QUICK)
+        spans(stranger, 2)
+        assert not stranger.flush(60)
+        assert stranger.statistics().dropped == {"gave_up": 2}
+        assert collector.got == []
+        stranger.close()
+        known = otlp.standard(collector.endpoint, protocol=protocol, certificate=str(certificate))
+        spans(known, 2)
+        assert known.flush(60)
+        assert len(collector.spans()) == 2
+        known.close()
+
+
+def certified(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1, signed by itself, and its key."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "collector")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return certificate, key
+
+
+def test_what_was_said_is_gone_with_the_end_of_its_interval() -> None:
+    """Nothing that was said is held longer than it takes to tell it, and of what never ends a bounded part."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        large = Said(b'{"messages": []}' + b" " * 5_000_000, b"")
+        for number in range(10):
+            tell(backend, *opened("tool", f"{number:x}"))
+            backend(Told(result(number), 1, large))
+        held = [each for each in backend._follower.open.values() if each.said is not None]
+        assert 0 < sum(len(each.said.question) for each in held if each.said) <= SAID_BYTES
+        for number in range(10):
+            tell(backend, ended(f"{number:x}"))
+        assert backend._follower._said_bytes == 0
+        assert backend._follower._saying == {}
+        backend.close()
+
+
+def result(number: int) -> ToolResult:
+    word = Label("x")
+    return ToolResult(
+        "a" * 32, word, 1, 1, 2, "run", word, False, 1, None, span_id=f"{number + 1:016x}"
+    )
