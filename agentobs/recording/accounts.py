@@ -20,12 +20,6 @@ Missing = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class _Count:
-    given: int = 0
-    written: int = 0
-
-
-@dataclass(slots=True)
 class Accounts:
     """Counts; whoever uses it from several threads holds a lock."""
 
@@ -36,19 +30,21 @@ class Accounts:
     dropped: Counter[str] = field(default_factory=Counter)
     """Records that are not, by reason."""
     _missing: Counter[Missing] = field(default_factory=Counter)
-    _sessions: dict[str, _Count] = field(default_factory=dict)
+    _given: dict[str, int] = field(default_factory=dict)
+    _written: dict[str, int] = field(default_factory=dict)
 
     def give(self, session_id: str) -> int:
         """Count a record that was handed in; return how many its session has."""
         self.given += 1
-        count = self._session(session_id)
-        count.given += 1
-        return count.given
+        count = self._given[session_id] = self._given.get(session_id, 0) + 1
+        if count == 1 and len(self._given) > KNOWN_SESSIONS:
+            self.end(next(iter(self._given)))
+        return count
 
     def write(self, session_id: str) -> None:
         """Count a record that was written."""
         self.written += 1
-        self._session(session_id).written += 1
+        self._written[session_id] = self._written.get(session_id, 0) + 1
 
     def drop(self, session_id: str, kind: str, reason: str) -> None:
         """Count a record that was dropped."""
@@ -60,15 +56,16 @@ class Accounts:
 
     def written_of(self, session_id: str) -> int:
         """Return how many records of a session were written."""
-        return self._session(session_id).written
+        return self._written.get(session_id, 0)
 
     def sessions(self) -> list[str]:
         """Return the sessions of which something was written and that have not ended."""
-        return [each for each, count in self._sessions.items() if count.written]
+        return list(self._written)
 
     def end(self, session_id: str) -> None:
         """Forget a session that has ended."""
-        self._sessions.pop(session_id, None)
+        self._given.pop(session_id, None)
+        self._written.pop(session_id, None)
 
     def has_missing(self) -> bool:
         """Return whether something was dropped of which nothing has been written yet."""
@@ -92,14 +89,6 @@ class Accounts:
     def by_reason(self) -> Mapping[str, int]:
         """Return how many records were dropped, by reason."""
         return dict(self.dropped)
-
-    def _session(self, session_id: str) -> _Count:
-        count = self._sessions.get(session_id)
-        if count is None:
-            count = self._sessions[session_id] = _Count()
-            if len(self._sessions) > KNOWN_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
-        return count
 
 
 OTHERS = "others"

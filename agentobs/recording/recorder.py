@@ -28,7 +28,7 @@ from agentobs import world
 from agentobs.errors import HomeError, say_once
 from agentobs.ledger import Meter
 from agentobs.recording import wire
-from agentobs.recording.accounts import Accounts, kind_of, reason_of
+from agentobs.recording.accounts import OTHERS, Accounts, kind_of, reason_of
 from agentobs.recording.home import Home
 from agentobs.recording.interpreter import Interpretation, Interpreter, session_of
 from agentobs.recording.options import Options
@@ -332,7 +332,9 @@ class Recorder:
     def _handle(self, record: Record, given: int) -> None:
         """Write a record or count it as dropped; nothing that is raised here may end the worker."""
         error: BaseException | None = None
+        session_id = OTHERS
         try:
+            session_id = session_of(record)
             reason = self._take(record, given)
         except BaseException as raised:
             reason, error = reason_of(raised), raised
@@ -340,7 +342,7 @@ class Recorder:
             self._drop(record, reason, error)
         else:
             with self._lock:
-                self._accounts.write(session_of(record))
+                self._accounts.write(session_id)
         if isinstance(record, SessionEnd):
             self._forget(record.session_id)
 
@@ -551,9 +553,12 @@ class Recorder:
     # Anybody's thread.
 
     def _drop(self, record: Record, reason: str, error: BaseException | None = None) -> None:
-        session_id = session_of(record)
+        try:
+            session_id, kind = session_of(record), kind_of(record)
+        except BaseException:  # a fault of ours: it is counted all the same
+            session_id, kind = OTHERS, "events"
         with self._lock:
-            self._accounts.drop(session_id, kind_of(record), reason)
+            self._accounts.drop(session_id, kind, reason)
         self._lose(session_id)
         if self._is_idle:
             self._stir.set()

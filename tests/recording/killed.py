@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def a_tool(url: str, file: str) -> None:
     import agentobs
     from agentobs.agent import live_world, run
     from agentobs.agent import tool as as_tool
+    from agentobs.recording.files import Files
+    from agentobs.recording.options import Options
     from tests.agent.scene import options
 
     @as_tool
@@ -56,7 +59,13 @@ def a_tool(url: str, file: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return ""
 
+    def slowly(descriptor: int, data: memoryview) -> int:
+        if b" tool_uses " in bytes(data):
+            time.sleep(0.1)  # without waiting for it, the tool would long have run
+        return os.write(descriptor, data)
+
     async def main() -> None:
+        agentobs.start(options=Options(files=Files(write=slowly)))
         client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
         with agentobs.session("killed"):
             world = live_world(client, [effect])

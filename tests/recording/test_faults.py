@@ -180,10 +180,13 @@ def test_a_record_of_which_a_part_was_written_is_dropped(tmp_path: Path) -> None
     home = open_home(tmp_path / "home")
     recorder = Recorder(home, Options(files=faulty.files))
     given_to(recorder, story(1))
-    recorder.close()
+    until(lambda: recorder._refusal is None)
+    given_to(recorder, story(2))
+    assert recorder.close()
     told = recorder.statistics()
     assert told.reasons.keys() == {"EIO", "stopped"}
     identity(recorder, home)
+    assert verify(home).ok
     [recording] = [read_session(home, session_id(1), segment_ids(home))]
     assert recording.dropped == told.dropped
 
