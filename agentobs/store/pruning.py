@@ -198,6 +198,9 @@ _SESSIONS = f"""
         ) GROUP BY session_id
     ), opened AS (
         SELECT DISTINCT session_id FROM held JOIN segments USING (segment_id) WHERE state = 'open'
+    ), begun AS (
+        SELECT session_id, max(coalesce(opened_ns, 0)) AS opened_ns FROM held JOIN segments USING (segment_id)
+        GROUP BY session_id
     ), named AS (
         SELECT session_id, arg_min(name, started_ns) AS name FROM session_starts GROUP BY session_id
     )
@@ -206,6 +209,10 @@ _SESSIONS = f"""
     LEFT JOIN seen USING (session_id)
     LEFT JOIN opened USING (session_id)
     LEFT JOIN named USING (session_id)
-    WHERE session_id NOT IN (SELECT session_id FROM prunings WHERE what IN ('all', $what))
+    LEFT JOIN begun USING (session_id)
+    WHERE NOT EXISTS (
+        SELECT 1 FROM prunings
+        WHERE prunings.session_id = begun.session_id AND what IN ('all', $what) AND pruned_ns >= begun.opened_ns
+    )
     ORDER BY last_ns, session_id
 """

@@ -144,7 +144,8 @@ def apply_prunings(
 ) -> int:
     """Do what the prunings of some segments say: to segments, rows and marks; return how many rows went.
 
-    A segment that is open stays as it is, with its rows; nobody prunes a session that has one.
+    Only what was recorded before: a segment that was begun later, such as that of a log that was imported again,
+    stays. So does one that is open, with its rows; nobody prunes a session that has one.
 
     Raises:
         OSError, DamagedError: as for `prune_segment`.
@@ -153,18 +154,23 @@ def apply_prunings(
     found = connection.execute(_NEW_PRUNINGS, given).fetchall()
     if not found:
         return 0
-    sessions, everything = {row[0] for row in found}, {row[0] for row in found if row[1]}
+    pruned_ns = {session_id: at_ns for session_id, _, at_ns in found}
+    sessions, everything = set(pruned_ns), {row[0] for row in found if row[1]}
     held = connection.execute(_HOLDING, {"sessions": list(sessions)}).fetchall()
-    now_ns = max(row[2] for row in found)
+    now_ns, rows = max(pruned_ns.values()), list[tuple[str, str]]()
     for (segment_id,) in held:
         mark = marks.get(segment_id)
-        if mark is not None and mark.state != "open":
-            prune_segment(home, segment_id, sessions, everything, now_ns)
+        if mark is None or mark.state == "open":
+            continue
+        gone = {each for each in sessions if (mark.opened_ns or 0) <= pruned_ns[each]}
+        if gone:
+            prune_segment(home, segment_id, gone, gone & everything, now_ns)
             _mark_anew(connection, home, segment_id, marks)
+            rows += [(segment_id, each) for each in gone & everything]
     for session_id in sessions:
         if _PLAIN_ID.fullmatch(session_id):
             shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)
-    return _delete_rows(connection, everything)
+    return _delete_rows(connection, rows)
 
 
 def _mark_anew(
@@ -179,12 +185,15 @@ def _mark_anew(
     marks |= rows.marks
 
 
-def _delete_rows(connection: duckdb.DuckDBPyConnection, sessions: Collection[str]) -> int:
+def _delete_rows(connection: duckdb.DuckDBPyConnection, gone: Collection[tuple[str, str]]) -> int:
+    """Delete the rows of some sessions in some segments."""
+    given = {"segments": [each for each, _ in gone], "sessions": [each for _, each in gone]}
     deleted = 0
     for table in _TOLD:
         row = connection.execute(
-            f"DELETE FROM {table} WHERE session_id IN (SELECT unnest($sessions))",
-            {"sessions": list(sessions)},
+            f"DELETE FROM {table} WHERE (segment_id, session_id) IN "
+            "(SELECT unnest($segments), unnest($sessions))",
+            given,
         ).fetchone()
         deleted += row[0] if row else 0
     # A store that is built anew looks up only what is still used.

@@ -13,6 +13,8 @@ import pytest
 
 import agentobs
 from agentobs.recording.home import Home, open_home
+from agentobs.store.ingest import ingest
+from agentobs.store.pruning import prune
 from exporters.claude_code.importing import ImportReport, import_logs, logs_in
 from exporters.claude_code.rebuilding import our_id
 from tests.exporters.recount import TABLE, count, folder
@@ -237,3 +239,30 @@ def test_what_is_said_stays_in_the_content(tmp_path: Path) -> None:
     for said in (b"canary word", b"a b.txt", b"no such file"):
         assert said not in facts
         assert said in content
+
+
+def test_a_log_that_grew_takes_the_place_of_its_beginning(tmp_path: Path) -> None:
+    """What was imported of it before goes, what is told now is there once, and a store that is built anew agrees."""
+    home = open_home(tmp_path / "home")
+    log = tmp_path / "log.jsonl"
+    taken: list[str] = []
+
+    def take_out(of: Home, session_id: str) -> None:
+        taken.append(session_id)
+        prune(of, sessions=[session_id])
+
+    for length in (2, 4):
+        written(log, CONVERSATION[:length])
+        import_logs(home, logs_in([log]), take_out=take_out)
+        ingest(home)
+    asked = "SELECT message_id FROM attempts ORDER BY started_ns"
+    with agentobs.connect(home.path) as connection:
+        assert connection.execute(asked).fetchall() == [("msg_1",), ("msg_4",)]
+    assert taken == [our_id(SESSION)]
+    home.database.unlink()
+    home.manifest.unlink()
+    with agentobs.connect(home.path) as connection:
+        assert connection.execute(asked).fetchall() == [("msg_1",), ("msg_4",)]
+    prune(home, sessions=[our_id(SESSION)])
+    with agentobs.connect(home.path) as connection:
+        assert connection.execute(asked).fetchall() == []

@@ -301,7 +301,8 @@ WITH ids AS (
         session_id,
         arg_min({'name': name, 'entry': entry, 'tags': tags}, started_ns) AS first,
         min(started_ns) AS started_ns,
-        max(started_ns) AS resumed_ns
+        -- Of a session that started once it does not matter what its clock did before its end.
+        CASE WHEN count(*) > 1 THEN max(started_ns) END AS resumed_ns
     FROM session_starts
     GROUP BY session_id
 ), ended AS (
