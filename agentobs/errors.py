@@ -16,6 +16,7 @@ the SDK raises it once and as it is, and this module imports nothing.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 
@@ -57,6 +58,16 @@ class ForeignError(AgentobsError):
 
 class RecordingError(AgentobsError):
     """A recording that lacks what the request needs."""
+
+
+def error_kind(error: BaseException) -> str:
+    """Return what kind of failure it is, without its text, which may hold what was said: its class, and for one of the
+    operating system the system's own words. An error of ours is told whole.
+    """
+    if isinstance(error, AgentobsError):
+        return str(error)
+    name, number = type(error).__name__, getattr(error, "errno", None)
+    return f"{name} ({os.strerror(number)})" if isinstance(number, int) else name
 
 
 class ReplaySays(Exception):

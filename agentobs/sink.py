@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agentobs import world
-from agentobs.errors import say_once
+from agentobs.errors import error_kind, say_once
 from agentobs.records.events import kind_of
 from agentobs.records.exchanges import (
     ModelExchange,
@@ -352,7 +352,7 @@ class Sink:
                     self._aside = tuple(c for c in self._aside if c is not consumer)
             with contextlib.suppress(Exception):  # even the text of a stranger's error may fail
                 say_once(
-                    f"a consumer of records failed and was removed: {error!r}. "
+                    f"a consumer of records failed and was removed: {error_kind(error)}. "
                     "The agent goes on; what it recorded until here is kept.",
                     about=f"consumer {consumer!r}",
                 )

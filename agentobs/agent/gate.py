@@ -83,7 +83,9 @@ def _subject(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     try:
         value = tool.subject(dict(arguments)) if callable(tool.subject) else arguments[tool.subject]
         return value if isinstance(value, str) else json.dumps(value, default=str)
-    except BaseException:  # whatever a tool's own code raises, there is no text that a rule could allow
+    except (
+        BaseException
+    ):  # whatever a tool's own code raises, there is no text that a rule could allow
         return None
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs import world
-from agentobs.errors import HomeError, say_once
+from agentobs.errors import HomeError, error_kind, say_once
 from agentobs.ledger import Meter
 from agentobs.recording import wire
 from agentobs.recording.accounts import OTHERS, Accounts, kind_of, reason_of
@@ -437,7 +437,7 @@ class Recorder:
 
     def _leave(self) -> None:
         """Go on elsewhere: somebody took the segment away, and with it the sessions that it held."""
-        self._warn(FileNotFoundError(f"segments of {self.home.path} were deleted or replaced"))
+        self._warn(HomeError("the segments were deleted or replaced", where=str(self.home.path)))
         self._writer.retire()
         with self._lock:
             held = self._accounts.sessions()
@@ -593,7 +593,7 @@ class Recorder:
 
     def _warn(self, error: BaseException | None, what: str = "written to") -> None:
         with contextlib.suppress(Exception):  # even the text of an error may fail
-            why = repr(error) if error else "more was recorded than the disk could take"
+            why = error_kind(error) if error else "more was recorded than the disk could take"
             say_once(
                 f"a record was not {what} {self.home.path}: {why}. The agent goes on; the session "
                 "is marked incomplete and cannot be frozen.",

@@ -25,7 +25,7 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from agentobs import tracing, world
-from agentobs.errors import HomeError, UsageError, say_once
+from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import wire
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
@@ -245,14 +245,16 @@ class Session:
         try:
             self._open()
         except Exception as error:
-            say_once(f"a session is not recorded: {error!r}", about="session start")
+            say_once(f"a session is not recorded: {error_kind(error)}", about="session start")
 
     def close(self, error: BaseException | None = None) -> None:
         """End the session, failed where an exception left it; never raises."""
         try:
             self._close(error)
         except Exception as own:
-            say_once(f"the end of a session is not recorded: {own!r}", about="session end")
+            say_once(
+                f"the end of a session is not recorded: {error_kind(own)}", about="session end"
+            )
 
     def _open(self) -> None:
         recorder = start_recorder(self._home)

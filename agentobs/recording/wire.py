@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import httpx2
 
 from agentobs import tracing, world
-from agentobs.errors import UsageError, say_once
+from agentobs.errors import UsageError, error_kind, say_once
 from agentobs.recording.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
@@ -118,7 +118,7 @@ def _guarded(method: F) -> F:
 
 def _say(error: Exception) -> None:
     with contextlib.suppress(Exception):  # even the text of an error may fail
-        text = f"an exchange was not recorded: {error!r}. The agent goes on."
+        text = f"an exchange was not recorded: {error_kind(error)}. The agent goes on."
         say_once(text, about=f"tape {type(error).__name__}")
 
 
