@@ -425,6 +425,12 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
     Raises:
         RecordingError: the session is incomplete, asked nothing, or something that looks like a key is left.
     """
+    if recording.source != "recorded":
+        raise RecordingError(
+            f"session {recording.session_id} was imported from a log of {recording.source}, which does not hold its "
+            "requests whole",
+            todo="Record the agent itself to replay it; an imported session can only be asked about",
+        )
     if recording.dropped:
         raise RecordingError(
             f"session {recording.session_id} is incomplete: {recording.dropped} records were not written",

@@ -80,6 +80,8 @@ class RecorderStatistics:
     """Waits that ended before what they waited for was there."""
     unredacted: int = 0
     """Texts that could not be looked through for secrets; `[REDACTION FAILED]` stands in their place."""
+    backends_removed: int = 0
+    """Backends that raised and were taken off."""
 
 
 def _seal_key(options: Options) -> bytes | None:
@@ -263,6 +265,7 @@ class Recorder:
                 self._writer.unsealed,
                 self._late,
                 self._interpreter.redactor.failed,
+                self._removed,
             )
 
     def is_stopped(self, session_id: str) -> bool:

@@ -257,6 +257,7 @@ def read_session(
         dropped=max(end["dropped"] if end else 0, missing),
         exchanges=tuple(sorted(exchanges, key=lambda exchange: exchange.started_ns)),
         results=interactions.results(),
+        source=start.get("source", "recorded"),
     )
 
 

@@ -397,6 +397,8 @@ class Recording:
     results: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     """How the interactions that our own loop told of ended, by lane, in the order in which they started;
     None for one without an end."""
+    source: str = "recorded"
+    """`recorded`, as it ran; or the program whose log it was rebuilt from, which does not hold requests whole."""
 
 
 def weight(record: object) -> int:

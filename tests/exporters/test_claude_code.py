@@ -12,11 +12,15 @@ import duckdb
 import pytest
 
 import agentobs
+from agentobs.errors import RecordingError
 from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal import segment_ids
+from agentobs.recording.vault import read_session
 from agentobs.store.ingest import ingest
 from agentobs.store.pruning import prune
 from exporters.claude_code.importing import ImportReport, import_logs, logs_in
 from exporters.claude_code.rebuilding import our_id
+from replay.freeze import freeze
 from tests.exporters.recount import TABLE, count, folder
 
 TRANSCRIPTS = folder()
@@ -266,3 +270,14 @@ def test_a_log_that_grew_takes_the_place_of_its_beginning(tmp_path: Path) -> Non
     prune(home, sessions=[our_id(SESSION)])
     with agentobs.connect(home.path) as connection:
         assert connection.execute(asked).fetchall() == []
+
+
+def test_an_imported_session_is_not_frozen(tmp_path: Path) -> None:
+    """Its requests are not whole in the log, and one sentence says so."""
+    home = open_home(tmp_path / "home")
+    bring_in(home, written(tmp_path / "log.jsonl", CONVERSATION))
+    recording = read_session(home, our_id(SESSION), segment_ids(home))
+    assert len(recording.exchanges) == 3
+    with pytest.raises(RecordingError, match="imported from a log of claude-code"):
+        freeze(recording, tmp_path / "fixture", {})
+    assert not (tmp_path / "fixture").exists()
