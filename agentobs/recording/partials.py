@@ -1,9 +1,9 @@
 """Partial streams: what is written of an exchange before it has ended, so that a killed process leaves it behind.
 
 The request becomes its content line early. Of the answer pieces are written as it comes, each whole events without
-secrets, as lines of the kind `partial` that each name the one before. At its end the line of the response names the
-last of them and holds only what follows: nothing is written twice. Where that cannot be, because what was found at
-the end begins earlier, it holds all of it.
+secrets, as lines of the kind `partial` that are counted. At its end the line of the response says how many there are
+and holds only what follows: nothing is written twice. Where that cannot be, because what was found at the end begins
+earlier, it holds all of it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agentobs.records.facts import Attempt, Fact
 from agentobs.redaction import Finding, Redactor, apply
 
 HELD_BYTES = 4096
-"""How much of a stream waits for what follows it, so that a secret that comes in pieces is seen whole; as much again is
-looked at anew. A killed process loses at most this much of what had come."""
+"""So many bytes before what is new are looked at anew, and no fewer are worth a piece; what of them can be written is
+for `settled` to say."""
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
 HEAD_BYTES = 64 * 1024
 """How far into an answer its first counts are looked for."""
