@@ -19,8 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "replay(fixture, tools='recorded', network=False, redactors=()): answer the agent under test from a recorded session; "
-        "the path is relative to the test's file, else to the root directory",
+        "replay(fixture, tools='recorded', network=False, redactors=()): answer the agent under test from a recorded "
+        "session; the path is relative to the test's file, else to the root directory",
     )
 
 

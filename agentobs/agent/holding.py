@@ -54,9 +54,7 @@ async def within_budget(
 async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) -> bool:
     """Ask a person whether the run may go on beyond a limit."""
     asked = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
-    with telling.span(
-        "blocked_on_user", here, "budget", expected_s=telling.PERSON_S
-    ) as blocked:
+    with telling.span("blocked_on_user", here, "budget", expected_s=telling.PERSON_S) as blocked:
         answer = await telling.ask(this.world, blocked, "consent", f"{key}:{limit}", asked)
     return isinstance(answer, dict) and answer.get("behaviour") == "allow"
 

@@ -231,11 +231,7 @@ def _scan(
             start = max(finding.start - LEAD, 0)
     by = len(raw) - len(base.raw)
     early = [f for f in base.findings if f.end <= start]
-    late = [
-        moved(f, by)
-        for f in base.findings
-        if f.start >= len(base.raw) - suffix + CONTEXT
-    ]
+    late = [moved(f, by) for f in base.findings if f.start >= len(base.raw) - suffix + CONTEXT]
     return disjoint(early + redactor.find(raw, start=start, end=end, known=known) + late)
 
 

@@ -144,9 +144,7 @@ class SessionView:
         heard = _hear(exchange.answer)
         asks = exchange.question.path.partition("?")[0] == MESSAGES
         turn = exchange.place.turn or (lane.turns + 1 if asks else None)
-        known, number = self._retries.get(
-            self._retry_key(exchange, body), (exchange.attempt_id, 0)
-        )
+        known, number = self._retries.get(self._retry_key(exchange, body), (exchange.attempt_id, 0))
         place, request = self._place(exchange, lane, turn), (known, number + 1)
         fact = self._fact(exchange, body, contents, place, heard, request)
         yield replace(fact, outcome="crashed", error_type=None)

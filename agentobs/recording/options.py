@@ -66,7 +66,9 @@ class Options:
             seconds = getattr(self, name)
             if not 0 < seconds < float("inf"):
                 raise UsageError(
-                    f"{name} is {seconds!r}", where="Options", todo="Give a number of seconds above 0"
+                    f"{name} is {seconds!r}",
+                    where="Options",
+                    todo="Give a number of seconds above 0",
                 )
 
     def digest(self) -> str:
