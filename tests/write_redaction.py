@@ -82,7 +82,9 @@ result cut.
 import agentobs
 from agentobs.redaction import expression
 
-agentobs.start(options=agentobs.Options(redactors=(expression("staff_number", rb"staff-[0-9]{{6}}"),)))
+agentobs.start(
+    options=agentobs.Options(redactors=(expression("staff_number", rb"staff-[0-9]{{6}}"),))
+)
 ```
 
 A rule is a pure function from bytes to `(start, end, kind)` of each secret. `expression` makes one of a regular
