@@ -145,7 +145,9 @@ def create(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, mode)
     try:
         os.fchmod(descriptor, mode)
-        os.write(descriptor, data)
+        if data:
+            os.write(descriptor, data)
+            os.fsync(descriptor)  # a key that a power loss emptied would be taken for one
     finally:
         os.close(descriptor)
 
