@@ -185,7 +185,8 @@ class Recorder:
         With `Options.sync="always"` it is durable then.
         """
         before = self._unsynced
-        return self._progress.wait(seconds) and self._unsynced == before
+        is_there = self._progress.wait(seconds)
+        return is_there and not (self._is_always and self._unsynced != before)
 
     def wait(self, seconds: float) -> bool:
         """Do as `flush`, and count where that was too short."""
