@@ -22,6 +22,8 @@ from agentobs.errors import HomeError
 
 ENVIRONMENT = "AGENTOBS_HOME"
 DEFAULT = ".agentobs"
+KEY_BYTES = 32
+"""How long a home's key is. Our choice: nobody can try out so many; BLAKE2b takes up to 64 (RFC 7693)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +56,31 @@ class Home:
         """Return the home's own key for keyed digests, made at first use.
 
         Raises:
-            HomeError: there is none, and none can be written.
+            HomeError: there is none, and none can be written; or what is there is no key.
         """
         path = self.path / "key"
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError):
+            return _read_key(path)
         # Linked when it is whole: a process that starts at the same moment reads all of it or none.
         draft = self.path / f"key.{world.new_id()}"
         try:
-            create(draft, world.random_bytes(32))
+            create(draft, world.random_bytes(KEY_BYTES))
             with contextlib.suppress(FileExistsError):
                 os.link(draft, path)
             draft.unlink()
-            return path.read_bytes()
+            sync_directory(self.path)
+            return _read_key(path)
         except OSError as error:
             raise _unusable(path, error.strerror or str(error)) from error
+
+    def check_key(self) -> None:
+        """Look whether what is named by the key can be, without making one.
+
+        Raises:
+            HomeError: there is a key that cannot be used.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            _read_key(self.path / "key")
 
 
 def locate(given: str | os.PathLike[str] | None = None) -> Path:
@@ -159,6 +169,29 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _read_key(path: Path) -> bytes:
+    """Return the key in a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        HomeError: it cannot be read, or holds something else: a digest with an empty key could be guessed by anybody.
+    """
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+    if len(key) != KEY_BYTES:
+        raise HomeError(
+            f"the key of this home is damaged: it has {len(key)} bytes, not {KEY_BYTES}",
+            where=str(path),
+            todo="Put it back from a backup, or delete it: another is made, and names that are digests are not the "
+            "same as before from then on",
+        )
+    return key
 
 
 def _unusable(path: Path, why: str) -> HomeError:

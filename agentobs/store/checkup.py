@@ -96,6 +96,11 @@ def _directory(home: Home) -> Iterator[Finding]:
         yield Finding("home", "wrong", told, str(home.segments), "Give it back its mode: chmod 700")
     else:
         yield Finding("home", "ok", "recordings can be written here", str(home.path), "")
+    try:
+        home.check_key()
+    except AgentobsError as error:
+        told = f"nothing can be recorded here: {error.found}"
+        yield Finding("key", "wrong", told, error.where, error.todo)
     paths = [home.path, home.segments, home.path / "key", *_files(home)]
     open_paths = [path for path in paths if _mode(path) & 0o077]
     if open_paths:

@@ -92,6 +92,16 @@ def test_a_home_that_cannot_be_written(home: Home, monkeypatch: pytest.MonkeyPat
     assert checked(home)["home"].found == "nothing can be recorded here: it is not writable"
 
 
+def test_a_key_that_is_none(home: Home) -> None:
+    """An empty key file is named, with what to do; nothing is made anew."""
+    (home.path / "key").write_bytes(b"")
+    found = checked(home)["key"]
+    assert "0 bytes, not 32" in found.found
+    assert (found.level, found.where) == ("wrong", str(home.path / "key"))
+    assert "delete it" in found.todo
+    assert (home.path / "key").read_bytes() == b""
+
+
 def test_a_damaged_segment(home: Home) -> None:
     """A segment in which a byte was changed is named."""
     [facts] = home.segments.glob("*.facts")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+import agentobs
+from agentobs import errors
 from agentobs.errors import HomeError
 from agentobs.recording.home import open_home
 
@@ -52,3 +55,50 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(HomeError, match="not a directory"):
         open_home(tmp_path / "link")
+
+
+@pytest.mark.parametrize("found", [b"", b"k" * 31, b"k" * 33])
+def test_a_key_that_is_none_is_refused(
+    found: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning says what it is, where, and what to do; the agent goes on, and nothing is recorded under such a
+    key.
+    """
+    home = open_home(tmp_path / "home")
+    (home.path / "key").write_bytes(found)
+    monkeypatch.setenv("AGENTOBS_HOME", str(home.path))
+    monkeypatch.setattr(errors, "_said", set())
+    agentobs.stop_recorder()
+    with pytest.warns(RuntimeWarning) as warned:
+        for name in ("one", "two"):
+            with agentobs.session(name):
+                pass
+    [said] = [str(each.message) for each in warned]
+    assert all(
+        word in said
+        for word in (f"{len(found)} bytes, not 32", str(home.path / "key"), "delete it")
+    )
+    assert (list(home.segments.iterdir()), (home.path / "key").read_bytes()) == ([], found)
+
+
+def test_a_key_is_durable_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on the disk before it has its name, and its name before anything is named by it."""
+    home = open_home(tmp_path / "home")
+    calls: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        calls.append("directory" if path == home.path else f"{path.stat().st_size} bytes")
+        fsync(descriptor)
+
+    def linked(*paths: Path) -> None:
+        calls.append("named")
+        link(*paths)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    assert len(home.key()) == 32
+    assert calls == ["32 bytes", "named", "directory"]
