@@ -28,7 +28,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, Permission
-from agentobs.records.labels import Label, is_label, unchecked, word
+from agentobs.records.labels import Label, unchecked, word
 from agentobs.sink import sink
 from agentobs.tracing import Span
 from agentobs.world import World
@@ -54,6 +54,7 @@ class Meant:
     asked: Any
     ran: Any
     coerced: int
+    called_id: str | None
 
 
 PERSON_S = 24 * 3600.0
@@ -64,8 +65,8 @@ PERSON_S = 24 * 3600.0
 def interaction(world: World, agent: str, *, is_background: bool = False) -> Iterator[Interaction]:
     """Tell of an interaction of the current session from start to end, however it ends.
 
-    Whoever stops it on purpose makes no error of it; a cancellation that leaves the session does. That of an
-    agent in the background is a trace of its own, linked to the span that started it.
+    Whoever stops it on purpose makes no error of it; a cancellation that leaves the session does. It is a trace of
+    its own, linked to the span it was started in; that of an agent in the background may outlive that.
     """
     outer = tracing.place()
     if outer is None:
@@ -77,8 +78,10 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
     told, result = Interaction(None), "error_during_execution"
     try:
         here = replace(outer, interaction_id=interaction_id, turn=None)
-        trace_id = interaction_id if is_background else None
-        with span("interaction", here, agent, trace_id=trace_id) as told.place:
+        opened = span(
+            "interaction", here, agent, trace_id=interaction_id, is_within=not is_background
+        )
+        with opened as told.place:
             yield told
         result = "cancelled" if told.is_stopped else told.subtype
     except Exception:
@@ -108,6 +111,7 @@ def span(
     label: str | None,
     *,
     trace_id: str | None = None,
+    is_within: bool = False,
     expected_s: float | None = None,
 ) -> Iterator[Place | None]:
     """Open a span at `here` and close it: ok, error, or cancelled when the run was stopped.
@@ -116,14 +120,20 @@ def span(
         name: what it is.
         here: where it lies; outside every session there is none.
         label: what it is about.
-        trace_id: the id of a trace of its own, linked to the span at `here`, where it may outlive that.
+        trace_id: the id of a trace of its own, linked to the span at `here`; else it lies in that.
+        is_within: whether that trace ends before the span at `here` does.
         expected_s: how long it may be silent, in seconds, beside what any span may.
     """
     if here is None:
         yield None
         return
     opened = tracing.begin(
-        name, here, label=maybe_label(label), trace_id=trace_id, expected_s=expected_s or 0.0
+        name,
+        here,
+        label=maybe_label(label),
+        trace_id=trace_id,
+        is_within=is_within,
+        expected_s=expected_s or 0.0,
     )
     try:
         yield opened.place
@@ -322,10 +332,11 @@ def tool(
             asked=meant.asked,
             ran=meant.ran,
             coerced=meant.coerced,
+            called_id=meant.called_id,
         )
     )
 
 
 def maybe_label(text: str | None) -> Label | None:
-    """Return a name as a label, or None where it might hold content."""
-    return Label(text) if text is not None and is_label(text) else None
+    """Return a name as a label that the recorder has yet to see, for whoever chose it, or None where there is none."""
+    return unchecked(text) if text is not None else None

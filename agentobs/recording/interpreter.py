@@ -55,7 +55,7 @@ from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
 
 KNOWN_LABELS = 4096
-"""How many names are remembered as labels; beyond it each is checked anew."""
+"""How many names are remembered as labels; beyond it the oldest is forgotten, and checked anew."""
 KNOWN_SESSIONS = 10_000
 """Of how many sessions it is remembered how far their facts count and where their content may go."""
 
@@ -115,6 +115,8 @@ class Interpreter:
         self._views: dict[str, SessionView] = {}
         self._bodies: dict[str, Bodies] = {}
         self._labels: dict[str, Label] = {}
+        self._clean: dict[Label, None] = {}
+        """The labels that were looked through, and hold no secret."""
         self._results: dict[str, InteractionEnd] = {}
         self._begun: dict[str, Begun] = {}
         """The exchanges of which something is written and that have not ended, by attempt."""
@@ -128,9 +130,9 @@ class Interpreter:
             bodies.forget()
         self._begun.clear()
 
-    def lose(self, session_id: str) -> None:
+    def lose(self, session_id: str, records: int = 1) -> None:
         """Remember that something of a session is not in the journal."""
-        self._lost[session_id] = self._lost.get(session_id, 0) + 1
+        self._lost[session_id] = self._lost.get(session_id, 0) + records
 
     def lost(self, session_id: str) -> int:
         """Return how many records of a session are not in the journal."""
@@ -196,8 +198,17 @@ class Interpreter:
         known = self._labels.get(text)
         if known is None:
             known = label(self.redactor.redact_text(text), self._key)
-            if len(self._labels) < KNOWN_LABELS:
-                self._labels[text] = known
+            _remember(self._labels, text, known, KNOWN_LABELS)
+            _remember(self._clean, known, None, KNOWN_LABELS)
+        return known
+
+    def _without_secret(self, given: Label) -> Label:
+        """Return a label as it is, or its digest where it looks like a secret: it may be a name that somebody chose."""
+        if given in self._clean:
+            return given
+        told = self.redactor.redact_text(given)
+        known = given if told == given else label(told, self._key)
+        _remember(self._clean, known, None, KNOWN_LABELS)
         return known
 
     def _taken_apart(self, record: Record, mode: str) -> _Parts:
@@ -282,24 +293,27 @@ class Interpreter:
         return self._views[session_id]
 
     def _checked(self, fact: Fact) -> Fact:
-        """Return a fact in which every string is a label or an id."""
+        """Return a fact in which every string is a label or an id, and no label looks like a secret."""
         changed: dict[str, Any] = {}
+        clean = self._clean
         for name in _TEXTS[type(fact)]:
             value = getattr(fact, name)
-            if value is None or isinstance(value, Label):
-                continue
-            if type(value) is dict and _is_clean(value):
+            if value is None or (type(value) is Label and value in clean):
                 continue
             if isinstance(value, Mapping):
-                changed[name] = {self._word(k): self._word(v) for k, v in value.items()}
+                if type(value) is not dict or not _is_clean(value, clean):
+                    changed[name] = {self._word(k): self._word(v) for k, v in value.items()}
+            elif isinstance(value, Label):
+                if (told := self._without_secret(value)) is not value:
+                    changed[name] = told
             elif name not in _IDS[type(fact)] or not is_label(value):
                 changed[name] = self.label(value)
         return dataclasses.replace(fact, **changed) if changed else fact
 
     def _word(self, value: Any) -> Any:
-        return (
-            self.label(value) if isinstance(value, str) and not isinstance(value, Label) else value
-        )
+        if isinstance(value, Label):
+            return self._without_secret(value)
+        return self.label(value) if isinstance(value, str) else value
 
 
 def _lost_exchanges(event: Event) -> int:
@@ -307,10 +321,12 @@ def _lost_exchanges(event: Event) -> int:
     return int(event.numbers.get(Label("exchanges"), 0)) if event.kind == "drop" else 0
 
 
-def _is_clean(named: dict[Any, Any]) -> bool:
-    """Return whether all names and texts of a mapping are labels already."""
+def _is_clean(named: dict[Any, Any], clean: Mapping[Label, None]) -> bool:
+    """Return whether all names and texts of a mapping are labels that were looked through already."""
     for name, value in named.items():
-        if type(name) is not Label or (isinstance(value, str) and type(value) is not Label):
+        if type(name) is not Label or name not in clean:
+            return False
+        if isinstance(value, str) and (type(value) is not Label or value not in clean):
             return False
     return True
 
@@ -329,11 +345,11 @@ def _said_of_tool(line: Mapping[str, Any]) -> Said:
     return Said(*(text.encode("utf-8", "surrogatepass") for text in (asked, answered)))
 
 
-def _remember(known: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key, and forget the oldest one beyond `KNOWN_SESSIONS`."""
+def _remember(known: dict[Any, Any], key: str, value: Any, most: int = KNOWN_SESSIONS) -> None:
+    """Set a key, and forget the oldest one beyond so many."""
     known.pop(key, None)
     known[key] = value
-    if len(known) > KNOWN_SESSIONS:
+    if len(known) > most:
         del known[next(iter(known))]
 
 
