@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from keyword import iskeyword
@@ -123,10 +124,12 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        _say_error(told.getvalue().removesuffix("\n"))
         sys.exit(error.exit_code)
     except AgentobsError as error:
-        click.echo(f"error: {error}", err=True)
+        _say_error(f"error: {error}")
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
@@ -134,6 +137,14 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         _close_output()
         sys.exit(141)
+
+
+def _say_error(told: str) -> None:
+    """Print an error; what it quotes may hold what would steer a terminal, which shows as escapes."""
+    from agentobs.cli.tables import printable
+
+    for line in told.split("\n"):
+        click.echo(printable(line), err=True)
 
 
 def _close_output() -> None:

@@ -85,7 +85,7 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
 
 def pretty(column: str, value: Any) -> Any:
     """Return a value as people read it; the column's name says what it is."""
-    if column in ("started_ns", "ended_ns", "at_ns"):
+    if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns"):
         return instant(value)
     if column.endswith("_ns"):
         return seconds(value)

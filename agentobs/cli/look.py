@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 @click.command(help="List recorded sessions, the newest first.")
-@click.option("--failed", is_flag=True, help="Only sessions that failed or crashed.")
+@click.option(
+    "--failed", is_flag=True, help="Only those that failed or crashed, or whose end is lost."
+)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
 )
@@ -40,9 +42,8 @@ def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> No
     from agentobs.store.room import warning
 
     with open_store(context) as connection:
-        print_rows(
-            rows_of(connection, "sessions", failed=failed or None, limit=limit), _SESSIONS, form
-        )
+        rows = rows_of(connection, "sessions", failed=failed or None, limit=limit)
+        print_rows(_marked(rows) if form == "table" else rows, _SESSIONS, form)
     if told := warning(existing_home(home_option(context))):
         click.echo(told, err=True)
 
@@ -90,6 +91,18 @@ _CONVERSATION = (
 """What is shown of the sessions of a conversation."""
 _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type")
 """The columns that each command shows, of those that its query gives."""
+
+
+def _marked(rows: Rows) -> Rows:
+    """Return the list with a word beside the status of each session of which something is missing."""
+    columns, values = rows
+    at, missing = columns.index("status"), columns.index("incomplete")
+    return columns, [
+        (*row[:at], f"{row[at]}, incomplete", *row[at + 1 :])
+        if row[missing] and row[at] != "incomplete"
+        else row
+        for row in values
+    ]
 
 
 def _timeline(connection: DuckDBPyConnection, session_id: str) -> Rows:

@@ -412,3 +412,15 @@ def test_no_name_becomes_code(tmp_path: Path) -> None:
 
 def last_named(tmp_path: Path) -> Recording:
     return recorded(tmp_path, unlucky, answers())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "x\x1b]52;c;aGk=\x07"), ("ingest", "x\x1b]52;c;aGk=\x07")],
+)
+def test_an_error_does_not_steer_the_terminal(shell: Shell, arguments: tuple[str, ...]) -> None:
+    """Control characters in what it quotes show as escapes, in errors of ours and in those of usage."""
+    ended = shell(*arguments)
+    assert ended.code != 0
+    assert "\\u001b]52;c;aGk=\\u0007" in ended.err
+    assert ended.err.replace("\n", "").isprintable()

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from agentobs.cli import cli
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.facts import (
+    Gap,
     InteractionEnd,
     InteractionStart,
     SessionEnd,
@@ -20,6 +23,7 @@ from agentobs.records.facts import (
     SpanStart,
     columns,
 )
+from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.database import connect, named
 from tests.store.making import (
@@ -79,6 +83,7 @@ def test_one_session_whole(tmp_path: Path) -> None:
         "started_ns": T0,
         "ended_ns": T0 + 60 * SECOND,
         "duration_ns": 60 * SECOND,
+        "last_activity_ns": T0 + 60 * SECOND,
         "entry": "stories:run",
         "tags": {"git": "4f2a91c"},
         "interactions": 2,
@@ -330,3 +335,44 @@ def test_calls_of_one_id_in_two_lanes(tmp_path: Path) -> None:
     assert calls == [("main/a", SECOND, SECOND), ("main/b", 2 * SECOND, 2 * SECOND)]
     assert decisions == (2,)
     assert sorted(r["lane"] for r in rows if r["kind"] == "permission") == ["main/a", "main/b"]
+
+
+def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
+    """It is `incomplete`, no crash, for its process lived on to tell; one that lost records says so, its end or not,
+    and so do its sums and the list that people read."""
+    home = a_home(tmp_path)
+    refused = [
+        Gap(session_id(1), T0 + 9 * SECOND, Label("session_ends"), Label("EFBIG"), 1),
+        Gap(session_id(2), T0 + 9 * SECOND, Label("attempts"), Label("EMFILE"), 2),
+    ]
+    kept = [replace(usage_row(number), session_id=session_id(number)) for number in (1, 2)]
+    ended = SessionEnd(session_id(2), T0 + 8 * SECOND, Label("completed"), None, None, 0)
+    write_facts(home, [start(1).start, start(2).start, *kept, ended, *refused])
+    with connect(home) as connection:
+        sql = "SELECT session_id, status, dropped, incomplete, last_activity_ns FROM sessions ORDER BY ALL"
+        assert connection.execute(sql).fetchall() == [
+            (session_id(1), "incomplete", 1, True, T0),
+            (session_id(2), "completed", 2, True, T0 + 8 * SECOND),
+        ]
+        assert connection.execute("FROM crashes").fetchall() == []
+        sure = "SELECT count(*) FROM incomplete_sessions"
+        assert connection.execute(sure).fetchone() == (2,)
+        failed = named(connection, "sessions", failed=True).fetchall()
+        assert [row[0] for row in failed] == [session_id(1)]
+    listed = CliRunner().invoke(cli, ["--home", str(home.path), "sessions"]).output
+    assert listed.count("incomplete") == 2
+    assert "completed, incomplete" in listed
+
+
+def test_the_last_that_is_known_of_a_session(tmp_path: Path) -> None:
+    """Its end, or of one that is still running the last thing that came."""
+    home = a_home(tmp_path)
+    record(home, [start(2), attempt(2, 1, at=T0 + SECOND)])
+    record(home, a_story())
+    with connect(home) as connection:
+        sql = "SELECT last_activity_ns, ended_ns FROM sessions ORDER BY session_id"
+        (last, ended), (seen, none) = connection.execute(sql).fetchall()
+        [answered] = connection.execute(
+            "SELECT started_ns + duration_ns FROM attempts WHERE session_id = ?", [session_id(2)]
+        ).fetchone() or (0,)
+    assert (last, seen, none) == (ended, answered, None)

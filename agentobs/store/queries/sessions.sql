@@ -1,6 +1,6 @@
 -- Which sessions were there, newest first?
 --
--- $failed: true for those that failed or crashed, false for the others, NULL for all.
+-- $failed: true for those that failed or crashed, or whose end could not be written, false for the others, NULL for all.
 -- $name: only those of this name, or NULL. $since_ns: only those that started then or later, or NULL.
 -- $limit: at most so many, or NULL for all.
 SELECT
@@ -11,6 +11,7 @@ SELECT
     signature,
     started_ns,
     duration_ns,
+    last_activity_ns,
     interactions,
     turns,
     llm_requests,
@@ -22,11 +23,12 @@ SELECT
     cache_write_tokens,
     cost_usd,
     unpriced_calls,
+    dropped,
     incomplete,
     tags
 FROM sessions
 WHERE
-    ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed')) = $failed::BOOLEAN)
+    ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)
     AND ($name::VARCHAR IS NULL OR name = $name::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
 ORDER BY started_ns DESC, session_id

@@ -337,6 +337,15 @@ WITH ids AS (
     SELECT session_id, count(*) AS interactions FROM interaction_starts GROUP BY session_id
 ), called AS (
     SELECT session_id, count(*) AS tool_calls FROM tool_uses GROUP BY session_id
+), activity AS (
+    SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
+    UNION ALL SELECT session_id, max(answered_ns) FROM tool_results GROUP BY session_id
+    UNION ALL SELECT session_id, max(at_ns) FROM events GROUP BY session_id
+    UNION ALL SELECT session_id, max(started_ns) FROM span_starts GROUP BY session_id
+    UNION ALL SELECT session_id, max(ended_ns) FROM span_ends GROUP BY session_id
+    UNION ALL SELECT session_id, max(started_ns + duration_ns) FROM world_answers GROUP BY session_id
+), active AS (
+    SELECT session_id, max(at_ns) AS at_ns FROM activity GROUP BY session_id
 ), open_segments AS (
     SELECT segment_id FROM segments WHERE state = 'open'
 ), running AS (
@@ -348,7 +357,13 @@ WITH ids AS (
     UNION
     SELECT session_id FROM tool_results WHERE segment_id IN (FROM open_segments)
 ), missing AS (
-    SELECT session_id, sum(records) AS dropped FROM gaps GROUP BY session_id
+    SELECT
+        session_id,
+        sum(records) AS dropped,
+        -- The process lived on and could tell: it did end, and with what outcome is not known.
+        max(at_ns) FILTER (WHERE kind = 'session_ends') AS end_lost_ns
+    FROM gaps
+    GROUP BY session_id
 ), damaged_segments AS (
     SELECT segment_id FROM segments WHERE damaged_records > 0 OR missing_records > 0
 ), damaged AS (
@@ -365,8 +380,12 @@ WITH ids AS (
         -- An end before the last start is that of an earlier run of a session that was resumed.
         coalesce(ended.ended_ns >= coalesce(started.resumed_ns, 0), false) AS has_ended,
         ended.ended_ns,
+        active.at_ns AS active_ns,
+        started.resumed_ns,
         ended.last,
-        coalesce(ended.dropped, missing.dropped, 0) AS dropped,
+        -- What came after the end, such as the end itself of a run before, only `gaps` tells of.
+        greatest(coalesce(ended.dropped, 0), coalesce(missing.dropped, 0)) AS dropped,
+        coalesce(missing.end_lost_ns >= coalesce(started.resumed_ns, 0), false) AS is_end_lost,
         running.session_id IS NOT NULL AS is_running,
         damaged.session_id IS NOT NULL AS is_damaged,
         asked.attempts,
@@ -381,6 +400,7 @@ WITH ids AS (
     FROM ids
     LEFT JOIN started ON ids.session_id = started.session_id
     LEFT JOIN ended ON ids.session_id = ended.session_id
+    LEFT JOIN active ON ids.session_id = active.session_id
     LEFT JOIN asked ON ids.session_id = asked.session_id
     LEFT JOIN spent ON ids.session_id = spent.session_id
     LEFT JOIN prompted ON ids.session_id = prompted.session_id
@@ -396,6 +416,7 @@ SELECT
     first.name AS name,
     CASE
         WHEN has_ended THEN last.outcome
+        WHEN is_end_lost THEN 'incomplete'
         WHEN is_running THEN 'running'
         ELSE 'crashed'
     END AS status,
@@ -405,6 +426,7 @@ SELECT
     make_timestamp_ns(started_ns) AS started_at,
     CASE WHEN has_ended THEN ended_ns END AS ended_ns,
     CASE WHEN has_ended THEN ended_ns - started_ns END AS duration_ns,
+    greatest(started_ns, resumed_ns, ended_ns, active_ns) AS last_activity_ns,
     first.entry AS entry,
     first.tags AS tags,
     coalesce(interactions, 0) AS interactions,
@@ -427,13 +449,14 @@ FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
 COMMENT ON COLUMN sessions.session_id IS 'The session.';
 COMMENT ON COLUMN sessions.name IS 'What its author called it; a keyed digest where that is no label.';
-COMMENT ON COLUMN sessions.status IS '`completed`; `failed`; `interrupted`: by Ctrl-C or cancellation; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
+COMMENT ON COLUMN sessions.status IS '`completed`; `failed`; `interrupted`: by Ctrl-C or cancellation; `incomplete`: it ended, and its end could not be written, see `gaps`; `running`: it may still end; `crashed`: it did not end, and no process is left that could end it.';
 COMMENT ON COLUMN sessions.reason IS 'Why it failed, or NULL.';
 COMMENT ON COLUMN sessions.signature IS 'What tells one failure from another, or NULL.';
 COMMENT ON COLUMN sessions.started_ns IS 'When it started. [ns since 1970 UTC]';
 COMMENT ON COLUMN sessions.started_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN sessions.ended_ns IS 'When it ended; NULL where it did not. [ns since 1970 UTC]';
 COMMENT ON COLUMN sessions.duration_ns IS 'How long it took; NULL where it did not end. [ns]';
+COMMENT ON COLUMN sessions.last_activity_ns IS 'The last that is known of it: its start, its end, or anything between. [ns since 1970 UTC]';
 COMMENT ON COLUMN sessions.entry IS 'The function that started it, as `module:name`, or NULL.';
 COMMENT ON COLUMN sessions.tags IS 'Labels given by its author.';
 COMMENT ON COLUMN sessions.interactions IS 'Interactions.';

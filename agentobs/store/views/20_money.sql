@@ -9,6 +9,8 @@ WITH damaged_segments AS (
 )
 SELECT session_id FROM session_ends WHERE dropped > 0
 UNION
+SELECT session_id FROM gaps
+UNION
 SELECT session_id FROM session_starts WHERE segment_id IN (FROM damaged_segments)
 UNION
 SELECT session_id FROM attempts WHERE segment_id IN (FROM damaged_segments)

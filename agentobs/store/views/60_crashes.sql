@@ -29,16 +29,7 @@ COMMENT ON COLUMN session_records.is_exact IS 'Whether given = written + dropped
 
 CREATE OR REPLACE VIEW crashes AS
 WITH crashed AS (
-    SELECT session_id, name, started_ns FROM sessions WHERE status = 'crashed'
-), activity AS (
-    SELECT session_id, max(started_ns + duration_ns) AS at_ns FROM attempts GROUP BY session_id
-    UNION ALL SELECT session_id, max(answered_ns) FROM tool_results GROUP BY session_id
-    UNION ALL SELECT session_id, max(at_ns) FROM events GROUP BY session_id
-    UNION ALL SELECT session_id, max(started_ns) FROM span_starts GROUP BY session_id
-    UNION ALL SELECT session_id, max(ended_ns) FROM span_ends GROUP BY session_id
-    UNION ALL SELECT session_id, max(started_ns + duration_ns) FROM world_answers GROUP BY session_id
-), last AS (
-    SELECT session_id, max(at_ns) AS at_ns FROM activity GROUP BY session_id
+    SELECT session_id, name, started_ns, last_activity_ns FROM sessions WHERE status = 'crashed'
 ), requests AS (
     SELECT session_id, count(*) AS open FROM attempts WHERE outcome = 'crashed' GROUP BY session_id
 ), calls AS (
@@ -58,12 +49,11 @@ SELECT
     crashed.session_id AS session_id,
     crashed.name AS name,
     crashed.started_ns AS started_ns,
-    greatest(crashed.started_ns, last.at_ns) AS last_activity_ns,
+    crashed.last_activity_ns AS last_activity_ns,
     coalesce(requests.open, 0) AS open_requests,
     coalesce(calls.open, 0) AS open_tool_calls,
     coalesce(inside.open, 0) AS open_spans
 FROM crashed
-LEFT JOIN last ON crashed.session_id = last.session_id
 LEFT JOIN requests ON crashed.session_id = requests.session_id
 LEFT JOIN calls ON crashed.session_id = calls.session_id
 LEFT JOIN inside ON crashed.session_id = inside.session_id;
