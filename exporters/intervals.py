@@ -112,6 +112,8 @@ class Interval:
     """The trace and the span of what started it in another trace, or in another program."""
     linked_span_id: str | None = None
     """The span that started it, where its trace is not known any more."""
+    interaction_id: str | None = None
+    """The interaction that it is a part of. Its trace is another one where it lies in a span around that."""
     metadata: Mapping[str, float | str] = field(default_factory=dict)
     """What whoever opened it wants to be known of it: numbers and labels."""
     is_ours: bool = True
@@ -183,6 +185,8 @@ class Follower:
     """The intervals that have not ended, by span id."""
     unknown_ends: int = 0
     """Ends of spans whose start was not heard, or was forgotten."""
+    late_ends: int = 0
+    """Ends of spans that had been swept: each was told as abandoned, and nobody takes a second end of a span."""
     _conversations: Known[str, str] = field(default_factory=Known)
     _prompts: Known[str, InteractionStart] = field(default_factory=Known)
     """Interactions for which nobody has opened a span yet."""
@@ -281,6 +285,9 @@ class Follower:
             root, moves = self._root(fact.trace_id)
             yield from moves
             parent = root.span_id if root else None
+        elif fact.interaction_id in self._prompts:
+            _, moves = self._root(fact.interaction_id, started_in=fact.parent_span_id)
+            yield from moves
         interval = self._interval(fact, parent)
         if self._held is not None:
             self._join(interval, self._held.interval)
@@ -307,6 +314,7 @@ class Follower:
             links=tuple(links),
             metadata={**(fact.numbers or {}), **(fact.labels or {})},
             linked_span_id=None if linked_trace else fact.linked_span_id,
+            interaction_id=fact.interaction_id,
         )
 
     def _keep(self, interval: Interval) -> Iterator[Move]:
@@ -321,7 +329,10 @@ class Follower:
     def _closed(self, fact: SpanEnd) -> Iterator[Move]:
         interval = self.open.pop(fact.span_id, None)
         if interval is None:
-            self.unknown_ends += 1
+            if fact.late:
+                self.late_ends += 1
+            else:
+                self.unknown_ends += 1
             return
         self._happened(fact.session_id, fact.ended_ns)
         interval.ended_ns, interval.status = fact.ended_ns, fact.status
@@ -344,7 +355,7 @@ class Follower:
         made = Interval(
             session_id=fact.session_id,
             conversation_id=self.conversation_of(fact.session_id),
-            trace_id=fact.interaction_id or fact.session_id,
+            trace_id=self.trace_of(fact.span_id) or fact.interaction_id or fact.session_id,
             span_id=fact.attempt_id[16:],
             parent_span_id=self._told_parent(fact.span_id),
             lane=fact.lane,
@@ -355,6 +366,7 @@ class Follower:
             ended_ns=fact.started_ns + fact.duration_ns,
             status=_status(fact),
             error_type=fact.error_type,
+            interaction_id=fact.interaction_id,
         )
         self._count(made, fact, said)
         self._held = _Held(made, fact.attempt_id)
@@ -434,16 +446,23 @@ class Follower:
                     tool=fact,
                     asked=(call.span_id, call.use.asked_ns),
                     said=said,
+                    interaction_id=call.use.interaction_id,
                 )
             )
 
-    def _root(self, trace_id: str) -> tuple[Interval | None, tuple[Move, ...]]:
-        """Return the interval of an interaction that opens no span, and its opening where it is new."""
+    def _root(
+        self, trace_id: str, started_in: str | None = None
+    ) -> tuple[Interval | None, tuple[Move, ...]]:
+        """Return the interval of an interaction that opens no span, and its opening where it is new.
+
+        `started_in` is the span that its first call was made in, where that is of another trace.
+        """
         if root := self._roots.get(trace_id):
             return root, ()
         start = self._prompts.pop(trace_id, None)
         if start is None:
             return None, ()
+        around = self.trace_of(started_in)
         root = Interval(
             session_id=start.session_id,
             conversation_id=self.conversation_of(start.session_id),
@@ -455,6 +474,8 @@ class Follower:
             label=None,
             started_ns=start.started_ns,
             is_ours=False,
+            links=((around, started_in),) if started_in and around else (),
+            interaction_id=trace_id,
         )
         self._roots.put(trace_id, root)
         return root, tuple(self._keep(root))

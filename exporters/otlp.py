@@ -181,6 +181,11 @@ class Backend:
         return self._failed
 
     @property
+    def late_ends(self) -> int:
+        """How many spans ended after they had been told as abandoned: that is in the recording alone."""
+        return self._follower.late_ends
+
+    @property
     def open_spans(self) -> int:
         """How many spans have begun and not ended."""
         return len(self._follower.open)
@@ -207,7 +212,7 @@ class Backend:
             self._instruments.used(fact)
         if (event := event_of(fact)) is not None:
             span_id = getattr(fact, "span_id", None)
-            trace_id = event.interaction_id or self._follower.trace_of(span_id) or fact.session_id
+            trace_id = self._follower.trace_of(span_id) or event.interaction_id or fact.session_id
             conversation = self._follower.conversation_of(fact.session_id)
             self._events.emit(event, trace_id, span_id, conversation)
 
@@ -222,6 +227,8 @@ class Backend:
         started.set_attributes(self._profile.ending(interval))
         if interval.said is not None:
             started.set_attributes(self._said(interval))
+        if (around := _around(interval)) is not None:
+            started.add_link(around)
         if interval.status in ("error", "orphaned"):
             started.set_status(trace.StatusCode.ERROR)
         self._instruments.ended(interval)
@@ -493,6 +500,19 @@ def _links(interval: Interval) -> Iterator[trace.Link]:
             _number(trace_id, 32), _number(span_id, 16), is_remote=False, trace_flags=_SAMPLED
         )
         yield trace.Link(context)
+
+
+def _around(interval: Interval) -> trace.SpanContext | None:
+    """Return the span of the program's own telemetry that a call was made in: a `traceparent`, where there was one."""
+    adopted = interval.attempt.adopted_span if interval.attempt is not None else None
+    if adopted is None:
+        return None
+    return trace.SpanContext(
+        _number(adopted[3:35], 32),
+        _number(adopted[36:52], 16),
+        is_remote=False,
+        trace_flags=_SAMPLED,
+    )
 
 
 def _number(text: str, digits: int) -> int:

@@ -26,6 +26,7 @@ from typing import Any
 from agentobs import world
 from agentobs.errors import UsageError, say_once
 from agentobs.records.facts import Event, SessionStart
+from agentobs.records.metadata import is_long
 from agentobs.records.told import Told
 from exporters.intervals import Follower, Interval, Known, digest_of, identity
 from exporters.semconv import GENAI_BETA, Profile
@@ -49,6 +50,7 @@ FILE_BYTES = 256 * 1024 * 1024
 """How large one file may get; what comes after that is counted. Our choice: the browser loads it whole."""
 SUFFIX = ".perfetto-trace"
 _KNOWN_SESSIONS = 1_000
+"""How many sessions are drawn at a time; of one that is forgotten what is open ends. Our choice."""
 _SEQUENCE = 1
 """The number of the writer; each file has one."""
 
@@ -146,6 +148,8 @@ class TraceFiles:
         self._lock = threading.RLock()
         self._follower = Follower()
         self._sessions: Known[str, _Session] = Known(_KNOWN_SESSIONS)
+        self._spent: Known[str, int] = Known()
+        """What sessions cost that were forgotten, by the names of their files."""
         self._files = self._packets = self._failed = 0
         self._dropped: Counter[str] = Counter()
 
@@ -176,6 +180,11 @@ class TraceFiles:
         """How many facts could not be drawn."""
         return self._failed
 
+    @property
+    def late_ends(self) -> int:
+        """How many spans ended after they had been drawn as abandoned: that is in the recording alone."""
+        return self._follower.late_ends
+
     def _forked(self) -> None:
         """In a child process, leave the parent's files alone."""
         self._suffix = f"-{world.process_id()}{SUFFIX}"
@@ -204,23 +213,37 @@ class TraceFiles:
         known = self._sessions.get(session_id)
         if known is None:
             plain = identity(session_id, 32)
-            known = _Session(self._directory / (plain + self._suffix), _uuid(plain))
-            self._sessions.put(session_id, known)
-            self._files += 1
-            told = name or f"session {plain[:12]}"
-            self._write(known, [_clocks(at_ns), _track(known.root, told)])
+            path = self._directory / (plain + self._suffix)
+            spent = self._spent.pop(path.name, 0)
+            known = _Session(path, _uuid(plain), _bytes(path), picodollars=spent)
+            self._forget(self._sessions.put(session_id, known))
+            if not known.size:
+                self._files += 1
+                told = name or f"session {plain[:12]}"
+                self._write(known, [_clocks(at_ns), _track(known.root, told)])
         return known
+
+    def _forget(self, session: _Session | None) -> None:
+        """End what is open of a session that is not known any more; where more of it comes, its file goes on."""
+        if session is None:
+            return
+        self._spent.put(session.path.name, session.picodollars)
+        for track in (each for tracks in session.tracks.values() for each in tracks):
+            at_ns = max([track.ended_ns, *(each.started_ns for each in track.stack)])
+            ends = [_event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END) for _ in track.stack]
+            self._write(session, ends)
 
     def _open(self, session: _Session, interval: Interval, at_ns: int, more: str = "") -> None:
         track = self._track_for(session, interval, at_ns)
-        track.stack.append(interval)
-        session.on.put(interval.span_id, (track, interval.started_ns))
         packet = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_BEGIN)
         packet.track_event.name = self._profile.span_name(interval) + more
         packet.track_event.categories.append(interval.name)
         if interval.name == "tool" and not more:
             packet.track_event.terminating_flow_ids.append(_uuid(interval.span_id))
         _annotate(packet, self._profile.starting(interval))
+        # Only now is it open: what cannot be drawn has no end either.
+        track.stack.append(interval)
+        session.on.put(interval.span_id, (track, interval.started_ns))
         self._write(session, [packet])
 
     def _close(self, session: _Session, interval: Interval) -> None:
@@ -228,11 +251,11 @@ class TraceFiles:
         if known is None or interval not in known[0].stack:
             return
         track, at_ns = known[0], max(interval.ended_ns, interval.started_ns)
+        end = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END)
+        _annotate(end, self._profile.ending(interval))
         above = track.stack[track.stack.index(interval) + 1 :]
         del track.stack[track.stack.index(interval) :]
         packets = [_event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END) for _ in above]
-        end = _event(track.uuid, at_ns, TrackEvent.TYPE_SLICE_END)
-        _annotate(end, self._profile.ending(interval))
         track.ended_ns = max(track.ended_ns, at_ns)
         self._write(session, [*packets, end, *self._arrow(session, interval)])
         # A line shows what lies within each other. What goes on after what it lay in, goes on elsewhere.
@@ -243,10 +266,11 @@ class TraceFiles:
     def _track_for(self, session: _Session, interval: Interval, at_ns: int) -> _Track:
         """Return the line of what it lies in, or one of its lane on which nothing is."""
         tracks = self._tracks(session, interval.lane)
-        above, _ = session.on.get(interval.parent_span_id or "", (None, 0))
+        around = _around(interval)
+        above, _ = session.on.get(around or "", (None, 0))
         if above is None or above not in tracks:
             free = tracks
-        elif above.is_inmost(interval.parent_span_id) and at_ns >= above.ended_ns:
+        elif above.is_inmost(around) and at_ns >= above.ended_ns:
             return above
         else:
             free = tracks[1:]
@@ -326,6 +350,13 @@ class TraceFiles:
         self._packets += len(packets)
 
 
+def _around(interval: Interval) -> str | None:
+    """Return the span that one is drawn in: what it lies in; an interaction, a trace of its own, in what started it."""
+    if interval.name == "interaction" and interval.parent_span_id is None and interval.links:
+        return interval.links[0][1]
+    return interval.parent_span_id
+
+
 def _append(path: Path, data: bytes) -> None:
     """Append to a file of this user's alone, in one go.
 
@@ -344,6 +375,14 @@ def _append(path: Path, data: bytes) -> None:
             raise OSError("the disk took only a part")
     finally:
         os.close(fd)
+
+
+def _bytes(path: Path) -> int:
+    """Return how much of a session is drawn already: by this process before, or by another one."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
 
 
 def _event(uuid: int, at_ns: int, kind: Any) -> Any:
@@ -367,9 +406,9 @@ def _annotate(packet: Any, says: Mapping[str, Any]) -> None:
         note = packet.track_event.debug_annotations.add(name=name)
         if isinstance(value, bool):
             note.bool_value = value
-        elif isinstance(value, int):
+        elif isinstance(value, int) and is_long(value):
             note.int_value = value
-        elif isinstance(value, float):
+        elif isinstance(value, int | float):
             note.double_value = value
         else:
             note.string_value = value if isinstance(value, str) else ", ".join(value)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from agentobs.records.events import Logged
 from agentobs.records.facts import Attempt, ToolResult, UsageRow
+from agentobs.records.metadata import is_long
 from exporters.content import Content, content_of_call, content_of_request
 from exporters.intervals import Interval, Tokens, identity
 
@@ -120,10 +121,11 @@ def starting(interval: Interval) -> Attributes:
     found: Attributes = {
         "gen_ai.conversation.id": interval.conversation_id,
         "session.id": interval.session_id,
-        "agentobs.interaction.id": identity(interval.trace_id, 32),
         "agentobs.lane": interval.lane,
         "agentobs.span": interval.name,
     }
+    if interval.interaction_id is not None:
+        found["agentobs.interaction.id"] = identity(interval.interaction_id, 32)
     match interval.name:
         case "interaction" | "sub_agent":
             found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": PROVIDER}
@@ -269,7 +271,8 @@ def on_event(event: Logged, conversation_id: str) -> Attributes:
     for name, word in event.labels.items():
         told[f"agentobs.{name}"] = word
     for name, number in event.numbers.items():
-        told[f"agentobs.{name}"] = int(number) if float(number).is_integer() else number
+        whole = int(number) if float(number).is_integer() else None
+        told[f"agentobs.{name}"] = number if whole is None or not is_long(whole) else whole
     return {name: value for name, value in told.items() if value is not None}
 
 

@@ -104,6 +104,7 @@ def _start(exchange: ModelExchange, fact: Attempt, known: _Request) -> SpanStart
         label=fact.model_requested,
         started_ns=exchange.started_ns,
         remote_parent=remote_parent(fact.session_id) if parent_span_id is None else None,
+        interaction_id=fact.interaction_id,
     )
 
 
@@ -121,6 +122,7 @@ def _wait(exchange: ModelExchange, fact: Attempt, known: _Request) -> Iterator[F
         name=Label("retry_wait"),
         label=known.last.error_type,
         started_ns=known.ended_ns,
+        interaction_id=fact.interaction_id,
     )
     yield SpanEnd(fact.session_id, span_id, exchange.started_ns, "ok", None)
 

@@ -18,11 +18,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from agentobs.errors import DamagedError, RecordingError
+from agentobs.errors import DamagedError, ForeignError, RecordingError
 from agentobs.recording.bodies import rebuild
 from agentobs.recording.crashes import TELLING, crashed
 from agentobs.recording.home import Home
-from agentobs.recording.journal import Damage, content_path, facts_path, is_alive, read
+from agentobs.recording.journal import Damage, Line, content_path, facts_path, is_alive, read
+from agentobs.recording.journal import segment_ids as segment_ids_of
 from agentobs.recording.lookup import Lookup
 from agentobs.recording.sealing import opened
 from agentobs.records.exchanges import (
@@ -243,6 +244,12 @@ def read_session(
             else:
                 interactions.heard(kind, fact)
     if start is None:
+        if pruned_ns := _pruned_ns(home, session_id):
+            raise RecordingError(
+                f"session {session_id} was pruned on {day_of(pruned_ns)}: nothing of it is left",
+                where=str(home.segments),
+                todo="What was frozen of it before still replays",
+            )
         raise RecordingError(
             f"session {session_id} is not in its segments", where=str(home.segments)
         )
@@ -279,7 +286,7 @@ class _Interactions:
         elif kind == "interaction_ends":
             self._results[fact["interaction_id"]] = fact["result"]
         elif kind == "span_starts" and fact["name"] == "interaction":
-            self._told.add(fact["trace_id"])
+            self._told.add(fact.get("interaction_id") or fact["trace_id"])
 
     def results(self) -> dict[str, list[str | None]]:
         by_lane: dict[str, list[str | None]] = {}
@@ -322,6 +329,19 @@ def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, 
 def _may_hold(damage: Damage, session_id: str) -> bool:
     """Return whether what was damaged may have been of a session: an index tells, where it reads back."""
     return damage.held is None or session_id in damage.held.sessions
+
+
+def _pruned_ns(home: Home, session_id: str) -> int | None:
+    """Return when a session was pruned whole, as the segments say; None where it was not."""
+    mark, found = session_id.encode(), 0
+    for each in segment_ids_of(home):
+        with contextlib.suppress(OSError, ForeignError):
+            for line in read(facts_path(home, each)):
+                if isinstance(line, Line) and line.kind == "prunings" and mark in line.payload:
+                    fact = line.value()
+                    if (fact["session_id"], fact["what"]) == (session_id, "all"):
+                        found = max(found, int(fact["pruned_ns"]))
+    return found or None
 
 
 def _never_written(session_id: str) -> RecordingError:

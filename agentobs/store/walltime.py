@@ -42,8 +42,8 @@ class Interval:
     id: str
     parent_id: str | None
     """What it is a part of; None, or unknown, where that is the interaction itself."""
-    part: Part
-    """What its time counts as where nothing inside of it says more."""
+    part: Part | None
+    """What its time counts as where nothing inside of it says more; None where it counts as what it is a part of."""
     name: str
     label: str | None
     lane: str
@@ -113,11 +113,11 @@ def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> l
     """
     children = _children(whole, inside)
     pieces: list[Piece] = []
-    waiting = [(whole, whole.started_ns, end_ns)]
+    waiting = [(whole, whole.part or "own", whole.started_ns, end_ns)]
     while waiting:
-        node, low, at = waiting.pop()
-        under = () if node.part in _WHOLE else children.get(node.id, ())
-        own = _own_part(node, under)
+        node, part, low, at = waiting.pop()
+        under = () if part in _WHOLE else children.get(node.id, ())
+        own = _own_part(part, under)
         for child in under:
             ended = at if child.ended_ns is None else child.ended_ns
             if child.started_ns >= at or ended <= low or ended <= child.started_ns:
@@ -126,7 +126,7 @@ def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> l
                 pieces.append(_piece(node, own, ended, at))
                 at = ended
             begun = max(child.started_ns, low)
-            waiting.append((child, begun, at))
+            waiting.append((child, child.part or own, begun, at))
             at = begun
             if at == low:
                 break
@@ -152,13 +152,13 @@ def _children(whole: Interval, inside: Iterable[Interval]) -> Mapping[str, Seque
     return children
 
 
-def _own_part(node: Interval, under: Sequence[Interval]) -> Part:
+def _own_part(part: Part, under: Sequence[Interval]) -> Part:
     """Return what the time of an interval counts as that nothing inside of it covers.
 
     Where a part of it says when the model, the tool or an agent itself was at work, all else is the program's own.
     """
-    told_better = any(child.part == node.part or child.name == "sub_agent" for child in under)
-    return "own" if told_better else node.part
+    told_better = any(child.part == part or child.name == "sub_agent" for child in under)
+    return "own" if told_better else part
 
 
 def _piece(node: Interval, part: Part, started_ns: int, ended_ns: int) -> Piece:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -64,8 +65,8 @@ class Frame:
 
 
 _frame: ContextVar[Frame | None] = ContextVar("agentobs_place", default=None)
-_sessions: dict[str, tuple[Place, frozenset[int | None]]] = {}
-"""The open sessions, each with the threads that ran already when it was opened."""
+_sessions: dict[str, tuple[Place, dict[int | None, weakref.ref[threading.Thread]]]] = {}
+"""The open sessions, each with the threads that ran already when it was opened, by their numbers."""
 open_spans: dict[str, Opened] = {}
 """The spans of this process that have not ended, by id, oldest first. Whoever takes one out ends it: that is atomic."""
 
@@ -98,13 +99,17 @@ def nearest(opened: Opened | None) -> Opened | None:
 def _of_thread() -> Place | None:
     if len(_sessions) == 1:
         for only, before in list(_sessions.values()):
-            return None if threading.get_ident() in before else only
+            known = before.get(threading.get_ident())
+            earlier = known() if known is not None else None
+            # The number of a thread that has ended is given to a new one.
+            return only if earlier is None or not earlier.is_alive() else None
     return None
 
 
 def session_opened(here: Place) -> None:
     """Let threads that are started from now on be here, as long as no other session is open."""
-    _sessions[here.session_id] = here, frozenset(thread.ident for thread in threading.enumerate())
+    before = {thread.ident: weakref.ref(thread) for thread in threading.enumerate()}
+    _sessions[here.session_id] = here, before
 
 
 def session_closed(session_id: str) -> None:

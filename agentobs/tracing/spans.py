@@ -24,6 +24,7 @@ from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label, unchecked
 from agentobs.records.metadata import Metadata, numbers_and_labels
 from agentobs.records.quick import maker
+from agentobs.records.spans import OURS
 from agentobs.sink import sink
 from agentobs.tracing.places import (
     Frame,
@@ -121,6 +122,7 @@ class SpanBlock:
     ) -> None:
         """Prepare one; it starts when it is entered."""
         self._name, self._numbers, self._labels = name, numbers, labels
+        _check(name)
         self._span: Span | None = None
         self._frame: Frame | None = None
 
@@ -170,12 +172,12 @@ def span(name: str, /, **metadata: Metadata) -> SpanBlock:
     whoever closes it. Outside every session it belongs to that of the process, where one is recorded.
 
     Args:
-        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest.
+        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest. Not one of our own.
         metadata: what is to be known of it: booleans, numbers and labels. A text is no label, see `agentobs.Label`.
 
     Raises:
         TypeError: something of it may hold content.
-        ValueError: a number is not finite.
+        ValueError: a number is not finite, or the name is one of our own spans'.
     """
     return SpanBlock(name, *numbers_and_labels(metadata))
 
@@ -186,14 +188,23 @@ def open_span(name: str, /, **metadata: Metadata) -> Span:
     The caller is not in it: `with handle.current():` is, for a while.
 
     Args:
-        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest.
+        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest. Not one of our own.
         metadata: what is to be known of it: booleans, numbers and labels. A text is no label, see `agentobs.Label`.
 
     Raises:
         TypeError: something of it may hold content.
-        ValueError: a number is not finite.
+        ValueError: a number is not finite, or the name is one of our own spans'.
     """
+    _check(name)
     return _opened_here(name, *numbers_and_labels(metadata))
+
+
+def _check(name: str) -> None:
+    """Refuse the names that say what time counts as."""
+    if name in OURS:
+        raise ValueError(
+            f"{name} is a name of agentobs' own spans (docs/spans.md): call it app.{name}"
+        )
 
 
 def place_outside(place_of: Callable[[], Place] | None) -> None:
@@ -208,6 +219,7 @@ def begin(
     *,
     label: Label | None = None,
     trace_id: str | None = None,
+    is_within: bool = False,
     expected_s: float = 0.0,
 ) -> Span:
     """Open a span under the one at `here`, and return its handle.
@@ -216,20 +228,21 @@ def begin(
         name: one of our names of spans, see `docs/spans.md`.
         here: where it lies.
         label: what it is about, such as the model or the tool.
-        trace_id: the id of a trace of its own, linked to the span at `here`, where it may outlive that.
+        trace_id: the id of a trace of its own, linked to the span at `here`; else it lies in that.
+        is_within: whether that trace ends before the span at `here` does: what happens in it happens there too.
         expected_s: how long it may be silent, in seconds, beside what any span may.
     """
     opened = open_spans.get(here.span_id) if here.span_id else None
-    linked_span_id = None
-    if trace_id is not None:
-        linked_span_id, here, opened = here.span_id, replace(here, span_id=None), None
+    if trace_id is None:
+        return _opened(_named(name), here, opened, label=label, expected_s=expected_s)
     return _opened(
         _named(name),
-        here,
-        opened,
+        replace(here, span_id=None),
+        None,
         label=label,
-        linked_span_id=linked_span_id,
+        linked_span_id=here.span_id,
         trace_id=trace_id,
+        beside=opened if is_within else None,
         expected_s=expected_s,
     )
 
@@ -259,6 +272,7 @@ def _opened(
     label: Label | None = None,
     linked_span_id: str | None = None,
     trace_id: str | None = None,
+    beside: Opened | None = None,
     expected_s: float = 0.0,
     numbers: Mapping[str, float] | None = None,
     labels: Mapping[str, Label] | None = None,
@@ -266,6 +280,7 @@ def _opened(
     """Open a span; where the one around it has ended, under the nearest that has not, and linked to that one.
 
     Where none of them is open, it is the root of a trace of its own: what outlives an interaction is no part of it.
+    What happens in one that is a trace of its own happens in the one that is `beside` it, where that outlives it.
     """
     now_ns, parent_span_id = world.monotonic(), here.span_id
     parent = nearest(around)
@@ -289,7 +304,7 @@ def _opened(
         here.chain_id,
         here.depth,
     )
-    opened = Opened(inside, span_id, trace_id, parent, now_ns)
+    opened = Opened(inside, span_id, trace_id, parent or beside, now_ns)
     if expected_s:
         opened.due_ns += int(expected_s * 1e9)
     is_root = parent_span_id is None and linked_span_id is None

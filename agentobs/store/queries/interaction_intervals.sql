@@ -2,7 +2,8 @@
 --
 -- $session_id: the session. The first row of an interaction is the interaction itself, with no parent. part is what
 -- the time counts as for which nothing inside says more: `model`, `tool`, `queued`, `person`, `retry_wait`, `hook` or
--- `own`. ended_ns is NULL where no end is known. told_by is `spans` where our own loop tells what it does; `wire`
+-- `own`; NULL for a span that our loop did not open, which counts as what it lies in. ended_ns is NULL where no end is
+-- known. told_by is `spans` where our own loop tells what it does; `wire`
 -- where it is read off the requests of another client: the time from an answer with calls to the request with their
 -- results is then the tool's, for nobody knows how much of it was the client's own.
 WITH windows AS (
@@ -39,11 +40,11 @@ WITH windows AS (
             WHEN name = 'tool' AND trace_id NOT IN (SELECT interaction_id FROM ran) THEN 'tool'
             WHEN name = 'blocked_on_user' THEN 'person'
             WHEN name IN ('queued', 'retry_wait', 'hook') THEN name
-            ELSE 'own'
+            WHEN name IN ('interaction', 'tool', 'sub_agent', 'compaction') THEN 'own'
         END AS part,
         started_ns,
-        -- What is swept as an orphan ends long after whatever it was, at most with its interaction.
-        CASE WHEN status NOT IN ('orphan', 'orphaned') THEN ended_ns END AS ended_ns
+        -- What is swept as an orphan is ended long after whatever it was: what is known of it is when it was last seen.
+        CASE WHEN status = 'orphaned' THEN coalesce(last_activity_ns, started_ns) ELSE ended_ns END AS ended_ns
     FROM traced
     UNION ALL BY NAME
     SELECT
@@ -60,7 +61,8 @@ WITH windows AS (
     WHERE before_ns < started_ns
     UNION ALL BY NAME
     SELECT
-        interaction_id, tool_use_id AS id, interaction_id AS parent_id, lane, 'tool' AS name, name AS label,
+        interaction_id, format('call {} of {}', ordinal, attempt_id) AS id, interaction_id AS parent_id, lane,
+        'tool' AS name, name AS label,
         'tool' AS part, coalesce(started_ns, asked_ns) AS started_ns,
         CASE source WHEN 'run' THEN started_ns + duration_ns ELSE answered_ns END AS ended_ns
     FROM tool_calls
