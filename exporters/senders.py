@@ -113,6 +113,13 @@ def collector(
             where="endpoint",
             todo="Say http://host:port or https://host:port, and what it takes to get in as headers",
         )
+    before, _, signal = url.path.rstrip("/").rpartition("/v1/")
+    if signal in _RESPONSES:
+        raise UsageError(
+            f"the address is that of {signal} alone: it ends in /v1/{signal}, which is added to it for each signal",
+            where="endpoint",
+            todo=f"Leave that away: {url.scheme}://{url.netloc}{before}",
+        )
     for name, value in headers.items():
         if not _is_token(name) or not value.isascii() or not value.isprintable():
             raise UsageError(
@@ -195,7 +202,13 @@ class HttpSender:
     def _judged(self, signal: Signal, answer: http.client.HTTPResponse, said: bytes) -> Sent:
         status = answer.status
         if 200 <= status < 300:
-            return Sent("taken", rejected=_rejected(signal, said, answer.getheader("content-type")))
+            rejected = _rejected(signal, said, answer.getheader("content-type"))
+            if rejected is None:
+                return Sent(
+                    "refused",
+                    why=f"what answers is no collector: it says {status}, and what OTLP does not",
+                )
+            return Sent("taken", rejected=rejected)
         if status in RETRYABLE:
             after = _retry_after(answer.getheader("retry-after"))
             is_throttled = status == 429 or (status == 503 and after is not None)
@@ -339,20 +352,26 @@ def _why(error: Exception) -> str:
     return "it does not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
 
 
-def _rejected(signal: Signal, said: bytes, kind: str | None) -> int:
-    """Return how many items a collector that took a message did not take."""
+def _rejected(signal: Signal, said: bytes, kind: str | None) -> int | None:
+    """Return how many items a collector that took a message did not take; None where no collector says such a thing.
+
+    A page to log in, or whatever else listens at a wrong address, answers anything with 200.
+    """
     ours, theirs = _REJECTED[signal]
-    if (kind or "").startswith("application/json"):
+    if not (kind or "").startswith("application/json"):
         try:
-            partial = json.loads(said).get("partialSuccess") or {}
-            return int(partial.get(theirs) or 0)
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return 0
-    try:
-        answer = _RESPONSES[signal].FromString(said)
-    except DecodeError:
+            answer = _RESPONSES[signal].FromString(said)
+        except DecodeError:
+            pass  # Some answer in JSON and do not say so.
+        else:
+            return _field(getattr(answer, "partial_success", None), ours)
+    elif not said:
         return 0
-    return _field(getattr(answer, "partial_success", None), ours)
+    try:
+        partial = json.loads(said).get("partialSuccess") or {}
+        return int(partial.get(theirs) or 0)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _field(partial: Any, name: str) -> int:

@@ -16,6 +16,8 @@ def numbers_and_labels(
 ) -> tuple[dict[str, float] | None, dict[str, Label] | None]:
     """Return metadata as numbers and labels, by name; None where there are none of them.
 
+    An integer that 64 bits do not hold becomes the nearest float, which everybody who is told of it can hold.
+
     Raises:
         TypeError: a value is of another type, and may hold content.
         ValueError: a number is not finite, or a name is no label.
@@ -52,4 +54,9 @@ def _number(name: str, value: object) -> float:
             f"{name} is no finite number: pass None where there is none, or a word by agentobs.Label.reviewed(text, "
             "reason=...)"
         )
-    return value
+    return value if isinstance(value, float) or is_long(value) else float(value)
+
+
+def is_long(value: int) -> bool:
+    """Return whether 64 bits hold an integer: OTLP, Perfetto and the store's BIGINT have no others."""
+    return -(2**63) <= value < 2**63

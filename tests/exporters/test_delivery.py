@@ -157,6 +157,35 @@ def test_what_is_not_delivered_is_counted_by_its_reason(
         backend.close()
 
 
+@pytest.mark.parametrize("body", [b"<!doctype html><html>log in</html>", b"OK", b"[]", b'"x"'])
+@pytest.mark.parametrize("kind", ["text/html", "application/json", "application/x-protobuf"])
+def test_what_is_no_collector_takes_nothing(body: bytes, kind: str) -> None:
+    """A page that somebody answers anything with is no delivery: it is refused, flush is False, and that is said."""
+    answer = Answer(body=body, headers={"content-type": kind})
+    with Collector(say=always(answer)) as collector:
+        backend = otlp.standard(collector.endpoint, limits=QUICK)
+        with pytest.warns(RuntimeWarning, match="what answers is no collector") as said:
+            spans(backend, 4)
+            assert not backend.flush(30)
+        told = backend.statistics()
+        assert (told.delivered, told.dropped) == (0, {"refused": 4})
+        assert len(said) == 1
+        assert "log in" not in str(said[0].message)
+        backend.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"partialSuccess": {}}'])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/x-protobuf"])
+def test_what_a_collector_says_in_any_form_is_taken(body: bytes, kind: str) -> None:
+    """Nothing, or JSON, under whatever name it comes: it took them."""
+    with Collector(say=always(Answer(body=body, headers={"content-type": kind}))) as collector:
+        backend = otlp.standard(collector.endpoint, limits=QUICK)
+        spans(backend, 4)
+        assert backend.flush(30)
+        assert backend.statistics().delivered == 4
+        backend.close()
+
+
 def test_redirects_are_not_followed() -> None:
     """Nobody else gets telemetry, nor the key that goes with it, because a collector says so."""
     with Collector() as elsewhere:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from anthropic import Anthropic
 from opentelemetry import _logs, metrics, trace
+from opentelemetry.context import attach, detach
 
 import agentobs
 from agentobs.errors import UsageError
@@ -336,6 +337,49 @@ def test_an_orphan_is_abandoned() -> None:
         assert span.attributes["error.type"] == "orphaned"
 
 
+def test_a_late_end_is_counted() -> None:
+    """A span that was swept is told once, as abandoned; that it ended after all is counted apart."""
+    with Collector() as collector:
+        backend = otlp.standard(collector.endpoint)
+        tell(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
+        tell(backend, ended("1", at=9_000, late=True), ended("2"))
+        assert backend.close(20)
+        assert [span.end for span in collector.spans()] == [2_000]
+        assert (backend.late_ends, backend.failed) == (1, 0)
+
+
+def test_a_call_is_linked_to_the_programs_own_span(tmp_path: Path) -> None:
+    """Where a call was made in an OpenTelemetry span of the program, ours has a link to it, and no parent."""
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    around = trace.set_span_in_context(trace.NonRecordingSpan(context))
+
+    def act_within() -> None:
+        token = attach(around)
+        try:
+            act()
+        finally:
+            detach(token)
+
+    collector = collected(tmp_path, act_within)
+    links = {span.name: span.links for span in collector.spans() if span.links}
+    assert links == {"chat claude-test-1": [(f"{0xABC:032x}", f"{0xDEF:016x}")]}
+
+
+def test_a_number_of_any_size_is_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What 64 bits do not hold is sent as a float, of spans and of events, and nobody logs it."""
+
+    def count() -> None:
+        with agentobs.session("numbers"), agentobs.span("big", n=2**70):
+            agentobs.event("my.big", n=2**70, m=2**53)
+
+    collector = collected(tmp_path, count)
+    [span] = [each for each in collector.spans() if each.name == "big"]
+    assert span.attributes["agentobs.metadata.n"] == 2.0**70
+    [noted] = [told for name, told, _ in collector.logs() if name == "agentobs.my.big"]
+    assert (noted["agentobs.n"], noted["agentobs.m"]) == (2.0**70, 2**53)
+    assert caplog.records == []
+
+
 def test_what_nobody_ends_is_told_at_the_end_and_kept_within_bounds() -> None:
     """Open spans are counted and bounded; the eldest ends as abandoned when there are too many, the rest at the end."""
     with Collector() as collector:
@@ -443,6 +487,9 @@ def test_the_sdk_can_be_disabled_as_a_whole(
         ({"endpoint": "ftp://localhost"}, "endpoint: the address of the collector is none"),
         ({"endpoint": "http://user:hush@host"}, "endpoint: the address of the collector is none"),
         ({"endpoint": "http://host:99999"}, "endpoint: the address of the collector is none"),
+        ({"endpoint": "http://h:1/v1/traces"}, "endpoint: the address is that of traces alone"),
+        ({"endpoint": "http://h:1/x/v1/logs/"}, "endpoint: the address is that of logs alone"),
+        ({"endpoint": "http://h/v1/metrics"}, "endpoint: the address is that of metrics alone"),
         ({"headers": {"authorization": "hush\r\nx: y"}}, "headers: the header 'authorization'"),
         ({"headers": {"a b": "hush"}}, "headers: the header 'a b' cannot be sent"),
         ({"protocol": "smoke"}, "protocol: protocol cannot be 'smoke'"),

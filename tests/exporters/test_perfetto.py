@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import stat
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
+import agentobs
 from agentobs.errors import UsageError
 from exporters import perfetto
 from tests.exporters.acting import act, delegate, recording
@@ -249,3 +251,68 @@ def test_a_child_process_writes_files_of_its_own(tmp_path: Path) -> None:
     for path in sizes.values():
         [only] = Read(path.read_bytes()).slices
         assert only["end"] == 2_000
+
+
+def test_a_number_of_any_size_is_drawn(tmp_path: Path) -> None:
+    """What 64 bits do not hold is a float, in the span, in the event, and begins and ends as the others do."""
+    backend = perfetto.trace_file(tmp_path / "traces")
+    with recording(tmp_path / "home", backend), agentobs.session("numbers"):
+        with agentobs.span("outer"):
+            for name, number in (("big", 2**63), ("low", -(2**70)), ("most", 2**63 - 1)):
+                with agentobs.span(name, n=number):
+                    agentobs.event(f"my.{name}", n=number)
+    assert (backend.failed, backend.statistics().dropped) == (0, {})
+    [path] = (tmp_path / "traces").iterdir()
+    read = Read(path.read_bytes())
+    assert [(each["name"], each["in"]) for each in read.slices] == [
+        ("outer", None), ("big", "outer"), ("low", "outer"), ("most", "outer"),
+    ]  # fmt: skip
+    assert read.open == []
+    notes = [each["notes"]["agentobs.metadata.n"] for each in read.slices[1:]]
+    assert [each.double_value for each in notes[:2]] == [2.0**63, -(2.0**70)]
+    assert notes[2].int_value == 2**63 - 1
+
+
+def test_what_cannot_be_drawn_has_no_end_either(tmp_path: Path) -> None:
+    """A span whose beginning cannot be written costs itself; what it lay in still ends where it did."""
+    backend = perfetto.trace_file(tmp_path)
+    numbers: Any = {"n": object()}
+    strange = dataclasses.replace(opened("tool", "2", parent="1", at=1_100)[0], numbers=numbers)
+    tell(backend, *opened("interaction", "1"), strange)
+    tell(backend, ended("2", at=1_200), ended("1", at=1_300))
+    backend.close()
+    assert backend.failed == 1
+    [path] = tmp_path.iterdir()
+    read = Read(path.read_bytes())
+    assert [(each["name"], each["end"]) for each in read.slices] == [("invoke_agent x", 1_300)]
+    assert read.open == []
+
+
+def test_a_session_that_was_forgotten_goes_on_in_its_file(tmp_path: Path) -> None:
+    """Beyond 1,000 sessions the oldest is forgotten: what was open ends, and more of it has one head and one bound."""
+    backend = perfetto.trace_file(tmp_path, file_bytes=3_000)
+    tell(backend, *opened("interaction", "0", session=f"{1:032x}"))
+    for number in range(2, 1_003):
+        tell(backend, started(f"{number:032x}", None))
+    for number in range(1, 50):
+        tell(backend, *opened("tool", f"{number:x}", session=f"{1:032x}", at=1_500))
+    path = min(tmp_path.iterdir())
+    assert path.stat().st_size <= 3_000
+    told = backend.statistics()
+    assert (told.files, backend.failed) == (1_002, 0)
+    assert told.dropped["file_full"] > 0
+    trace = Trace.FromString(path.read_bytes())
+    assert sum(packet.HasField("clock_snapshot") for packet in trace.packet) == 1
+    read = Read(path.read_bytes())
+    assert "invoke_agent x" not in read.open
+    assert read.named("invoke_agent x")["end"] == 1_000
+
+
+def test_a_late_end_is_counted(tmp_path: Path) -> None:
+    """A span that was swept and ends after all has one end in the file, and is counted apart."""
+    backend = perfetto.trace_file(tmp_path)
+    tell(backend, *opened("tool", "1"), ended("1", status="orphaned", last_activity_ns=1_500))
+    tell(backend, ended("1", at=9_000, late=True))
+    assert (backend.late_ends, backend.failed) == (1, 0)
+    [path] = tmp_path.iterdir()
+    assert [each["end"] for each in Read(path.read_bytes()).slices] == [2_000]
