@@ -47,7 +47,7 @@ Query = Callable[..., list[dict[str, Any]]]
 
 
 def interval(
-    name: str, part: Part, started: int, ended: int | None, parent: str = "whole"
+    name: str, part: Part | None, started: int, ended: int | None, parent: str = "whole"
 ) -> Interval:
     return Interval(name, parent, part, name, None, "main", started, ended)
 
@@ -104,6 +104,15 @@ def test_an_agent_inside_a_call() -> None:
     agent = interval("sub_agent", "own", 10, 90, "tool")
     asks = interval("llm_request", "model", 20, 80, "sub_agent")
     assert shares(call, agent, asks) == {"own": 40, "model": 60}
+
+
+def test_a_span_of_somebody_elses() -> None:
+    """It counts as what it lies in, and what lies in it as what that is."""
+    call, runs = interval("tool", "own", 0, 90), interval("execution", "tool", 10, 80, "tool")
+    mine = interval("mine", None, 20, 70, "execution")
+    asks = interval("llm_request", "model", 30, 40, "mine")
+    assert shares(call, runs, mine, asks) == {"own": 30, "tool": 60, "model": 10}
+    assert shares(interval("mine", None, 20, 70)) == {"own": 100}
 
 
 def test_parents_in_a_circle_and_ids_that_recur() -> None:

@@ -1,0 +1,184 @@
+"""A span of the user's around runs: each interaction is a trace of its own, for all who look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+from agentobs.agent import tool
+from agentobs.agent.agents import Agent
+from agentobs.agent.sub_agents import sub_agents
+from agentobs.recording.home import existing_home
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.vault import Recording, read_session
+from agentobs.store.database import connect
+from agentobs.store.walltime import Split, interaction_times
+from exporters import otlp, perfetto
+from tests.agent.provider import MODEL, Provider, call, streamed
+from tests.exporters.acting import DONE, calls, play, recording
+from tests.exporters.collector import Collector
+from tests.exporters.test_perfetto import Read
+from tests.provider_script import call as called
+from tests.provider_script import script
+from tests.provider_script import streamed as answered
+from tests.provider_script import text as said
+
+HELPER = Agent("helper", "Helps.", model=MODEL)
+KEPT: list[Any] = []
+
+
+@tool(read_only=True)
+def query(where: str) -> str:
+    """Look somewhere, in a span of one's own, and leave another one without an end."""
+    with agentobs.span("db.query"):
+        KEPT.append(agentobs.open_span("forgotten"))
+    return "nothing"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What all who look at a recording see of it."""
+
+    collector: Collector
+    drawn: Read
+    spans: list[tuple[Any, ...]]
+    """(name, span, trace, parent, link) of each."""
+    interactions: list[str]
+    times: list[Split]
+    recording: Recording
+
+
+def seen(tmp_path: Path, what: Callable[[], Any]) -> Seen:
+    home = tmp_path / "home"
+    with Collector() as collector:
+        sends, draws = otlp.standard(collector.endpoint), perfetto.trace_file(tmp_path / "traces")
+        with recording(home, sends, draws):
+            what()
+            assert agentobs.recording.session.flush()
+            assert sends.flush(20)
+    KEPT.clear()
+    [path] = (tmp_path / "traces").iterdir()
+    found = existing_home(home)
+    with connect(found) as connection:
+        columns = "name, span_id, trace_id, parent_span_id, linked_span_id"
+        spans = connection.sql(f"SELECT {columns} FROM spans ORDER BY started_ns").fetchall()
+        told = connection.sql("SELECT interaction_id FROM interactions ORDER BY started_ns")
+        interactions = [row[0] for row in told.fetchall()]
+        [[session_id]] = connection.sql("SELECT session_id FROM sessions").fetchall()
+        segments = connection.sql("SELECT segment_id FROM segments").fetchall()
+        times = interaction_times(connection, session_id)
+    whole = read_session(found, session_id, [row[0] for row in segments])
+    return Seen(collector, Read(path.read_bytes()), spans, interactions, times, whole)
+
+
+def runs(count: int) -> None:
+    """So many runs in one span, each with a tool of ours and an agent in it."""
+    starts = sub_agents([HELPER], background=False)
+    once = [
+        calls(call("toolu_1", "query", where="box")),
+        calls(call("toolu_2", starts.name, agent="helper", prompt="Go")),
+        streamed(DONE),
+        streamed(DONE),
+    ]
+
+    async def main(provider: Provider) -> None:
+        async with provider.client() as client:
+            with agentobs.span("app.request"):
+                for _ in range(count):
+                    await play(client, tools=(query, starts))
+
+    with Provider(once * count) as provider, agentobs.session("around"):
+        asyncio.run(main(provider))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_runs_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
+    """Each is the trace of its id, linked to the span: its time, result, telemetry and picture are those of any run."""
+    found = seen(tmp_path, lambda: runs(count))
+    # The record: traces of their own, agents within their tools, what a tool opens within that.
+    by_trace = {each: [row for row in found.spans if row[2] == each] for each in found.interactions}
+    [outer] = [row for row in found.spans if row[0] == "app.request"]
+    assert len(by_trace) == count
+    for rows in by_trace.values():
+        assert [row[3:] for row in rows if row[0] == "interaction"] == [(None, outer[1])]
+        assert {"sub_agent", "tool", "execution", "llm_request", "db.query"} <= {r[0] for r in rows}
+        assert all(row[3] in {each[1] for each in rows} for row in rows if row[0] != "interaction")
+    # A replay compares how they ended.
+    assert found.recording.results == {"main": ["success"] * count}
+    # The time: told by spans; what a tool does in spans of its own is the tool's.
+    assert [each.told_by for each in found.times] == ["spans"] * count
+    for each in found.times:
+        assert each.model_ns > 0
+        assert {piece.part for piece in each.path if piece.name == "db.query"} == {"tool"}
+        assert "forgotten" not in {piece.name for piece in each.path}
+    # Spans and metrics elsewhere.
+    sent = found.collector.spans()
+    roots = [span for span in sent if span.name == "invoke_agent main"]
+    assert {span.trace_id for span in roots} == set(found.interactions)
+    assert [span.links for span in roots] == [[(outer[2], outer[1])]] * count
+    assert {span.attributes["agentobs.interaction.id"] for span in roots} == set(by_trace)
+    assert all(span.attributes["agentobs.interaction.result"] == "success" for span in roots)
+    [request] = [span for span in sent if span.name == "app.request"]
+    assert "agentobs.interaction.id" not in request.attributes
+    [measured] = found.collector.metrics()["gen_ai.invoke_agent.duration"].histogram.data_points
+    assert measured.count == count
+    # The picture: drawn where it happened.
+    drawn = [each for each in found.drawn.slices if each["name"] == "invoke_agent main"]
+    assert [each["in"] for each in drawn] == ["app.request"] * count
+    assert {each["track"] for each in drawn} == {"main"}
+
+
+def foreign(count: int) -> None:
+    """So many prompts of a client that is not our loop, in one span."""
+    answers = [
+        answer
+        for each in range(count)
+        for answer in (
+            answered(called(each + 1, "look", where="box"), number=2 * each + 1),
+            answered(said("ok"), number=2 * each + 2),
+        )
+    ]
+    with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
+        client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.url))
+        messages: list[Any] = []
+        with agentobs.session("foreign"), agentobs.span("app.request"):
+            for each in range(count):
+                messages.append({"role": "user", "content": f"Hello {each}"})
+                for _ in range(2):
+                    ask: dict[str, Any] = {"model": "claude-sonnet-5", "max_tokens": 64}
+                    with client.messages.stream(**ask, messages=messages) as stream:
+                        answer: Any = stream.get_final_message()
+                    messages.append({"role": "assistant", "content": answer.content})
+                    if answer.content[0].type == "tool_use":
+                        result = {"type": "tool_result", "tool_use_id": answer.content[0].id}
+                        messages.append({"role": "user", "content": [{**result, "content": "no"}]})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_foreign_interactions_in_a_span_of_ones_own(tmp_path: Path, count: int) -> None:
+    """Calls lie in the span that they were made in and name their interaction, a trace of its own linked to that."""
+    found = seen(tmp_path, lambda: foreign(count))
+    [outer] = [row for row in found.spans if row[0] == "app.request"]
+    assert len(found.interactions) == count
+    assert [row[2:4] for row in found.spans if row[0] == "llm_request"] == [
+        (outer[2], outer[1])
+    ] * (2 * count)
+    assert [each.told_by for each in found.times] == ["wire"] * count
+    assert all(each.model_ns > 0 and each.tool_ns > 0 for each in found.times)
+    sent = found.collector.spans()
+    roots = [span for span in sent if span.name == "invoke_agent"]
+    assert [span.trace_id for span in roots] == found.interactions
+    assert [span.links for span in roots] == [[(outer[2], outer[1])]] * count
+    inside = [span for span in sent if span.name in ("chat claude-sonnet-5", "execute_tool look")]
+    assert {(span.trace_id, span.parent) for span in inside} == {(outer[2], outer[1])}
+    named = [span.attributes["agentobs.interaction.id"] for span in inside]
+    assert {each: named.count(each) for each in named} == dict.fromkeys(found.interactions, 3)
+    [measured] = found.collector.metrics()["gen_ai.invoke_agent.duration"].histogram.data_points
+    assert measured.count == count
