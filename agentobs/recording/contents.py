@@ -1,6 +1,6 @@
 """Content lines: what was said, as the content files of segments hold it, redacted.
 
-Each function returns the payload of one line. `content_id` is a digest over what was written and what it
+Most functions return the payload of one line. `content_id` is a digest over what was written and what it
 belongs to, and the facts name it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentobs.recording.bodies import Body
@@ -21,6 +22,30 @@ from agentobs.records.exchanges import (
     WorldExchange,
 )
 from agentobs.redaction import FAILED, FAILED_KIND, Finding, Redactor, apply
+
+
+def bare(exchange: ModelExchange, redactor: Redactor) -> ModelExchange:
+    """Return an exchange whose kept headers hold no secret: content lines and facts alike are made of them, and whoever
+    asks or answers may put anything into them.
+    """
+    question, answer = exchange.question, exchange.answer
+    asked = _bare(question.headers, exchange.secrets, redactor)
+    answered = _bare(answer.headers, exchange.secrets, redactor)
+    if asked is question.headers and answered is answer.headers:
+        return exchange
+    return replace(
+        exchange,
+        question=replace(question, headers=asked),
+        answer=replace(answer, headers=answered),
+    )
+
+
+def _bare(headers: dict[str, str], secrets: Sequence[bytes], redactor: Redactor) -> dict[str, str]:
+    # Nearly always there is nothing to be found, and one look at all of them says so; a rule may want a whole text.
+    values = "\n".join(headers.values())
+    if not redactor.rules and redactor.redact_text(values, secrets) == values:
+        return headers
+    return {name: redactor.redact_text(value, secrets) for name, value in headers.items()}
 
 
 def request_head(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
@@ -61,7 +86,9 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
         **text_of(written),
         "chunks": chunk_sizes(answer.chunks, findings),
         "ending": answer.ending,
-        "failure": [failure.name, redactor.redact_text(failure.message, exchange.secrets)]
+        "failure": [
+            redactor.redact_text(each, exchange.secrets) for each in (failure.name, failure.message)
+        ]
         if failure
         else None,
         "redactions": _notes(findings),

@@ -6,7 +6,7 @@ The agent's thread hands an answer over as it came; a few kilobytes of gzip may 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import httpx2
@@ -28,6 +28,33 @@ def decoded(exchange: ModelExchange) -> ModelExchange:
         answer=replace(answer, chunks=chunks, encoding=""),
         lost_bytes=exchange.lost_bytes + lost,
     )
+
+
+class Decoding:
+    """Undoes the content encoding of one answer while it comes, as `decoded` does of a whole one."""
+
+    def __init__(self, encoding: str) -> None:
+        """Begin with an answer, of which nothing has come."""
+        # A response undoes a stream only up to its end: its decoder alone can be asked again when more has come.
+        headers = {"content-encoding": encoding} if encoding else {}
+        self._decoder = httpx2.Response(200, headers=headers)._get_content_decoder()
+        self._room = DECODED_BYTES
+        self._has_ended = False
+
+    def undone(self, data: bytes) -> Iterator[bytes]:
+        """Yield what the next bytes mean; nothing more after bytes that cannot be decoded, or that are too many."""
+        if self._has_ended:
+            return
+        try:
+            for piece in self._decoder.decode(data):
+                self._room -= len(piece)
+                if self._room < 0:
+                    self._has_ended = True
+                    return
+                if piece:
+                    yield piece
+        except httpx2.DecodingError:
+            self._has_ended = True
 
 
 def _decoded(answer: Answer) -> tuple[tuple[Chunk, ...], int]:
@@ -53,7 +80,7 @@ def _decoded(answer: Answer) -> tuple[tuple[Chunk, ...], int]:
 class _Chunks(httpx2.SyncByteStream):
     """The bytes of chunks as a stream that knows when the current one arrived."""
 
-    def __init__(self, chunks: tuple[Chunk, ...]) -> None:
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks, self.now_ns = chunks, 0
 
     def __iter__(self) -> Iterator[bytes]:

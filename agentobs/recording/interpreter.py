@@ -16,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 from agentobs import world
 from agentobs.recording.bodies import Bodies, Body
 from agentobs.recording.contents import (
+    bare,
     request_content,
     request_head,
     response_content,
@@ -166,14 +167,16 @@ class Interpreter:
 
     def so_far(self, exchange: ModelExchange) -> Interpretation | None:
         """Return what is to be written of an exchange that has not ended; None where there is nothing new."""
-        exchange = decoded(exchange)
+        exchange = bare(exchange, self.redactor)
         session_id, attempt_id = exchange.place.session_id, exchange.attempt_id
         mode = self._modes.get(session_id, "vault")
         contents: list[ContentLine] = []
         begun = self._begun.get(attempt_id)
         if begun is None:
             begun = self._begun[attempt_id] = self._begin(exchange)
+            begun.come.keeps = mode != "off"
             contents += _kept("request", begun.asked, mode)
+        begun.come.hear(exchange.answer)
         if mode != "off" and (piece := begun.piece(exchange)) is not None:
             contents.append(("partial", piece))
         told: list[Told] = []
@@ -242,7 +245,7 @@ class Interpreter:
                 return _Parts((), (record,))
 
     def _attempt(self, exchange: ModelExchange, mode: str) -> _Parts:
-        exchange = decoded(exchange)
+        exchange = decoded(bare(exchange, self.redactor))
         session_id = exchange.place.session_id
         begun = self._begun.pop(exchange.attempt_id, None)
         is_asked = begun is not None

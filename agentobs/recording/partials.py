@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, takewhile
 from typing import Any
 
 from agentobs.recording.bodies import Body
+from agentobs.recording.coming import Coming
 from agentobs.recording.contents import chunk_sizes, text_of
 from agentobs.recording.streams import find_in_answer, settled
 from agentobs.recording.vault import piece_id, pieces_of, text_bytes
-from agentobs.records.exchanges import Chunk, ModelExchange
+from agentobs.records.exchanges import ModelExchange
 from agentobs.records.facts import Attempt, Fact
 from agentobs.redaction import Finding, Redactor, apply
 
@@ -25,8 +25,6 @@ HELD_BYTES = 4096
 """So many bytes before what is new are looked at anew, and no fewer are worth a piece; what of them can be written is
 for `settled` to say."""
 _BETWEEN_EVENTS = (b"\n\n", b"\r\n\r\n")
-HEAD_BYTES = 64 * 1024
-"""How far into an answer its first counts are looked for."""
 
 
 @dataclass(slots=True)
@@ -45,18 +43,24 @@ class Begun:
     taken: int = 0
     """The bytes of the answer that they are."""
     pieces: int = 0
+    come: Coming = field(default_factory=Coming, repr=False)
+    """What else has come of it."""
+    look_at: int = 0
+    """How much has to have come before it is worth a look."""
 
     def piece(self, exchange: ModelExchange) -> dict[str, Any] | None:
-        """Return the next piece of an answer as a content line; None where too little has come since the last."""
-        raw = exchange.answer.body
-        if len(raw) - self.taken <= HELD_BYTES:
+        """Return the next piece of an answer as a content line; None where too little was heard since the last."""
+        size = self.come.size
+        if size - self.taken <= HELD_BYTES or size < self.look_at:
             return None
         first = max(self.taken - HELD_BYTES, 0)
-        window = raw[first:]
+        window = self.come.since(first)
         findings = find_in_answer(window, exchange.secrets, self.redactor)
         start = self.taken - first
         end = _cut(window, start, settled(window, findings), findings)
         if end <= start:
+            # What cannot be cut anywhere is looked at again when there is an eighth more of it: our choice.
+            self.look_at = size + (size - self.taken) // 8
             return None
         # Of a secret that began before, that part is written already: longer ones than are waited for are rare.
         own = [
@@ -88,9 +92,7 @@ class Begun:
     def head(self, exchange: ModelExchange) -> ModelExchange:
         """Return it with the beginning of its answer alone, as if it had broken off there."""
         answer = exchange.answer
-        sizes = accumulate(len(chunk.data) for chunk in answer.chunks)
-        count = sum(1 for _ in takewhile(lambda size: size <= HEAD_BYTES, sizes))
-        return replace(exchange, answer=replace(answer, chunks=answer.chunks[:count]))
+        return replace(exchange, answer=replace(answer, chunks=tuple(self.come.head), encoding=""))
 
     def rest(self, line: dict[str, Any]) -> dict[str, Any]:
         """Return the content line of its response without what its pieces hold already, where they fit together."""
@@ -116,7 +118,7 @@ class Begun:
             "status": exchange.answer.status,
             "headers": exchange.answer.headers,
             **text_of(text),
-            "chunks": chunk_sizes(_between(exchange.answer.chunks, taken, size), findings),
+            "chunks": chunk_sizes(self.come.between(taken, taken + size), findings),
         }
 
 
@@ -129,15 +131,3 @@ def _cut(window: bytes, start: int, end: int, findings: Sequence[Finding]) -> in
         if end <= start or not across:
             return end
         end = min(across)
-
-
-def _between(chunks: Sequence[Chunk], taken: int, size: int) -> list[Chunk]:
-    """Return the chunks, or parts of chunks, that hold some bytes of an answer."""
-    found: list[Chunk] = []
-    at = 0
-    for chunk in chunks:
-        first, last = max(taken - at, 0), min(taken + size - at, len(chunk.data))
-        if first < last:
-            found.append(Chunk(chunk.data[first:last], chunk.after_ns))
-        at += len(chunk.data)
-    return found

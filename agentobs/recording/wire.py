@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Callable, Container, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from itertools import starmap
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 import httpx2
 
@@ -187,7 +187,7 @@ class _Tape:
     @_guarded
     def so_far(self) -> ModelExchange | None:
         """Return the exchange as it stands, while more is noted; None where it has ended."""
-        return None if self.taken else self._exchange("cut")
+        return None if self.taken else self._exchange("cut", chunks=_Arrived(self.arrived))
 
     def last_ns(self) -> int:
         """Return when something last came, by the monotonic clock; when the request was sent where nothing has."""
@@ -198,11 +198,18 @@ class _Tape:
         """Return how long ago the request was sent."""
         return world.monotonic() - self.started
 
-    def _exchange(self, ending: Ending, error: BaseException | None = None) -> ModelExchange:
+    def _exchange(
+        self,
+        ending: Ending,
+        error: BaseException | None = None,
+        chunks: Sequence[Chunk] | None = None,
+    ) -> ModelExchange:
+        if chunks is None:
+            chunks = tuple(starmap(Chunk, self.arrived.copy()))
         answer = Answer(
             status=self.status,
             headers=self.headers,
-            chunks=tuple(starmap(Chunk, self.arrived.copy())),
+            chunks=chunks,
             ending=ending,
             failure=Failure(type(error).__name__, str(error)) if error else None,
             encoding=self.encoding,
@@ -220,6 +227,30 @@ class _Tape:
             lost_bytes=self.lost,
             adopted_span=self.adopted_span,
         )
+
+
+class _Arrived(Sequence[Chunk]):
+    """What has arrived so far, as chunks that are made when they are asked for: whoever looks again and again at a long
+    answer asks for the new ones alone.
+    """
+
+    __slots__ = ("_arrived", "_count")
+
+    def __init__(self, arrived: list[tuple[bytes, int]]) -> None:
+        self._arrived, self._count = arrived, len(arrived)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Chunk, ...]: ...
+    def __getitem__(self, at: int | slice) -> Chunk | tuple[Chunk, ...]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(self._count)
+            return tuple(starmap(Chunk, self._arrived[start:stop:step]))
+        return Chunk(*self._arrived[range(self._count)[at]])
 
 
 _open: weakref.WeakSet[_Tape] = weakref.WeakSet()

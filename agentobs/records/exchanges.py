@@ -95,8 +95,8 @@ class Answer:
     """HTTP status; None where no response came."""
     headers: dict[str, str]
     """The kept response headers."""
-    chunks: tuple[Chunk, ...] = field(repr=False)
-    """The body in the pieces in which it arrived."""
+    chunks: Sequence[Chunk] = field(repr=False)
+    """The body in the pieces in which it arrived; a tuple once it has ended."""
     ending: Ending
     """How it ended."""
     failure: Failure | None = None
@@ -284,6 +284,8 @@ class ToolExchange:
     nothing ran."""
     coerced: int = 0
     """How many arguments were changed to fit."""
+    called_id: str | None = None
+    """The id by which the model made the call, where that had been used before, so that the loop gave it another."""
 
 
 AskKind = Literal[

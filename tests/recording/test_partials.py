@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
+import tracemalloc
+import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+import httpx2
 import pytest
 from anthropic import Anthropic
 
 import agentobs
 from agentobs.recording import recorder as recorders
+from agentobs.recording import wire
 from agentobs.recording import writer as writers
 from agentobs.recording.home import existing_home
+from agentobs.recording.interpreter import Interpreter
 from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault import read_session, text_bytes
-from agentobs.records.exchanges import ModelExchange
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 from agentobs.store.database import connect
 from agentobs.store.verify import verify
 from tests.agent.provider import Provider, message, streamed, text
@@ -159,3 +165,132 @@ def test_a_forked_child_leaves_what_is_under_way(home: Path) -> None:
         )
     ]
     assert len(drafts) == 1
+
+
+HEAD = b"""event: message_start
+data: {"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "content": [], \
+"model": "claude-sonnet-5", "stop_reason": null, "usage": {"input_tokens": 9, "output_tokens": 1}}}
+
+"""
+
+
+def delta(said: str) -> bytes:
+    told = {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "text_delta", "text": said},
+    }
+    return b"event: content_block_delta\ndata: " + json.dumps(told).encode() + b"\n\n"
+
+
+class Counted(Sequence[Chunk]):
+    """The chunks of an answer that goes on; counts those that are looked at."""
+
+    def __init__(self, encoding: str) -> None:
+        self.answer, self.seen, self.encoding = list[Chunk](), 0, encoding
+        self._packer = zlib.compressobj(wbits=31)
+
+    def add(self, data: bytes) -> None:
+        if self.encoding:
+            data = self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        self.answer.append(Chunk(data, len(self.answer)))
+
+    def __len__(self) -> int:
+        return len(self.answer)
+
+    @overload
+    def __getitem__(self, at: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Chunk]: ...
+    def __getitem__(self, at: int | slice) -> Chunk | list[Chunk]:
+        found = self.answer[at]
+        self.seen += len(found) if isinstance(found, list) else 1
+        return found
+
+    def exchange(self) -> ModelExchange:
+        head = {"content-type": "text/event-stream"}
+        asked = Question("POST", "/v1/messages", {}, json.dumps(ASK).encode())
+        answer = Answer(200, head, self, "cut", encoding=self.encoding)
+        return ModelExchange(Place("5" * 32), "6" * 32, 0, 1, 2, asked, answer)
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+@pytest.mark.parametrize("content", ["vault", "off"])
+def test_a_look_at_a_long_answer_costs_no_more_than_at_a_short_one(
+    encoding: str, content: str
+) -> None:
+    """However long an answer is already, only what is new of it is looked at, and a few kilobytes before."""
+    bytes_seen = 0
+
+    def rule(text: bytes) -> Iterator[tuple[int, int, str]]:
+        nonlocal bytes_seen
+        bytes_seen += len(text)
+        return iter(())
+
+    interpreter = Interpreter(b"k" * 32, (rule,))
+    interpreter._modes["5" * 32] = content
+    chunks, pieces, looks = Counted(encoding), list[bytes](), list[tuple[int, int]]()
+    chunks.add(HEAD)
+    for look in range(301):
+        for number in range(200):
+            chunks.add(delta(f"word{look:03}{number:03} of it "))
+        chunks.seen = bytes_seen = 0
+        told = interpreter.so_far(chunks.exchange())
+        looks.append((chunks.seen, bytes_seen))
+        if told is not None:
+            pieces += [text_bytes(line) for kind, line in told.contents if kind == "partial"]
+    assert len(chunks) > 60_000
+    assert max(seen for seen, _ in looks) <= 201
+    assert max(seen for _, seen in looks[5:]) <= 1.1 * max(seen for _, seen in looks[1:5])
+    assert (len(b"".join(pieces)) > 50_000 * len(delta("word000000 of it "))) == (
+        content == "vault"
+    )
+
+
+def test_a_secret_told_in_pieces_is_not_in_them() -> None:
+    """A key of which each letter comes in a chunk of its own, at any time between two looks, is in no piece."""
+    secret = "sk-ant-api03-" + "Ab1Cd2Ef3Gh4" * 6
+    interpreter = Interpreter(b"k" * 32)
+    chunks, pieces = Counted(""), list[bytes]()
+    chunks.add(HEAD)
+    for part in range(16):
+        for letter in [*("plain words " * 40), *secret]:
+            chunks.add(delta(letter))
+            if len(chunks) % 97 == part:
+                told = interpreter.so_far(chunks.exchange())
+                lines = told.contents if told else ()
+                pieces += [text_bytes(line) for kind, line in lines if kind == "partial"]
+    events = [
+        json.loads(each.partition(b"data: ")[2]) for each in b"".join(pieces).split(b"\n\n") if each
+    ]
+    said = "".join(each["delta"]["text"] for each in events[1:])
+    assert said.count("[redacted:anthropic_key") > 6
+    assert "Ab1Cd2" not in said
+
+
+def test_a_look_makes_nothing_of_what_was_seen(home: Path) -> None:
+    """To ask which answers have not ended takes some kilobytes, however much has come of them."""
+    goes_on = threading.Event()
+
+    class Long(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield from [b"x" * 100] * 60_000
+            goes_on.wait(10)
+
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, stream=Long()))
+    client = agentobs.record(httpx2.Client(transport=transport))
+    with agentobs.session("long"), client.stream("GET", "http://127.0.0.1/") as response:
+        came = response.iter_raw()
+        for _ in range(60_000):
+            next(came)
+        tracemalloc.start()
+        try:
+            [exchange] = wire.open_for(0)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            goes_on.set()
+        assert len(exchange.answer.chunks) == 60_000
+        assert peak < 100_000
+        assert exchange.answer.chunks[-1].data == b"x" * 100
+    client.close()

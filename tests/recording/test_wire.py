@@ -138,6 +138,33 @@ def test_keys_are_never_written(home: Path) -> None:
             assert other.encode() not in path.read_bytes(), path
 
 
+def test_no_header_carries_a_secret_into_the_journal(home: Path) -> None:
+    """Whoever answers may put anything into a header that is kept, and whoever asks as well: secrets are taken out of
+    their values, and all else stays as it came.
+    """
+    token, key = "ghp_" + "Ab1Cd2Ef3G" * 3 + "Ab1Cd2", "made-up-key-0123456789"
+    came = {
+        "anthropic-ratelimit-tokens-remaining": f"99 {token}",
+        "content-type": "application/json",
+        "request-id": f"req_{key}",
+    }
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=came, content=b"{}"))
+    client = agentobs.record(httpx2.Client(transport=transport))
+    sent = {"x-api-key": key, "anthropic-beta": f"beta-1,{token}", "content-type": "text/plain"}
+    with agentobs.session("headers"):
+        client.post("http://127.0.0.1/", headers=sent, content=b"x")
+    agentobs.stop_recorder()
+    written = b"".join(path.read_bytes() for path in (home / "segments").iterdir())
+    assert token.encode() not in written
+    assert key.encode() not in written
+    [exchange] = exchanges(recorded(home)[0])
+    asked, answered = exchange.question.headers, exchange.answer.headers
+    assert asked["anthropic-beta"].startswith("beta-1,[redacted:")
+    assert answered["request-id"].startswith("req_[redacted:credential")
+    assert answered["anthropic-ratelimit-tokens-remaining"].startswith("99 [redacted:")
+    assert (asked["content-type"], answered["content-type"]) == ("text/plain", "application/json")
+
+
 def test_retries_are_attempts_of_one_request(home: Path) -> None:
     """A 529 that the SDK retries is two attempts of one llm request, the wait told."""
     answers = script(refused(529, retry_after_ms="1"), streamed(text("ok")))
