@@ -18,6 +18,9 @@ KNOWN_SESSIONS = 10_000
 Missing = tuple[str, str, str]
 """The session of some records, their kind, and why they were dropped."""
 
+DELETED = "deleted"
+"""Why records are missing that were written to a segment which somebody took away."""
+
 
 @dataclass(slots=True)
 class Accounts:
@@ -30,6 +33,10 @@ class Accounts:
     dropped: Counter[str] = field(default_factory=Counter)
     """Records that are not, by reason."""
     _missing: Counter[Missing] = field(default_factory=Counter)
+    _held: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Records in the segment that is being written, by session and kind."""
+    _told: Counter[Missing] = field(default_factory=Counter)
+    """What that segment says is missing."""
     _given: dict[str, int] = field(default_factory=dict)
     _written: dict[str, int] = field(default_factory=dict)
 
@@ -41,18 +48,50 @@ class Accounts:
             self.end(next(iter(self._given)))
         return count
 
-    def write(self, session_id: str) -> None:
+    def begin_segment(self) -> None:
+        """Hear that what is written from now on lies elsewhere."""
+        self._held.clear()
+        self._told.clear()
+
+    def write(self, session_id: str, kind: str) -> None:
         """Count a record that was written."""
         self.written += 1
+        held = (session_id, kind)
+        self._held[
+            held if held in self._held or len(self._held) < KNOWN_SESSIONS else (OTHERS, kind)
+        ] += 1
         self._written[session_id] = self._written.get(session_id, 0) + 1
 
     def drop(self, session_id: str, kind: str, reason: str) -> None:
         """Count a record that was dropped."""
         self.dropped[reason] += 1
-        if len(self._missing) < KNOWN_SESSIONS:
-            self._missing[session_id, kind, reason] += 1
-        else:
-            self._missing[OTHERS, kind, reason] += 1
+        self._miss((session_id, kind, reason), 1)
+
+    def lose_segment(self) -> dict[str, int]:
+        """Count what is in the segment that is being written as dropped: it is gone, and what it told of gaps as well.
+
+        Returns how many records each session has lost.
+        """
+        lost: Counter[str] = Counter()
+        for (session_id, kind), records in self._held.items():
+            lost[session_id] += records
+            self._miss((session_id, kind, DELETED), records)
+            if session_id in self._written:
+                self._written[session_id] -= records
+        self.written -= lost.total()
+        self.dropped[DELETED] += lost.total()
+        for missing, records in self._told.items():
+            self._miss(missing, records)
+        self.begin_segment()
+        return lost
+
+    def _miss(self, missing: Missing, records: int) -> None:
+        known = missing in self._missing or len(self._missing) < KNOWN_SESSIONS
+        self._missing[missing if known else (OTHERS, *missing[1:])] += records
+
+    def tell(self, gap: Gap) -> None:
+        """Note that a gap was written."""
+        self._told[gap.session_id, gap.kind, gap.reason] += gap.records
 
     def written_of(self, session_id: str) -> int:
         """Return how many records of a session were written."""

@@ -172,12 +172,18 @@ class SegmentFile:
 
     def is_in_place(self) -> bool:
         """Return whether its name still leads to it: somebody may have deleted or replaced the directory."""
-        try:
-            return self._files.identity(self.path) == self._files.identity_of(self._descriptor)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True  # nobody can tell
+        for _ in range(2):
+            try:
+                own = self._files.identity_of(self._descriptor)
+            except OSError:
+                return True  # nobody can tell
+            try:
+                return self._files.identity(self.path) == own
+            except FileNotFoundError:
+                continue  # all that it holds will count as lost: that is asked twice
+            except OSError:
+                return True
+        return False
 
     def close(self, *, seal: bool = True, sync: bool = True) -> None:
         """Write the last line, sync and let go; a second call does nothing.

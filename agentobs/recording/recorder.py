@@ -153,6 +153,8 @@ class Recorder:
         self._is_fresh = self._is_dirty = self._is_doubtful = self._is_idle = self._is_ticking = (
             False
         )
+        self._is_gone = False
+        """Whether the segment was taken away, and nothing has come since that another one is begun for."""
         self._stir, self._over = threading.Event(), threading.Event()
         self._closed = False
 
@@ -336,9 +338,7 @@ class Recorder:
     def _handle(self, record: Record, given: int) -> None:
         """Write a record or count it as dropped; nothing that is raised here may end the worker."""
         error: BaseException | None = None
-        session_id = OTHERS
         try:
-            session_id = session_of(record)
             reason = self._take(record, given)
         except BaseException as raised:
             reason, error = reason_of(raised), raised
@@ -346,7 +346,7 @@ class Recorder:
             self._drop(record, reason, error)
         else:
             with self._lock:
-                self._accounts.write(session_id)
+                self._accounts.write(*_counted_as(record))
         if isinstance(record, SessionEnd):
             self._forget(record.session_id)
 
@@ -355,6 +355,8 @@ class Recorder:
         session_id = session_of(record)
         reason = self._refused_before(record)
         if isinstance(record, SessionEnd) and reason is None:
+            if not self._writer.is_in_place():
+                self._leave()
             reason = self._tell_gaps(session_id)
             written = self._accounts.written_of(session_id) + 1
             record = dataclasses.replace(record, given=given, written=written)
@@ -387,6 +389,9 @@ class Recorder:
             self._writer.seal()
         if self._writer.turn():
             self._interpreter.forget_bodies()
+            self._is_gone = False
+            with self._lock:
+                self._accounts.begin_segment()
 
     def _written(self, interpretation: Interpretation) -> str | None:
         """Write what a record says; return why that was not possible."""
@@ -432,7 +437,7 @@ class Recorder:
             self._leave()
         if self._refusal is not None and world.monotonic() < self._probe_ns:
             return
-        if self._refusal is not None or self._accounts.has_missing():
+        if self._refusal is not None or self._has_gaps():
             self._tell_gaps()
         if self._refusal is None:
             self._tell_begun()
@@ -440,14 +445,23 @@ class Recorder:
             self._dirty()
 
     def _leave(self) -> None:
-        """Go on elsewhere: somebody took the segment away, and with it the sessions that it held."""
-        self._warn(HomeError("the segments were deleted or replaced", where=str(self.home.path)))
-        self._writer.retire()
+        """Go on elsewhere: somebody took the segment away, and with it what it held.
+
+        The next one says so, when there is something to begin it for: what was deleted on purpose does not come back
+        by itself.
+        """
         with self._lock:
-            held = self._accounts.sessions()
-        for session_id in held:
+            open_sessions = self._accounts.sessions()
+            lost = self._accounts.lose_segment()
+        self._is_gone = True
+        if open_sessions:
+            self._warn(
+                HomeError("the segments were deleted or replaced", where=str(self.home.path))
+            )
+        self._writer.retire()
+        for session_id in open_sessions:
             self._stop(session_id)
-            self._lose(session_id)
+            self._lose(session_id, lost.get(session_id, 0) or 1)
 
     def _tell_gaps(self, session_id: str | None = None) -> str | None:
         """Write what was dropped, of one session or all; return why that was not possible."""
@@ -459,10 +473,16 @@ class Recorder:
                 told = self._interpreter.interpret(gap)
                 if (reason := self._written(told)) is not None:
                     return self._put_back(gaps[count:], reason)
+                with self._lock:
+                    self._accounts.tell(gap)
         except (OSError, HomeError) as error:
             return self._put_back(gaps, self._refuse(error))
         self._refusal = None
         return None
+
+    def _has_gaps(self) -> bool:
+        """Return whether there is something to say of what was dropped, and somewhere to say it."""
+        return self._accounts.has_missing() and not self._is_gone
 
     def _put_back(self, gaps: list[Gap], reason: str) -> str:
         with self._lock:
@@ -481,7 +501,9 @@ class Recorder:
 
     def _finish(self) -> None:
         """Note what was dropped, and close the segment."""
-        if self._accounts.has_missing():
+        if not self._writer.is_in_place():
+            self._leave()
+        if self._has_gaps():
             self._tell_gaps()
         self._writer.seal()
 
@@ -530,7 +552,7 @@ class Recorder:
                 stir.wait(SYNC_SECONDS)
 
     def _has_work(self) -> bool:
-        waits = self._refusal is not None or self._accounts.has_missing()
+        waits = self._refusal is not None or self._has_gaps()
         return self._is_dirty or waits or wire.has_open()
 
     def _dirty(self) -> None:
@@ -551,16 +573,13 @@ class Recorder:
             # What the system could not write it may take for written from now on: another file has to be begun.
             self._unsynced += 1
             self._is_doubtful = True
-            self._warn(error, "made durable in")
+            self._warn(error, is_written=True)
         self._progress.sync(handled)
 
     # Anybody's thread.
 
     def _drop(self, record: Record, reason: str, error: BaseException | None = None) -> None:
-        try:
-            session_id, kind = session_of(record), kind_of(record)
-        except BaseException:  # a fault of ours: it is counted all the same
-            session_id, kind = OTHERS, "events"
+        session_id, kind = _counted_as(record)
         with self._lock:
             self._accounts.drop(session_id, kind, reason)
         self._lose(session_id)
@@ -569,12 +588,12 @@ class Recorder:
         if reason not in ("stopped", self._refusal):
             self._warn(error)
 
-    def _lose(self, session_id: str) -> None:
+    def _lose(self, session_id: str, records: int = 1) -> None:
         """Remember that something of a session is not in the journal, nor in what it is known to have spent."""
         with self._lock:
-            self._interpreter.lose(session_id)
+            self._interpreter.lose(session_id, records)
         if meter := self._meters.get(session_id):
-            meter.lose()
+            meter.lose(records)
 
     def _is_stuck(self) -> bool:
         return self._writer.stuck_ns() > STUCK_SECONDS * 1e9
@@ -595,14 +614,26 @@ class Recorder:
         why = "the disk does not answer" if self._is_stuck() else "the time was up"
         say_once(f"{waiting} records were not written to {self.home.path}: {why}.")
 
-    def _warn(self, error: BaseException | None, what: str = "written to") -> None:
+    def _warn(self, error: BaseException | None, *, is_written: bool = False) -> None:
+        """Say once that the disk fails, whatever it fails at: what it fails at first often is not all."""
         with contextlib.suppress(Exception):  # even the text of an error may fail
             why = error_kind(error) if error else "more was recorded than the disk could take"
-            say_once(
-                f"a record was not {what} {self.home.path}: {why}. The agent goes on; the session "
-                "is marked incomplete and cannot be frozen.",
-                about=f"not {what} {self.home.path}",
+            text = (
+                f"what was written to {self.home.path} may not survive a power loss: {why}. The agent goes on, and so "
+                "does its recording; where that fails too, the session is marked incomplete and cannot be frozen."
+                if is_written
+                else f"a record was not written to {self.home.path}: {why}. The agent goes on; the session is marked "
+                "incomplete and cannot be frozen."
             )
+            say_once(text, about=f"not written to {self.home.path}")
+
+
+def _counted_as(record: Record) -> tuple[str, str]:
+    """Return the session and the kind that a record counts for; after a fault of ours it is counted all the same."""
+    try:
+        return session_of(record), kind_of(record)
+    except BaseException:
+        return OTHERS, "events"
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:

@@ -269,7 +269,86 @@ def test_the_directory_goes_away(how: str, tmp_path: Path) -> None:
     given_to(recorder, [story(1)[4], *story(2)])
     assert recorder.close()
     assert session_id(2) in reads_back(existing_home(home.path))
-    assert recorder.statistics().reasons == {"stopped": 1}
+    assert recorder.statistics().reasons == {"deleted": 4, "stopped": 1}
+
+
+def test_what_was_deleted_counts_as_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session whose directory goes away as it ends is not counted as written: the statistics, its end and the gaps
+    of the next segment say what there is, of the session that had ended before as well.
+    """
+    monkeypatch.setattr(
+        recorders, "SYNC_SECONDS", 600
+    )  # no tick sees it before the end of the session does
+    home = open_home(tmp_path / "home")
+    recorder = Recorder(home)
+    given_to(recorder, [*story(1), *story(2)[:4]])
+    shutil.rmtree(home.path)
+    given_to(recorder, [*story(2)[4:], *story(3)])
+    assert recorder.close()
+    told = recorder.statistics()
+    assert (told.given, told.written, dict(told.reasons)) == (18, 7, {"deleted": 11})
+    identity(recorder, home)
+    assert reads_back(home) == {session_id(3)}
+    rows = [line.value() for line in lines_of(home) if line.kind == "gaps"]
+    missing: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        missing[row["session_id"], row["reason"]] += row["records"]
+    assert missing == {(session_id(1), "deleted"): 6, (session_id(2), "deleted"): 5}
+    in_sql(home)
+
+
+def test_gaps_that_were_deleted_are_told_again(tmp_path: Path) -> None:
+    """What a segment said of gaps is said by the next one when that one is taken away."""
+    home, faulty = open_home(tmp_path / "home"), Faulty(once("write", 6, "EIO"))
+    recorder = Recorder(home, Options(files=faulty.files))
+    given_to(recorder, story(1))
+    until(lambda: recorder._refusal is None and not recorder._accounts.has_missing())
+    before = recorder.statistics()
+    shutil.rmtree(home.segments)
+    given_to(recorder, story(2))
+    given_to(recorder, story(3))
+    assert recorder.close()
+    told = recorder.statistics()
+    assert told.dropped - before.dropped == told.reasons["deleted"] > 0
+    missing = sum(line.value()["records"] for line in lines_of(home) if line.kind == "gaps")
+    assert missing == told.dropped
+    identity(recorder, home)
+
+
+def test_a_home_that_was_removed_stays_away(tmp_path: Path) -> None:
+    """Where nothing more is recorded it is not made anew, only to say that it is gone; the statistics say it."""
+    home = open_home(tmp_path / "home")
+    recorder = Recorder(home)
+    given_to(recorder, story(1))
+    shutil.rmtree(home.path)
+    assert recorder.close()
+    assert not home.path.exists()
+    assert recorder.statistics().reasons == {"deleted": 6}
+
+
+@pytest.mark.parametrize("first", ["sync", "write"])
+def test_a_failing_disk_is_said_once(first: str, tmp_path: Path) -> None:
+    """However it fails, there is one warning, and it claims no loss where nothing was lost."""
+    faulty = Faulty()
+    home = open_home(tmp_path / "home")
+    errors._said.clear()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        recorder = Recorder(home, Options(files=faulty.files))
+        faulty.plan = lambda name, count: "EMFILE" if name in (first, "sync_names") else None
+        given_to(recorder, story(1))
+        until(lambda: faulty.failed)
+        faulty.plan = lambda name, count: "EMFILE" if name in ("sync", "create", "write") else None
+        failed = faulty.failed
+        given_to(recorder, story(2))
+        until(lambda: faulty.failed > failed)
+        faulty.plan = lambda name, count: None
+        assert recorder.close()
+    [said] = [str(each.message) for each in warned]
+    assert ("may not survive a power loss" in said) == (first == "sync")
+    assert ("a record was not written" in said) == (first == "write")
 
 
 def test_a_hung_disk_costs_the_agent_nothing(
