@@ -20,6 +20,10 @@ SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "d
 """Directories that hold nothing that a project wrote itself; those whose name begins with a dot, too."""
 
 
+REVIEWED = "review" + "ed"
+"""The name that is looked for; in two pieces, for this file would be listed else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """One use of `Label.reviewed`."""
@@ -94,7 +98,7 @@ def uses_in(path: Path) -> list[Use]:
         source = path.read_bytes()
     except OSError as error:
         return [Use(path, 1, None, None, f"it cannot be read: {error.strerror}")]
-    if b"reviewed" not in source:
+    if REVIEWED.encode() not in source and b"__new__" not in source:
         return []
     try:
         with warnings.catch_warnings():
@@ -106,7 +110,10 @@ def uses_in(path: Path) -> list[Use]:
 
 
 def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
-    """Yield every use, under whatever name `Label` goes there. One that is handed on cannot be checked."""
+    """Yield every use, under whatever name `Label` goes there.
+
+    One that is handed on cannot be checked, nor can what has the name and is no `Label` that the file says: it may be.
+    """
     names = _names_of_label(tree)
     called = {
         id(node.func)
@@ -116,14 +123,21 @@ def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and id(node.func) in called:
             yield _use(node, path)
-        elif _is_reviewed(node, names) and id(node) not in called:
-            assert isinstance(node, ast.Attribute)
-            wrong = "it is handed on here, so that nobody sees what it is called with"
+        elif isinstance(node, ast.Attribute) and node.attr == REVIEWED and id(node) not in called:
+            is_ours = _is_reviewed(node, names)
+            wrong = _HANDED_ON if is_ours else _UNKNOWN
             yield Use(path, node.lineno, None, None, wrong)
-        elif _is_looked_up(node):
+        elif isinstance(node, ast.Constant) and node.value == REVIEWED:
+            yield Use(path, node.lineno, None, None, _LOOKED_UP)
+        elif _is_made_past(node, names):
             assert isinstance(node, ast.Call)
-            wrong = "it is looked up by name, so that nobody sees what it is called with"
-            yield Use(path, node.lineno, None, None, wrong)
+            yield Use(path, node.lineno, None, None, _MADE_PAST)
+
+
+_HANDED_ON = "it is handed on here, so that nobody sees what it is called with"
+_LOOKED_UP = "it is looked up by name, so that nobody sees what it is called with"
+_UNKNOWN = "whose it is cannot be told from here: say Label.reviewed(...)"
+_MADE_PAST = "a label is made past its own check: say Label(...) or Label.reviewed(...)"
 
 
 def _names_of_label(tree: ast.Module) -> frozenset[str]:
@@ -149,19 +163,18 @@ def _is_label(node: ast.AST, names: Iterable[str]) -> bool:
 
 def _is_reviewed(node: ast.AST, names: frozenset[str]) -> bool:
     return (
-        isinstance(node, ast.Attribute) and node.attr == "reviewed" and _is_label(node.value, names)
+        isinstance(node, ast.Attribute) and node.attr == REVIEWED and _is_label(node.value, names)
     )
 
 
-def _is_looked_up(node: ast.AST) -> bool:
-    """Return whether this is `getattr(..., "reviewed")`."""
+def _is_made_past(node: ast.AST, names: frozenset[str]) -> bool:
+    """Return whether this is `str.__new__(Label, ...)`, which looks at nothing."""
     return (
         isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "getattr"
-        and len(node.args) > 1
-        and isinstance(node.args[1], ast.Constant)
-        and node.args[1].value == "reviewed"
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "__new__"
+        and bool(node.args)
+        and _is_label(node.args[0], names)
     )
 
 

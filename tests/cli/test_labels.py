@@ -43,6 +43,12 @@ getattr(Label, "reviewed")(said, reason="hidden")
 Label.reviewed(*given, **others)
 class Mine(Label): ...
 Mine.reviewed(said, reason="a class of one's own")
+Label("x").reviewed(said, reason="of a label")
+class Kept: label = Label
+Kept.label.reviewed(said, reason="of a field")
+operator.attrgetter("reviewed")(Label)(said, reason="hidden")
+str.__new__(Label, said)
+str.__new__(Mine, said)
 """
 
 
@@ -74,12 +80,15 @@ def test_what_nobody_can_have_reviewed_fails(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["labels", str(tmp_path)])
     assert result.exit_code == 1
     lines = result.output.splitlines()
-    assert lines[-1] == "12 reviewed labels, 12 that cannot be checked."
+    assert lines[-1] == "17 reviewed labels, 17 that cannot be checked."
     found = [int(line.split("wrong.py:")[1].split(":")[0]) for line in lines if "wrong.py" in line]
-    assert found == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14]
+    assert found == [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 17, 18, 19, 20]
     assert sum("no constant string" in line for line in lines) == 5
     assert sum("no reason that is a constant" in line for line in lines) == 3
     assert sum("handed on" in line for line in lines) == 2
+    assert sum("looked up" in line for line in lines) == 2
+    assert sum("whose it is" in line for line in lines) == 2
+    assert sum("past its own check" in line for line in lines) == 2
     assert sum("cannot be parsed" in line for line in lines) == 1
 
 
