@@ -73,12 +73,21 @@ def outcomes(events: list[Any]) -> list[str]:
 class Person:
     """Somebody who answers when the provider was asked so often, or never; notes whether they were cut short."""
 
-    def __init__(self, provider: Provider, answer: Any = None, after: int = 0) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        answer: Any = None,
+        after: int = 0,
+        heard: threading.Event | None = None,
+    ) -> None:
         self.provider, self.answer, self.after = provider, answer, after
+        self.heard = heard or threading.Event()
+        """Set when they were asked."""
         self.asked, self.withdrawn = list[Consent](), 0
 
     async def __call__(self, consent: Consent) -> Any:
         self.asked.append(consent)
+        self.heard.set()
         try:
             while self.answer is None or len(self.provider.requests) < self.after:
                 await asyncio.sleep(0.01)
@@ -92,8 +101,9 @@ class Person:
 
 def test_the_classifier_is_first_and_allows() -> None:
     """Its answer decides and is recorded with its name; the person's question is withdrawn; its request counts."""
-    with Provider([writes("a"), says("allow"), DONE]) as provider, recorded() as records:
-        person = Person(provider)
+    reply, hold = held(says("allow"))
+    with Provider([writes("a"), reply, DONE]) as provider, recorded() as records:
+        person = Person(provider, heard=hold)
         events = played(
             provider, tools=[write], permissions=ASKS, person=person, classifier=CLASSIFIER
         )

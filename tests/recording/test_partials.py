@@ -21,7 +21,7 @@ import agentobs
 from agentobs.recording import recorder as recorders
 from agentobs.recording import wire
 from agentobs.recording import writer as writers
-from agentobs.recording.home import existing_home
+from agentobs.recording.home import Home, existing_home
 from agentobs.recording.interpreter import Interpreter
 from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault import read_session, text_bytes
@@ -46,7 +46,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(home: Path, *, content: bool = False) -> list[Line]:
-    place = existing_home(home)
+    if not home.is_dir():
+        return []  # nothing was recorded yet
+    place = Home(home)
     path_of = content_path if content else facts_path
     paths = [path_of(place, each) for each in segment_ids(place)]
     found = [line for path in paths if path.exists() for line in read(path)]
