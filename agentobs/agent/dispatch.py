@@ -139,6 +139,7 @@ class Dispatcher:
         self._look_for_abort(f"{self.turn}:dispatch", 0)
         for count, question in enumerate(waiting):
             plan = self._plans.setdefault(question.tool_use_id, Plan(question, question))
+            plan.called_id = doubles.get(question.tool_use_id)
             self.deciding.open(plan)
             if count > 0:
                 self._queue(plan)

@@ -102,6 +102,8 @@ class Plan:
     """Stops the agent that it started."""
     trust: Trust | None = None
     """What that agent begins with."""
+    called_id: str | None = None
+    """The id by which the model made it, where that had been used before."""
 
     @property
     def inside(self) -> Place | None:
@@ -133,6 +135,7 @@ class Plan:
             asked=None if self.question is self.asked else self.asked.input,
             ran=ran,
             coerced=len(coerced),
+            called_id=self.called_id,
         )
 
     def take_hooks(self) -> list[HookRan]:

@@ -87,6 +87,15 @@ class _Lane:
 
 
 @dataclass(slots=True)
+class _Asked:
+    """Calls of one id that the last answer with that id makes."""
+
+    attempt_id: str
+    ordinals: list[int]
+    """Their places among the calls of the answer."""
+
+
+@dataclass(slots=True)
 class SessionView:
     """What the recorder knows of one session while it is recorded."""
 
@@ -97,8 +106,8 @@ class SessionView:
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
     """Calls whose result was there before the answer that makes them had ended."""
-    _open_calls: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The attempts that made calls without a result, by lane and id: agents have ids of their own."""
+    _open_calls: dict[tuple[str, str], _Asked] = field(default_factory=dict)
+    """Calls without a result, by lane and id: agents have ids of their own, and some servers have one for all."""
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
     _requests: Requests = field(default_factory=Requests)
@@ -152,9 +161,14 @@ class SessionView:
 
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
-        call = exchange.place.lane, exchange.question.tool_use_id
-        if self._open_calls.pop(call, None) is None:
+        call = exchange.place.lane, exchange.called_id or exchange.question.tool_use_id
+        attempt_id, ordinal = self._taken(call) or (None, None)
+        if attempt_id is None:
             _remember(self._ran_early, call, "")
+        elif exchange.called_id:
+            # The next request has it by its new id.
+            block = f"block:{exchange.question.tool_use_id}"
+            _remember(self._attempt_of, block, attempt_id)
         answered = exchange.started_ns + exchange.duration_ns
         yield ToolResult(
             session_id=self.session_id,
@@ -171,6 +185,8 @@ class SessionView:
             lane=self.label(exchange.place.lane),
             text_characters=characters(exchange.answer.content),
             span_id=exchange.place.span_id,
+            attempt_id=attempt_id,
+            ordinal=ordinal,
         )
 
     def world(self, exchange: WorldExchange, content: str | None) -> WorldAnswer:
@@ -238,9 +254,10 @@ class SessionView:
         """Yield a result for each open tool call that this request answers."""
         for message in body.new_messages:
             for block in tool_results(message) if isinstance(message, dict) else ():
-                lane = self._closed(exchange.place, str(block.get("tool_use_id")))
-                if lane is None:
+                closed = self._closed(exchange.place, str(block.get("tool_use_id")))
+                if closed is None:
                     continue
+                lane, attempt_id, ordinal = closed
                 yield ToolResult(
                     session_id=self.session_id,
                     tool_use_id=self.label(str(block["tool_use_id"])),
@@ -255,10 +272,12 @@ class SessionView:
                     lane=self.label(lane),
                     text_characters=characters(block.get("content")),
                     error_kind=error_kind(block),
+                    attempt_id=attempt_id,
+                    ordinal=ordinal,
                 )
 
-    def _closed(self, place: Place, tool_use_id: str) -> str | None:
-        """Close an open call, and return its lane; None where there is none.
+    def _closed(self, place: Place, tool_use_id: str) -> tuple[str, str, int] | None:
+        """Close an open call, and return its lane, attempt and place in it; None where there is none.
 
         Our own loop, which alone says its turn, answers a call where it was made; others may do so elsewhere.
         """
@@ -266,9 +285,19 @@ class SessionView:
         if place.turn is None:
             lanes += [lane for lane, known in self._open_calls if known == tool_use_id]
         for lane in lanes:
-            if self._open_calls.pop((lane, tool_use_id), None) is not None:
-                return lane
+            if found := self._taken((lane, tool_use_id)):
+                return lane, *found
         return None
+
+    def _taken(self, call: tuple[str, str]) -> tuple[str, int] | None:
+        """Close the first open call of an id, and return its attempt and its place there; None where there is none."""
+        asked = self._open_calls.get(call)
+        if asked is None:
+            return None
+        ordinal = asked.ordinals.pop(0)
+        if not asked.ordinals:
+            del self._open_calls[call]
+        return asked.attempt_id, ordinal
 
     def _fact(
         self,
@@ -443,7 +472,11 @@ class SessionView:
             tool_use_id = str(call.get("id"))
             made = exchange.place.lane, tool_use_id
             if self._ran_early.pop(made, None) is None:
-                _remember(self._open_calls, made, exchange.attempt_id)
+                known = self._open_calls.get(made)
+                again = known is not None and known.attempt_id == exchange.attempt_id
+                before = known.ordinals if known is not None and again else []
+                asked = _Asked(exchange.attempt_id, [*before, ordinal])
+                _remember(self._open_calls, made, asked)
             yield ToolUse(
                 session_id=self.session_id,
                 interaction_id=place.interaction_id,

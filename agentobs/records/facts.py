@@ -254,6 +254,8 @@ class ToolResult:
     asked_bytes: int | None = None
     ran_bytes: int | None = None
     coerced: int | None = None
+    attempt_id: str | None = None
+    ordinal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from tests.store.making import MODEL, SECOND, T0, end, session_id, start
 class Talk:
     """A session that is written down turn by turn, a second each."""
 
-    def __init__(self, number: int = 1, *, model: str = MODEL, system: str = "") -> None:
-        self.number, self.model, self.system = number, model, system
+    def __init__(
+        self, number: int = 1, *, model: str = MODEL, system: str = "", call_id: str = ""
+    ) -> None:
+        self.number, self.model, self.system, self.call_id = number, model, system, call_id
         self.records: list[Record] = [start(number)]
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
         self.tools: list[dict[str, Any]] = []
@@ -32,7 +34,7 @@ class Talk:
         content = []
         for name, value in calls:
             self._calls += 1
-            ids.append(f"toolu_{self.number}_{self._calls}")
+            ids.append(self.call_id or f"toolu_{self.number}_{self._calls}")
             content.append({"type": "tool_use", "id": ids[-1], "name": name, "input": value})
         self._ask(content, takes, usage)
         return ids

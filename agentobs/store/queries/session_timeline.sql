@@ -54,10 +54,19 @@ WITH RECURSIVE known AS (
         CASE WHEN decided.asked THEN decided.waited_ns END AS duration_ns,
         coalesce(tried.depth, 0) AS depth, decided.behaviour AS outcome
     FROM permissions AS decided
-    LEFT JOIN tool_uses AS calls
-        ON decided.session_id = calls.session_id AND decided.tool_use_id = calls.tool_use_id
-        AND decided.lane = calls.lane
-    LEFT JOIN tried ON calls.attempt_id = tried.attempt_id
+    LEFT JOIN decided_calls AS come
+        ON decided.segment_id = come.segment_id AND decided.sequence = come.sequence
+    LEFT JOIN answered_calls AS answered
+        ON come.result_segment_id = answered.segment_id AND come.result_sequence = answered.sequence
+    LEFT JOIN (
+        -- Of a call without a result the turn tells.
+        SELECT lane, turn, tool_use_id, max(attempt_id) AS attempt_id
+        FROM tool_uses
+        WHERE session_id = $session_id::VARCHAR
+        GROUP BY lane, turn, tool_use_id
+    ) AS calls
+        ON decided.tool_use_id = calls.tool_use_id AND decided.lane = calls.lane AND decided.turn = calls.turn
+    LEFT JOIN tried ON coalesce(answered.attempt_id, calls.attempt_id) = tried.attempt_id
     WHERE decided.session_id = $session_id::VARCHAR
     UNION ALL BY NAME
     SELECT

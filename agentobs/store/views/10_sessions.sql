@@ -91,18 +91,33 @@ SELECT
     r.outcome,
     r.is_error,
     r.tries,
-    p.behaviour AS permission,
-    p.waited_ns AS permission_waited_ns,
+    coalesce(p.behaviour, w.behaviour) AS permission,
+    coalesce(p.waited_ns, w.waited_ns) AS permission_waited_ns,
     u.input_bytes,
     r.result_bytes
 FROM tool_uses AS u
-LEFT JOIN tool_results AS r
-    ON u.session_id = r.session_id AND u.tool_use_id = r.tool_use_id AND u.lane = coalesce(r.lane, u.lane)
+LEFT JOIN answered_calls AS a
+    ON u.session_id = a.session_id AND u.attempt_id = a.attempt_id AND u.ordinal = a.ordinal
+LEFT JOIN tool_results AS r ON a.segment_id = r.segment_id AND a.sequence = r.sequence
 LEFT JOIN (
-    SELECT session_id, lane, tool_use_id, arg_max(behaviour, at_ns) AS behaviour, sum(waited_ns)::BIGINT AS waited_ns
+    SELECT
+        d.result_segment_id, d.result_sequence, arg_max(behaviour, at_ns) AS behaviour,
+        sum(waited_ns)::BIGINT AS waited_ns
+    FROM decided_calls AS d
+    JOIN permissions ON d.segment_id = permissions.segment_id AND d.sequence = permissions.sequence
+    GROUP BY d.result_segment_id, d.result_sequence
+) AS p ON r.segment_id = p.result_segment_id AND r.sequence = p.result_sequence
+LEFT JOIN (
+    -- Of a call that has no result there is a decision all the same.
+    SELECT
+        session_id, lane, turn, tool_use_id, arg_max(behaviour, at_ns) AS behaviour,
+        sum(waited_ns)::BIGINT AS waited_ns
     FROM permissions
-    GROUP BY session_id, lane, tool_use_id
-) AS p ON u.session_id = p.session_id AND u.tool_use_id = p.tool_use_id AND u.lane = p.lane;
+    ANTI JOIN decided_calls AS d ON d.segment_id = permissions.segment_id AND d.sequence = permissions.sequence
+    GROUP BY session_id, lane, turn, tool_use_id
+) AS w
+    ON a.session_id IS NULL AND u.session_id = w.session_id AND u.tool_use_id = w.tool_use_id
+    AND u.lane = w.lane AND u.turn IS NOT DISTINCT FROM w.turn;
 COMMENT ON VIEW tool_calls IS 'One row for each tool call, with its result where there is one.';
 COMMENT ON COLUMN tool_calls.session_id IS 'The session.';
 COMMENT ON COLUMN tool_calls.interaction_id IS 'The interaction, or NULL outside of one.';

@@ -19,8 +19,8 @@ SELECT
     make_timestamp_ns(p.at_ns) AS decided_at,
     r.outcome
 FROM permissions AS p
-LEFT JOIN tool_results AS r
-    ON p.session_id = r.session_id AND p.tool_use_id = r.tool_use_id AND p.lane = coalesce(r.lane, p.lane);
+LEFT JOIN decided_calls AS d ON p.segment_id = d.segment_id AND p.sequence = d.sequence
+LEFT JOIN tool_results AS r ON d.result_segment_id = r.segment_id AND d.result_sequence = r.sequence;
 COMMENT ON VIEW permission_decisions IS 'One row for each decision whether a tool call may run, with what became of the call.';
 COMMENT ON COLUMN permission_decisions.session_id IS 'The session.';
 COMMENT ON COLUMN permission_decisions.interaction_id IS 'The interaction, or NULL outside of one.';

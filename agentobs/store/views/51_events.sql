@@ -37,7 +37,7 @@ COMMENT ON COLUMN events_estimated.estimated IS 'How many there were: exact wher
 CREATE OR REPLACE VIEW tool_handling AS
 WITH rewritten AS (
     SELECT
-        session_id, lane, labels['tool_use_id'] AS tool_use_id,
+        session_id, interaction_id, lane, turn, labels['tool_use_id'] AS tool_use_id,
         bool_or(label = 'input') AS input, bool_or(label = 'output') AS output,
         arg_max(numbers['after_bytes'], session_sequence) FILTER (WHERE label = 'output') AS after_bytes
     FROM events
@@ -66,8 +66,12 @@ SELECT
     r.result_bytes AS came_bytes,
     coalesce(w.after_bytes::BIGINT, r.result_bytes) AS result_bytes
 FROM tool_results AS r
-LEFT JOIN rewritten AS w ON r.session_id = w.session_id AND r.tool_use_id = w.tool_use_id AND r.lane = w.lane
-LEFT JOIN tool_uses AS u ON r.session_id = u.session_id AND r.tool_use_id = u.tool_use_id AND r.lane = u.lane;
+LEFT JOIN rewritten AS w
+    ON r.session_id = w.session_id AND r.tool_use_id = w.tool_use_id AND r.lane = w.lane
+    AND r.turn IS NOT DISTINCT FROM w.turn AND r.interaction_id IS NOT DISTINCT FROM w.interaction_id
+LEFT JOIN answered_calls AS a ON r.segment_id = a.segment_id AND r.sequence = a.sequence
+LEFT JOIN tool_uses AS u
+    ON a.session_id = u.session_id AND a.attempt_id = u.attempt_id AND a.ordinal = u.ordinal;
 COMMENT ON VIEW tool_handling IS 'One row for each result of a tool call: what was asked, what ran, what came, and what the model saw.';
 COMMENT ON COLUMN tool_handling.session_id IS 'The session.';
 COMMENT ON COLUMN tool_handling.interaction_id IS 'The interaction, or NULL outside of one.';

@@ -35,8 +35,9 @@ WITH crashed AS (
 ), calls AS (
     SELECT uses.session_id, count(*) AS open
     FROM tool_uses AS uses
-    ANTI JOIN tool_results AS results
-        ON uses.session_id = results.session_id AND uses.tool_use_id = results.tool_use_id
+    ANTI JOIN answered_calls AS answered
+        ON uses.session_id = answered.session_id AND uses.attempt_id = answered.attempt_id
+        AND uses.ordinal = answered.ordinal
     GROUP BY uses.session_id
 ), inside AS (
     SELECT starts.session_id, count(*) AS open

@@ -1,0 +1,119 @@
+"""Tool calls whose ids recur: each call has its own result, its own decision, and counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import agentobs
+from agentobs.agent import tool
+from agentobs.records.facts import ToolResult, ToolUse
+from agentobs.records.labels import Label
+from agentobs.store.database import connect
+from tests.agent.provider import Provider, call, message, streamed
+from tests.exporters.acting import DONE, play
+from tests.store.making import SECOND, T0, a_home, record, session_id, write_facts
+from tests.store.talking import Talk
+
+ID = "call_0"
+
+
+def test_a_server_that_has_one_id_for_all(tmp_path: Path) -> None:
+    """Each call goes with the result that came next, also of two in one answer, and so does what failed."""
+    talk = Talk(call_id=ID)
+    for failed in (False, True):
+        talk.calls(("look", {"failed": failed}))
+        talk.result(ID, is_error=failed)
+    talk.calls(("look", {}), ("write", {}))
+    talk.result(ID)
+    talk.result(ID, is_error=True)
+    talk.calls(("look", {}))
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    with connect(home) as connection:
+        calls = connection.execute("SELECT turn, ordinal, is_error FROM tool_calls ORDER BY ALL")
+        assert calls.fetchall() == [
+            (1, 1, False),
+            (2, 1, True),
+            (3, 1, False),
+            (3, 2, True),
+            (4, 1, None),
+        ]
+        handled = connection.execute("SELECT called, outcome FROM tool_handling ORDER BY ALL")
+        assert handled.fetchall() == [
+            ("look", "executed"),
+            ("look", "executed"),
+            ("look", "executed"),
+            ("write", "executed"),
+        ]
+
+
+def use(turn: int, at_s: int) -> ToolUse:
+    return ToolUse(
+        session_id(1), None, Label("main"), turn, f"{turn:032x}", Label(ID), Label("look"), 1,
+        T0 + at_s * SECOND, 2,
+    )  # fmt: skip
+
+
+def result(at_s: int, size: int, **changes: Any) -> ToolResult:
+    values: dict[str, Any] = {"source": "wire", "started_ns": None, "duration_ns": None, **changes}
+    return ToolResult(
+        session_id=session_id(1),
+        tool_use_id=Label(ID),
+        answered_ns=T0 + at_s * SECOND,
+        outcome=Label("executed"),
+        is_error=False,
+        result_bytes=size,
+        content=None,
+        **values,
+    )
+
+
+def test_results_that_do_not_say_which_call_they_answer(tmp_path: Path) -> None:
+    """An older result goes with the nearest call before it, and one that was there early with the call of its turn."""
+    home = a_home(tmp_path)
+    early = {"source": "run", "started_ns": T0, "duration_ns": 1, "lane": Label("main"), "turn": 4}
+    write_facts(
+        home,
+        [use(1, 1), result(2, 10), use(2, 3), use(3, 5), result(6, 30), result(7, 40, **early), use(4, 8)],
+    )  # fmt: skip
+    with connect(home) as connection:
+        calls = connection.execute("SELECT turn, result_bytes FROM tool_calls ORDER BY turn")
+        assert calls.fetchall() == [(1, 10), (2, None), (3, 30), (4, 40)]
+
+
+@tool(read_only=True)
+def look(where: str) -> str:
+    """Look there."""
+    return f"nothing {where}"
+
+
+def test_our_loop_gives_such_a_call_another_id(tmp_path: Path) -> None:
+    """The call is known as the model made it, the result as the loop named it; both are one, and decided on once."""
+    replies = [
+        *(streamed(message(call("t1", "look", where=w), stop_reason="tool_use")) for w in "abc"),
+        streamed(DONE),
+    ]
+
+    async def main(provider: Provider) -> None:
+        async with provider.client() as client:
+            await play(client, tools=(look,))
+
+    home = tmp_path / "home"
+    assert agentobs.start(str(home))
+    with Provider(replies) as provider, agentobs.session("again"):
+        asyncio.run(main(provider))
+    assert agentobs.stop_recorder()
+    rows = agentobs.query(
+        "SELECT turn, tool_use_id, result_id, outcome, permission FROM tool_calls "
+        "JOIN answered_calls USING (session_id, attempt_id, ordinal) ORDER BY turn",
+        home=home,
+    )
+    assert rows == [
+        (1, "t1", "t1", "executed", "allow"),
+        (2, "t1", "t1_2", "executed", "allow"),
+        (3, "t1", "t1_3", "executed", "allow"),
+    ]
+    for view in ("tool_results", "tool_calls", "tool_handling", "permission_decisions"):
+        assert agentobs.query(f"SELECT count(*) FROM {view}", home=home) == [(3,)], view
