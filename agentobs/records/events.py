@@ -111,6 +111,7 @@ ROWS: Mapping[str, RowKind] = {
             "summary": "1 where a summary did.",
             "turns_since_last": "Turns since the one before; absent for the first.",
         },
+        is_whole=True,
     ),
     "compaction_failed": RowKind(
         "The conversation could not be made shorter.",
@@ -125,6 +126,7 @@ ROWS: Mapping[str, RowKind] = {
     "compaction_kept": RowKind(
         "From where on a conversation that was made shorter stays as it was said.",
         "The first tool call in it, or `message:N` for the last N messages.",
+        is_whole=True,
     ),
     "context": RowKind(
         "The conversation was measured before a request.",
@@ -166,6 +168,7 @@ ROWS: Mapping[str, RowKind] = {
             "messages": "Messages taken over.",
             "children": "Agents that it knows of.",
         },
+        is_whole=True,
     ),
     "heartbeat": RowKind(
         "A long wait goes on.",
@@ -212,6 +215,7 @@ ROWS: Mapping[str, RowKind] = {
             "messages": "Messages taken over.",
             "children": "Agents that it knows of.",
         },
+        is_whole=True,
     ),
     "retry": RowKind(
         "An attempt failed, and the next one follows after a wait.",

@@ -66,7 +66,11 @@ def _no_decisions(known: Known) -> str | None:
 
 
 def _no_hooks(known: Known) -> str | None:
-    return None if known["told_interactions"] else "this client does not tell of its hooks"
+    if not known["told_interactions"]:
+        return "this client does not tell of its hooks"
+    # Of a share of 0 no event is left to say so, but what the world answered is never sampled.
+    is_sampled = known["sampled_hooks"] or (known["hook_answers"] and not known["kept_hooks"])
+    return "only a share of what hooks did was kept (sampling)" if is_sampled else None
 
 
 def _no_prompts(known: Known) -> str | None:

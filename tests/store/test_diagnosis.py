@@ -18,7 +18,13 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolOutcome,
 )
-from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanStart
+from agentobs.records.facts import (
+    Event,
+    InteractionEnd,
+    InteractionStart,
+    SpanStart,
+    WorldAnswer,
+)
 from agentobs.records.labels import Label
 from agentobs.sink import Record
 from agentobs.store.asking import query_names, query_text
@@ -289,6 +295,23 @@ def test_the_window_that_the_loop_goes_by(of: Evidence) -> None:
     assert row["detail"] == "80,001 of 100,000 tokens"
 
 
+FELL_BACK = story(
+    filled("claude-sonnet-5-5", 70_001, 1_000),
+    [
+        Event(session_id(1), None, Label("main"), 1, T0, Label("context"), None, WINDOW),
+        Event(
+            session_id(1), None, Label("main"), 2, T0 + SECOND + SECOND // 2, Label("context"), None,
+            {"window": 50_000.0},
+        ),
+    ],
+)  # fmt: skip
+
+
+def test_a_smaller_window_later_on(of: Evidence) -> None:
+    """What is asked later may take less; a prompt is held against the window that was told before it."""
+    assert of(FELL_BACK, "full_contexts") == []
+
+
 def test_the_table_of_windows_is_that_of_the_loop(store: duckdb.DuckDBPyConnection) -> None:
     """What the store takes for large windows is what the loop compacts by."""
     rows = store.execute("SELECT model, window_tokens FROM model_windows").fetchall()
@@ -329,15 +352,21 @@ def test_large_results(of: Evidence, number: int, fires: bool) -> None:
     assert bool(of(number, "large_results")) is fires
 
 
-def waited(*seconds: float, wall: float = 100, **changes: Any) -> list[Any]:
-    """An interaction in which a person was asked."""
+def waited(*seconds: float, wall: float = 100, beside: bool = False, **changes: Any) -> list[Any]:
+    """An interaction in which a person was asked, again and again or all at once."""
     session, lane = session_id(1), Label("main")
     ends = T0 + int(wall * SECOND)
     return [
         InteractionStart(session, INTERACTION, lane, T0),
         SpanStart(session, INTERACTION, "a" * 16, None, lane, Label("interaction"), None, T0),
         *(
-            permission(1, f"toolu_{at}", at=T0 + at, waited_ns=int(each * SECOND), **changes)
+            permission(
+                1,
+                f"toolu_{at}",
+                at=T0 + int((each if beside else sum(seconds[: at + 1])) * SECOND),
+                waited_ns=int(each * SECOND),
+                **changes,
+            )
             for at, each in enumerate(seconds)
         ),
         InteractionEnd(session, INTERACTION, ends, Label("success"), False),
@@ -353,6 +382,8 @@ def waited(*seconds: float, wall: float = 100, **changes: Any) -> list[Any]:
         (story(conversation(1), waited(11, 12)), [11, 12, 0.23]),
         (story(conversation(1), waited(9, 9, wall=90)), []),
         (story(conversation(1), waited(9, 9.01, wall=90)), [18.01 / 90]),
+        (story(conversation(1), waited(9, 9.01, 5, wall=90, beside=True)), []),
+        (story(conversation(1), waited(9, 9.01, 5, wall=45, beside=True)), [9.01 / 45]),
         (story(conversation(1), waited(0.9, wall=1)), []),
         (story(conversation(1), waited(1, wall=4)), [0.25]),
         (story(conversation(1), waited(11, asked=False)), []),
@@ -367,9 +398,9 @@ def test_long_waits(of: Evidence, number: int, values: list[float]) -> None:
 DENIED = "The user doesn't want to proceed with this tool use."
 
 
-def failing(*results: tuple[str, str | None]) -> list[Record]:
+def failing(*results: tuple[str, str | None], call_id: str = "") -> list[Record]:
     """A session with a call a turn: its tool, and the words of its error."""
-    talk = Talk()
+    talk = Talk(call_id=call_id)
     for number, (name, words) in enumerate(results):
         [call] = talk.calls((name, {"n": number}))
         talk.result(call, words or "fine", is_error=words is not None)
@@ -419,13 +450,13 @@ def test_repeated_denials_of_our_loop(of: Evidence) -> None:
     assert of(TWICE, "repeated_denials") == []
 
 
-def hooked(outcome: str, result: str) -> list[Any]:
+def hooked(outcome: str, result: str, rate: float = 1.0) -> list[Any]:
     session, lane = session_id(1), Label("main")
     numbers = {"duration_ns": 5.0 * SECOND}
     return [
         InteractionStart(session, INTERACTION, lane, T0),
         SpanStart(session, INTERACTION, "a" * 16, None, lane, Label("interaction"), None, T0),
-        Event(session, INTERACTION, lane, 1, T0, Label("hook"), Label(outcome), numbers),
+        Event(session, INTERACTION, lane, 1, T0, Label("hook"), Label(outcome), numbers, rate=rate),
         InteractionEnd(session, INTERACTION, T0 + SECOND, Label(result), False),
     ]
 
@@ -445,6 +476,43 @@ def test_silent_hook_cancels(
     """A hook that was cancelled while the run went on; where the run was stopped it is no news."""
     assert bool(of(number, "silent_hook_cancels")) is fires
     assert verdicts(number)["silent_hook_cancels"].cannot_tell is None
+
+
+SAMPLED = story(conversation(1), hooked("success", "success", 0.25))
+UNKEPT = story(
+    conversation(1),
+    [
+        *(fact for fact in hooked("success", "success") if not isinstance(fact, Event)),
+        WorldAnswer(
+            session_id(1),
+            INTERACTION,
+            Label("main"),
+            1,
+            Label("hook"),
+            Label("one"),
+            T0,
+            1,
+            2,
+            None,
+        ),
+    ],
+)
+
+
+@pytest.mark.parametrize("number", [SAMPLED, UNKEPT])
+def test_hooks_that_were_sampled(
+    verdicts: Callable[[int], dict[str, Verdict]], number: int
+) -> None:
+    """Where not all that hooks did was kept, or nothing of it, that none was cancelled cannot be told."""
+    verdict = verdicts(number)["silent_hook_cancels"]
+    assert not verdict.fires
+    assert verdict.cannot_tell == "only a share of what hooks did was kept (sampling)"
+
+
+def test_what_became_of_hooks_that_were_sampled(store: duckdb.DuckDBPyConnection) -> None:
+    """A hook that was kept as one of four counts four."""
+    found = named(store, "hook_outcomes", session_id=session_id(SAMPLED), since_ns=None)
+    assert [row[:3] for row in found.fetchall()] == [("hook", "success", 4)]
 
 
 def cached(
@@ -495,6 +563,8 @@ FINE: list[tuple[str, str | None]] = [("bash", None)]
         (story(failing(*EXIT * 3, *FINE * 12)), ["semantic: 3 of 15 calls"]),
         (story(failing(*[("bash", DENIED)] * 3)), ["denied: 3 of 3 calls"]),
         (story(failing(*EXIT * 3, *FINE * 13)), []),
+        (story(failing(*EXIT * 3, call_id="call_0")), ["semantic: 3 of 3 calls"]),
+        (story(failing(*EXIT * 2, call_id="call_0")), []),
         (story(failing(*[("bash", SCHEMA)] * 2)), []),
         (story(failing(*[("bash", SCHEMA)] * 2, *EXIT * 2, ("bash", DENIED))), []),
     ],

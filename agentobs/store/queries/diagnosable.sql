@@ -1,7 +1,7 @@
 -- Of what that failure signatures look at does a session tell anything?
 --
 -- $session_id: the session. Where a count is 0, or less than the one that it is a part of, a signature that does not
--- fire says nothing: nobody knows.
+-- fire says nothing: nobody knows. So it is where hooks were sampled, or answered and left no event.
 SELECT
     (SELECT count(*) FROM tool_uses WHERE session_id = $session_id::VARCHAR) AS calls,
     (
@@ -23,6 +23,11 @@ SELECT
         SELECT count(*) FROM session_starts
         WHERE session_id = $session_id::VARCHAR AND session_sequence IS NULL
     ) AS older_starts,
+    (SELECT count(*) FROM events WHERE session_id = $session_id::VARCHAR AND kind = 'hook') AS kept_hooks,
+    (
+        SELECT count(*) FROM events WHERE session_id = $session_id::VARCHAR AND kind = 'hook' AND rate < 1
+    ) AS sampled_hooks,
+    (SELECT count(*) FROM world_answers WHERE session_id = $session_id::VARCHAR AND kind = 'hook') AS hook_answers,
     (SELECT count(*) FROM zones WHERE session_id = $session_id::VARCHAR) AS seen_prompts
 FROM (
     SELECT session_id FROM session_starts WHERE session_id = $session_id::VARCHAR

@@ -1,14 +1,15 @@
 -- What became of the hooks that were asked?
 --
 -- $session_id: only this session, or NULL. $since_ns: only hooks that answered then or later, or NULL.
--- A row for each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`.
+-- A row for each hook and outcome: `success`, `blocking`, `non_blocking_error` or `cancelled`. Where only a share of the
+-- answers was kept, the counts are estimates of all there were: right on average.
 SELECT
     coalesce(labels['hook'], 'hook') AS hook,
     label AS outcome,
-    count(*) AS times,
-    count(*) FILTER (WHERE numbers['rewrites'] > 0) AS rewrites,
-    count(*) FILTER (WHERE numbers['overtaken'] > 0) AS overtaken,
-    sum(numbers['requests'])::BIGINT AS model_requests,
+    round(estimated_count(rate))::BIGINT AS times,
+    round(estimated_sum((coalesce(numbers['rewrites'], 0) > 0)::INTEGER, rate))::BIGINT AS rewrites,
+    round(estimated_sum((coalesce(numbers['overtaken'], 0) > 0)::INTEGER, rate))::BIGINT AS overtaken,
+    round(estimated_sum(coalesce(numbers['requests'], 0), rate))::BIGINT AS model_requests,
     quantile_disc(numbers['duration_ns'], 0.5)::BIGINT AS p50_ns,
     quantile_disc(numbers['duration_ns'], 0.95)::BIGINT AS p95_ns,
     max(numbers['duration_ns'])::BIGINT AS max_ns

@@ -130,10 +130,9 @@ WITH prompts AS (
     GROUP BY session_id, attempt_id
 ), told AS (
     -- Our own loop says what it takes for the window, which may be what the provider told it.
-    SELECT session_id, lane, arg_max(numbers['window'], at_ns) AS window_tokens
+    SELECT session_id, lane, at_ns, numbers['window'] AS window_tokens
     FROM events
-    WHERE kind = 'context'
-    GROUP BY session_id, lane
+    WHERE kind = 'context' AND numbers['window'] IS NOT NULL
 ), asked AS (
     SELECT
         attempts.session_id, attempts.lane, attempts.turn, attempts.started_ns, attempts.attempt_id, prompts.model,
@@ -149,7 +148,9 @@ WITH prompts AS (
         )::DOUBLE AS window_tokens
     FROM attempts
     JOIN prompts ON attempts.session_id = prompts.session_id AND attempts.attempt_id = prompts.attempt_id
-    LEFT JOIN told ON attempts.session_id = told.session_id AND attempts.lane = told.lane
+    -- Another model that is asked later may take less: what counts is what was last said before.
+    ASOF LEFT JOIN told
+        ON attempts.session_id = told.session_id AND attempts.lane = told.lane AND attempts.started_ns >= told.at_ns
     LEFT JOIN model_windows ON prompts.model = model_windows.model
     WHERE query_source IN ('main', 'sub_agent')
 )
@@ -192,9 +193,10 @@ SELECT
     format('in a conversation of {} messages', asked.message_count + 2) AS detail,
     calls.tool_use_id AS evidence_id
 FROM tool_results AS results
+JOIN answered_calls AS answered ON results.segment_id = answered.segment_id AND results.sequence = answered.sequence
 JOIN tool_uses AS calls
-    ON results.session_id = calls.session_id AND results.tool_use_id = calls.tool_use_id
-    AND calls.lane = coalesce(results.lane, calls.lane)
+    ON answered.session_id = calls.session_id AND answered.attempt_id = calls.attempt_id
+    AND answered.ordinal = calls.ordinal
 JOIN attempts AS asked ON calls.session_id = asked.session_id AND calls.attempt_id = asked.attempt_id
 WHERE
     coalesce(results.text_characters, results.result_bytes) > 10000
@@ -214,6 +216,15 @@ COMMENT ON COLUMN large_results.evidence_id IS 'The call.';
 CREATE OR REPLACE VIEW long_waits AS
 WITH waits AS (
     SELECT * FROM permissions WHERE asked AND resolver <> 'classifier'
+), met AS (
+    -- Of waits beside each other the time that they share counts once.
+    SELECT
+        *,
+        max(at_ns) OVER (
+            PARTITION BY session_id, interaction_id ORDER BY at_ns - waited_ns, at_ns, sequence
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS until_ns
+    FROM waits
 ), shares AS (
     SELECT
         waits.session_id,
@@ -222,9 +233,9 @@ WITH waits AS (
         max(waits.at_ns) AS at_ns,
         arg_max(waits.tool, waits.waited_ns) AS about,
         count(*) AS times,
-        sum(waits.waited_ns) AS waited_ns,
+        sum(greatest(0, waits.at_ns - greatest(waits.at_ns - waits.waited_ns, coalesce(waits.until_ns, 0)))) AS waited_ns,
         max(interactions.duration_ns) AS wall_ns
-    FROM waits
+    FROM met AS waits
     JOIN interactions
         ON waits.session_id = interactions.session_id AND waits.interaction_id = interactions.interaction_id
     GROUP BY waits.session_id, waits.interaction_id
@@ -269,9 +280,10 @@ CREATE OR REPLACE VIEW repeated_denials AS
 WITH denied AS (
     SELECT calls.session_id, calls.lane, calls.turn, calls.name, calls.tool_use_id, results.answered_ns, results.outcome
     FROM tool_results AS results
+    JOIN answered_calls AS answered ON results.segment_id = answered.segment_id AND results.sequence = answered.sequence
     JOIN tool_uses AS calls
-        ON results.session_id = calls.session_id AND results.tool_use_id = calls.tool_use_id
-        AND calls.lane = coalesce(results.lane, calls.lane)
+        ON answered.session_id = calls.session_id AND answered.attempt_id = calls.attempt_id
+        AND answered.ordinal = calls.ordinal
     WHERE results.outcome IN ('denied', 'blocked') OR results.error_kind = 'denied'
 )
 SELECT
@@ -380,9 +392,10 @@ WITH answered AS (
             WHEN results.outcome IN ('executed', 'substituted') AND results.is_error THEN 'semantic'
         END AS kind
     FROM tool_results AS results
+    JOIN answered_calls AS answered ON results.segment_id = answered.segment_id AND results.sequence = answered.sequence
     JOIN tool_uses AS calls
-        ON results.session_id = calls.session_id AND results.tool_use_id = calls.tool_use_id
-        AND calls.lane = coalesce(results.lane, calls.lane)
+        ON answered.session_id = calls.session_id AND answered.attempt_id = calls.attempt_id
+        AND answered.ordinal = calls.ordinal
 ), counted AS (
     SELECT *, count(*) OVER (PARTITION BY session_id, lane, name) AS calls
     FROM answered
@@ -426,9 +439,10 @@ SELECT
 FROM attempts AS answers
 JOIN tool_uses AS calls
     ON answers.session_id = calls.session_id AND answers.continues_attempt_id = calls.attempt_id
-JOIN tool_results AS results
-    ON calls.session_id = results.session_id AND calls.tool_use_id = results.tool_use_id
-    AND calls.lane = coalesce(results.lane, calls.lane)
+JOIN answered_calls AS answered
+    ON calls.session_id = answered.session_id AND calls.attempt_id = answered.attempt_id
+    AND calls.ordinal = answered.ordinal
+JOIN tool_results AS results ON answered.segment_id = results.segment_id AND answered.sequence = results.sequence
 WHERE answers.claims_success
 GROUP BY answers.session_id, answers.lane, answers.attempt_id
 HAVING bool_and(results.is_error);
