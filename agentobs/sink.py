@@ -18,7 +18,7 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agentobs import world
@@ -48,6 +48,8 @@ BATCH = 64
 """How many records are handed over at a time where somebody else's work goes on. Our choice."""
 KNOWN_LOSSES = 1024
 """Of how many sessions and kinds it is kept apart what was dropped. Our choice."""
+RETIRED_MAX = 10_000
+"""Of how many sessions it is kept in mind that what recorded them has gone. Our choice."""
 
 _LABELS = {
     ModelExchange: Label("attempt"),
@@ -67,7 +69,7 @@ class Statistics:
     queued: int
     """Records that wait for a first consumer, or behind those that did."""
     dropped: int
-    """Records that found the queue full, or closed."""
+    """Records that found the queue full, or closed, or came when what recorded their session had gone."""
     consumers_removed: int
     """Consumers that raised and were taken off."""
     refused_attaches: int = 0
@@ -84,6 +86,8 @@ class Sink:
         self._consumers: tuple[Consumer, ...] = ()
         self._aside: tuple[Consumer, ...] | None = None
         self._capacity = capacity
+        self._retired: dict[str, None] = {}
+        """The sessions of which nothing more is taken, oldest first."""
         self._begin()
         _sinks.add(self)
 
@@ -111,6 +115,9 @@ class Sink:
             self._emitted += 1
             for consumer in aside:
                 self._give(consumer, record)
+            return
+        if self._retired and session_of(record) in self._retired:
+            self._refuse(record)
             return
         consumers: tuple[Consumer, ...] = ()
         me = object()
@@ -166,9 +173,10 @@ class Sink:
         return True
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Hand over what waits, here and now; returns whether all of it is.
+        """Hand over what waits, here and now; returns whether all of it is: not where nobody is there to take it.
 
-        Where another thread is at it, that is waited for, at most so long. From within a consumer nothing is done.
+        Where another thread is at it, that is waited for, at most so long. From within a consumer nothing is done, and
+        nobody is waited for that may never come.
         """
         until = world.monotonic() + int(seconds * 1e9)
         while self._consumers and (self._waiting or self._untold or self._turn is not None):
@@ -177,7 +185,7 @@ class Sink:
                     return False
                 world.pause(0.001)
             self._hand_over(BATCH)
-        return not (self._waiting or self._untold) or not self._consumers
+        return not (self._waiting or self._untold)
 
     def give_up(self) -> None:
         """Keep nothing more and drop what waits, until a consumer is attached after all."""
@@ -195,6 +203,13 @@ class Sink:
             self._untold.clear()
             self._waiting_bytes, self._is_handed_on, self._loop = 0, False, None
             return consumers
+
+    def retire(self, session_ids: Iterable[str]) -> None:
+        """Take nothing more of these sessions, and count what comes: whoever attaches next has none of their starts."""
+        with self._lock:
+            self._retired |= dict.fromkeys(session_ids)
+            while len(self._retired) > RETIRED_MAX:
+                del self._retired[next(iter(self._retired))]
 
     @contextlib.contextmanager
     def redirect(self, consumer: Consumer) -> Iterator[None]:
@@ -235,6 +250,12 @@ class Sink:
         if self._given_up or len(self._waiting) >= self._capacity:
             return False
         return self._waiting_bytes + size <= WAITING_BYTES
+
+    def _refuse(self, record: Record) -> None:
+        kind = _LABELS.get(type(record)) or kind_of(record)  # type: ignore[arg-type]
+        with self._lock:
+            self._emitted += 1
+            self._dropped[str(kind)] += 1
 
     def _lose(self, record: Record) -> None:
         is_exchange = type(record) in _LABELS

@@ -92,10 +92,12 @@ def content(variables: Mapping[str, str]) -> Iterator[Finding]:
 
     given = variables.get(CONTENT_VARIABLE) or ""
     if given and given not in get_args(Content):
-        told = f"{CONTENT_VARIABLE} is {given[:40]!r}: sessions cannot start"
-        yield _finding(
-            "content", "wrong", told, CONTENT_VARIABLE, "Say off, vault or export, or unset it"
+        told = (
+            f"{CONTENT_VARIABLE} is {given[:40]!r}, which is none of them: sessions start with content off, so that "
+            "what is said is written nowhere, and with a warning"
         )
+        todo = "Say off, vault or export, or unset it"
+        yield _finding("content", "wrong", told, CONTENT_VARIABLE, todo)
         return
     means = {
         "off": "what is said is written nowhere",
@@ -116,12 +118,15 @@ def instrumentation(variables: Mapping[str, str], modules: Mapping[str, Any]) ->
     """
     has_provider = _has_provider(variables, modules)
     if has_provider and variables.get(SPANS, "").lower() != "false":
-        told = f"{has_provider}, and the SDK's own spans are on: each call may have two spans"
-        todo = (
-            f"Set {SPANS}=false, or give the client open_telemetry=False; or leave the OTLP backend out and keep the "
-            "SDK's spans"
+        told = (
+            f"{has_provider}, and the SDK's own spans are on: record(client) switches them off or adopts them, but not "
+            'those of copies that the client had made before, nor with sdk_span="leave"'
         )
-        yield _finding("instrumentation", "wrong", told, SPANS, todo)
+        todo = (
+            f"Make copies (with_options) after record(client); where that cannot be, set {SPANS}=false, or give the "
+            "client open_telemetry=False"
+        )
+        yield _finding("instrumentation", "note", told, SPANS, todo)
     loaded = [name for name in INSTRUMENTATIONS if name in modules]
     for name in loaded:
         told = f"{INSTRUMENTATIONS[name]} is loaded: it makes spans of the SDK's calls as well"

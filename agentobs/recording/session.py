@@ -36,7 +36,7 @@ from agentobs.recording.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, SessionCall
 from agentobs.records.facts import Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
-from agentobs.sink import sink
+from agentobs.sink import RETIRED_MAX, sink
 
 C = TypeVar("C")
 P = ParamSpec("P")
@@ -50,6 +50,8 @@ LOOP_SECONDS = 0.02
 
 _lock = threading.Lock()
 _open: dict[str, Session] = {}
+_begun: dict[str, None] = {}
+"""The sessions that the recorder has begun, oldest first; as many as the sink keeps in mind."""
 _recorder: Recorder | None = None
 _process_session: Session | None = None
 
@@ -125,10 +127,17 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
 
 
 def stop_recorder() -> bool:
-    """Write what waits, seal the segment and detach; returns whether all was written in time."""
+    """Write what waits, seal the segment and detach; returns whether all was written in time.
+
+    Sessions that are open end here, `interrupted` by `stop_recorder`. What happens in them from now on is dropped and
+    counted: it belongs to no recording, nor to one that is started later.
+    """
     global _recorder, _process_session
     tracing.sweep(0)
     tracing.place_outside(None)
+    for opened in reversed(list(_open.values())):
+        if opened is not _process_session:
+            opened.stop()
     if _process_session is not None:
         _process_session.close()
         _process_session = None
@@ -136,6 +145,8 @@ def stop_recorder() -> bool:
     with _lock:
         recorder, _recorder = _recorder, None
         atexit.unregister(stop_recorder)
+    sink.retire(list(_begun))
+    _begun.clear()
     sink.detach()
     return recorder.close() if recorder is not None else True
 
@@ -146,9 +157,12 @@ def current_recorder() -> Recorder | None:
 
 
 def flush(seconds: float = 5.0) -> bool:
-    """Wait until what this process has recorded is in the journal, at most so long; returns whether it is."""
+    """Wait until what this process has recorded is in the journal, at most so long; returns whether it is.
+
+    Where no recorder has come, or can, nothing is waited for: False where something was to be recorded.
+    """
     is_handed_over = sink.flush(seconds)
-    return _recorder is None or (_recorder.flush(seconds) and is_handed_over)
+    return (_recorder is None or _recorder.flush(seconds)) and is_handed_over
 
 
 def session(
@@ -213,6 +227,8 @@ class Session:
         self._link, self._content = link, content
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
+        self._is_stopped = False
+        self._process_id = 0
         self._token: tracing.Frame | None = None
         self._meter: Meter | None = None
 
@@ -256,13 +272,22 @@ class Session:
                 f"the end of a session is not recorded: {error_kind(own)}", about="session end"
             )
 
+    def stop(self) -> None:
+        """End the session because its recording does, where this process has opened it; never raises."""
+        if self._process_id == world.process_id():
+            tracing.session_closed(self.session_id)
+            self._is_stopped = True
+            self.close()
+
     def _open(self) -> None:
         recorder = start_recorder(self._home)
         options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
         tracing.started_by(self.session_id)
         self._meter = recorder.meter(self.session_id) if recorder else None
-        self._failure = None
+        self._failure, self._is_stopped = None, False
+        self._process_id = world.process_id()
+        _note_begun(self.session_id)
         self.content = _content(self._content, options)
         _open[self.session_id] = self
         start = SessionStart(
@@ -304,6 +329,8 @@ class Session:
         """Return outcome, reason and signature; what the agent said itself goes first."""
         if self._failure is not None:
             return "failed", *self._failure
+        if self._is_stopped:
+            return "interrupted", "stop_recorder", None
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return "completed", None, None
         stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit)
@@ -412,6 +439,12 @@ def _process_place() -> Place:
     if opening is not None:
         opening.open()
     return Place(_process_session.session_id)
+
+
+def _note_begun(session_id: str) -> None:
+    _begun[session_id] = None
+    if len(_begun) > RETIRED_MAX:
+        _begun.pop(next(iter(_begun), ""), None)
 
 
 def _is_stopped(session: Session | None) -> bool:

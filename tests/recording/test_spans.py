@@ -32,6 +32,7 @@ from agentobs.recording.session import flush
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.records.labels import Label
+from agentobs.records.spans import OURS
 from agentobs.sink import Record, sink
 from agentobs.store.database import connect
 from tests.provider_script import refused, script, streamed, text
@@ -156,6 +157,66 @@ def test_metadata_by_type(home: Path) -> None:
     assert agentobs.stop_recorder()
     found = spans_of(home, "name, numbers, labels")
     assert found == [("load", {"rows": 3.0, "share": 0.5, "cached": 1.0}, {"table": "users"})]
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_the_names_of_our_spans_are_taken(name: str) -> None:
+    """What our spans are called says what time counts as: others are called something else. The document has each."""
+    with pytest.raises(ValueError, match=f"call it app.{name}"):
+        agentobs.span(name)
+    with pytest.raises(ValueError, match=f"call it app.{name}"):
+        agentobs.open_span(name)
+    assert f"| `{name}` |" in (Path(__file__).parents[2] / "docs/spans.md").read_text()
+
+
+def test_the_number_of_a_thread_that_ended_says_nothing_of_a_new_one(home: Path) -> None:
+    """A thread that is started while one session is open is in it, also under the number of one that ran before."""
+    go, numbers = threading.Event(), set()
+    early = [threading.Thread(target=go.wait) for _ in range(8)]
+    for each in early:
+        each.start()
+        numbers.add(each.ident)
+    found: list[tuple[bool, str | None]] = []
+
+    def late() -> None:
+        here = tracing.place()
+        found.append((threading.get_ident() in numbers, here.session_id if here else None))
+
+    with agentobs.session("threads") as opened:
+        go.set()
+        for each in early:
+            each.join()
+        for _ in range(100):
+            thread = threading.Thread(target=late)
+            thread.start()
+            thread.join()
+            if found[-1][0]:
+                break
+    assert {place for _, place in found} == {opened.session_id}
+    assert found[-1][0]
+
+
+def test_a_recording_that_is_stopped_ends_its_sessions(home: Path, tmp_path: Path) -> None:
+    """An open session ends with its recording; what comes of it later is counted, and goes into no other home."""
+    with agentobs.session("long"):
+        held = agentobs.open_span("before")
+        assert agentobs.stop_recorder()
+        before = agentobs.statistics().sink.dropped
+        with agentobs.span("between"):
+            pass
+        assert agentobs.start(str(tmp_path / "other"))
+        with agentobs.span("after"):
+            held.close()
+        assert agentobs.statistics().sink.dropped == before + 5
+        with agentobs.session("second"), agentobs.span("own"):
+            pass
+    assert agentobs.stop_recorder()
+    ended = "SELECT name, status, reason FROM sessions"
+    with connect(existing_home(home)) as connection:
+        assert connection.sql(ended).fetchall() == [("long", "interrupted", "stop_recorder")]
+    with connect(existing_home(tmp_path / "other")) as connection:
+        assert connection.sql(ended).fetchall() == [("second", "completed", None)]
+        assert connection.sql("SELECT name FROM spans").fetchall() == [("own",)]
 
 
 def test_a_name_that_is_no_label_is_a_digest(home: Path) -> None:
@@ -663,7 +724,7 @@ def test_a_trace_context_is_given_on() -> None:
     """Headers and environments carry the span that is current, in the form that others read."""
     with recorded() as records:
         assert agentobs.trace_context() == {}
-        with agentobs.span("tool") as opened:
+        with agentobs.span("app.tool") as opened:
             told = agentobs.trace_context()
             assert agentobs.trace_environment() == {"TRACEPARENT": told["traceparent"]}
     assert told == {"traceparent": f"00-{INTERACTION}-{opened.span_id}-01"}
