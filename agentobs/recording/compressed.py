@@ -45,7 +45,7 @@ LEVEL = 6
 BLOCK_BYTES_MAX = 256 * 1024 * 1024
 """A block beyond this size is not read: the largest record is an answer, of which 32 MB are kept."""
 RATIO_MAX = 200
-"""What was compressed better than this is refused, as a bomb; what compresses better is stored as it is."""
+"""What was compressed better than this is refused, as a bomb; what compresses better is padded up to it."""
 RATIO_FREE = 4 * 1024 * 1024
 """Up to this size any ratio is taken."""
 
@@ -303,7 +303,7 @@ def _packed(data: bytes) -> bytes:
     packed = deflated(text)
     if numbers:
         packed += deflated(numbers)
-    return packed if len(data) <= _allowed(len(packed)) else _stored(data)
+    return packed if len(data) <= _allowed(len(packed)) else _padded(data)
 
 
 def deflated(data: bytes) -> bytes:
@@ -311,15 +311,21 @@ def deflated(data: bytes) -> bytes:
     return zstd.compress(data, options=_OPTIONS)
 
 
-def _stored(data: bytes) -> bytes:
-    """Return a zstd frame of raw blocks: what compresses too well is not compressed."""
-    raw = [data[at : at + 0x20000] for at in range(0, len(data), 0x20000)] or [b""]
-    blocks = [
-        (len(each) << 3 | (number == len(raw) - 1)).to_bytes(3, "little") + each
-        for number, each in enumerate(raw)
-    ]
-    # A frame of one segment, its content size in eight bytes, without a check sum of its own.
-    return _FRAME + b"\xe0" + len(data).to_bytes(8, "little") + b"".join(blocks)
+def _padded(data: bytes) -> bytes:
+    """Return a zstd frame that is just no bomb: of what compresses too well the first part is not compressed.
+
+    Raw blocks change nothing that those after them need, so the blocks of the rest are those of a frame of its own.
+    """
+    first = -(-len(data) // RATIO_MAX)
+    raw = [data[at : min(first, at + 0x20000)] for at in range(0, first, 0x20000)]
+    blocks = [(len(each) << 3).to_bytes(3, "little") + each for each in raw]
+    rest = deflated(data[first:])
+    flags = rest[4]
+    is_whole, is_checked = flags >> 5 & 1, flags >> 2 & 1
+    head = len(_FRAME) + 1 + (not is_whole) + (is_whole, 2, 4, 8)[flags >> 6]
+    blocks.append(rest[head : len(rest) - 4 * is_checked])
+    # Its content size in eight bytes, no check sum, and a window of 8 MB: level 6 looks back 4 MB at most.
+    return _FRAME + b"\xc0\x68" + len(data).to_bytes(8, "little") + b"".join(blocks)
 
 
 def _allowed(packed: int) -> int:

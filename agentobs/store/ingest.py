@@ -18,7 +18,6 @@ from agentobs.errors import DamagedError, HomeError
 from agentobs.ledger import PriceBook
 from agentobs.recording.home import Home
 from agentobs.recording.journal import forms
-from agentobs.records.facts import TABLES, Pruning
 from agentobs.store import pricing, publish
 from agentobs.store.compressing import Compressed, compress_ended
 from agentobs.store.load import load, read_marks, save_marks
@@ -187,20 +186,21 @@ def _advance(
         _count(first, report)
         return
     path = publish.draft(home, copy=generation is not None)
-    told: list[str] = []
+    read_now: list[str] = []
     with _transaction(path) as connection:
         if _is_stale(connection, book, "prices"):
             pricing.renew_and_tell(connection, book)
         for rows in itertools.chain([first], pending):
-            told += rows.marks if TABLES[Pruning] in rows.tables else ()
+            read_now += rows.marks
             report.records += load(connection, rows)
             _count(rows, report)
             save_marks(connection, rows.marks)
             marks |= rows.marks
             contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
             pricing.add(connection, contexts, book)
-        report.pruned_rows = apply_prunings(connection, home, marks, told) if told else 0
-    if told:
+        pruned_rows = apply_prunings(connection, home, marks, read_now)
+    report.pruned_rows = pruned_rows or 0
+    if pruned_rows is not None:
         path = _compacted(home, path)
     facts_bytes = sum(mark.facts_offset for mark in marks.values())
     read = {name: marks[name].facts_offset for name in _plain(home) if name in marks}

@@ -3,7 +3,8 @@
 First a record of it is written, in a segment of its own; from then on it is decided. Whoever ingests next, this
 process or another after a kill, takes the records out of the segments and the rows out of the published file, and
 writes that file anew, so that no block of it holds what was deleted. A store that is built anew from the segments
-has the same record, and agrees. Open segments are never touched: a session that has one is left out.
+has the same record, and agrees. Open segments are never touched: a session that has one is left out, and what comes
+into one all the same goes when it has ended.
 """
 
 from __future__ import annotations
@@ -210,9 +211,10 @@ _SESSIONS = f"""
     LEFT JOIN opened USING (session_id)
     LEFT JOIN named USING (session_id)
     LEFT JOIN begun USING (session_id)
-    WHERE NOT EXISTS (
+    -- Of what was pruned whole and is done, nothing is held but what came since.
+    WHERE $what = 'all' OR NOT EXISTS (
         SELECT 1 FROM prunings
-        WHERE prunings.session_id = begun.session_id AND what IN ('all', $what) AND pruned_ns >= begun.opened_ns
+        WHERE prunings.session_id = begun.session_id AND pruned_ns >= greatest(begun.opened_ns, coalesce(last_ns, 0))
     )
     ORDER BY last_ns, session_id
 """

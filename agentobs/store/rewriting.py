@@ -140,34 +140,39 @@ def prune_segment(
 
 
 def apply_prunings(
-    connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark], told: Collection[str]
-) -> int:
-    """Do what the prunings of some segments say: to segments, rows and marks; return how many rows went.
+    connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark], read: Collection[str]
+) -> int | None:
+    """Do what prunings say to segments, rows and marks; return how many rows went, None where nothing was to do.
 
-    Only what was recorded before: a segment that was begun later, such as that of a log that was imported again,
-    stays. So does one that is open, with its rows; nobody prunes a session that has one.
+    They are those that stand in the segments that were read now, and those of sessions that these hold. Only what
+    was recorded before goes: a segment that was begun later, such as that of a log that was imported again, stays.
+    One that is open stays with its rows until it has ended; nobody prunes a session that is known to have one.
 
     Raises:
         OSError, DamagedError: as for `prune_segment`.
     """
-    given = {"told": list(told)}
-    found = connection.execute(_NEW_PRUNINGS, given).fetchall()
+    if not connection.execute("SELECT 1 FROM prunings LIMIT 1").fetchall():
+        return None
+    ended = [name for name in read if name in marks and marks[name].state != "open"]
+    found = connection.execute(_NEW_PRUNINGS, {"told": list(read), "ended": ended}).fetchall()
     if not found:
-        return 0
+        return None
+    all_ns = {session_id: at_ns for session_id, at_ns, _ in found}
     pruned_ns = {session_id: at_ns for session_id, _, at_ns in found}
-    sessions, everything = set(pruned_ns), {row[0] for row in found if row[1]}
-    held = connection.execute(_HOLDING, {"sessions": list(sessions)}).fetchall()
+    held = connection.execute(_HOLDING, {"sessions": list(pruned_ns)}).fetchall()
     now_ns, rows = max(pruned_ns.values()), list[tuple[str, str]]()
     for (segment_id,) in held:
         mark = marks.get(segment_id)
         if mark is None or mark.state == "open":
             continue
-        gone = {each for each in sessions if (mark.opened_ns or 0) <= pruned_ns[each]}
+        opened_ns = mark.opened_ns or 0
+        gone = {each for each in pruned_ns if opened_ns <= pruned_ns[each]}
+        everything = {each for each in pruned_ns if opened_ns <= all_ns[each]}
         if gone:
-            prune_segment(home, segment_id, gone, gone & everything, now_ns)
+            prune_segment(home, segment_id, gone, everything, now_ns)
             _mark_anew(connection, home, segment_id, marks)
-            rows += [(segment_id, each) for each in gone & everything]
-    for session_id in sessions:
+            rows += [(segment_id, each) for each in everything]
+    for session_id in pruned_ns:
         if _PLAIN_ID.fullmatch(session_id):
             shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)
     return _delete_rows(connection, rows)
@@ -203,14 +208,17 @@ def _delete_rows(connection: duckdb.DuckDBPyConnection, gone: Collection[tuple[s
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
-_NEW_PRUNINGS = """
-    SELECT session_id, bool_or(what = 'all'), max(pruned_ns) FROM prunings
-    WHERE segment_id IN (SELECT unnest($told)) AND session_id IS NOT NULL GROUP BY session_id ORDER BY session_id
+_HELD = " UNION ALL ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)
+_NEW_PRUNINGS = f"""
+    SELECT session_id, coalesce(max(pruned_ns) FILTER (what = 'all'), -1), max(pruned_ns) FROM prunings
+    WHERE session_id IS NOT NULL AND (
+        segment_id IN (SELECT unnest($told))
+        OR session_id IN (SELECT session_id FROM ({_HELD}) WHERE segment_id IN (SELECT unnest($ended)))
+    )
+    GROUP BY session_id ORDER BY session_id
 """
 _HOLDING = f"""
-    SELECT DISTINCT segment_id FROM (
-        {" UNION ALL ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)}
-    ) WHERE session_id IN (SELECT unnest($sessions)) ORDER BY segment_id
+    SELECT DISTINCT segment_id FROM ({_HELD}) WHERE session_id IN (SELECT unnest($sessions)) ORDER BY segment_id
 """
 _UNUSED_PRICES = """
     DELETE FROM prices WHERE NOT EXISTS (

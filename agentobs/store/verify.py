@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class VerifyReport:
     contents: int = 0
     """Lines of content that read back."""
     findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is under way, for people: it is no damage, and nobody has to do anything."""
 
     @property
     def ok(self) -> bool:
@@ -92,8 +94,9 @@ class VerifyReport:
         """Return the report as lines for people: what was read, then each finding."""
         read_back = f"{self.segments} segments, {self.records} records, {self.contents} contents"
         if self.ok:
-            return [f"{read_back}: all as written"]
-        return [f"{read_back}: {len(self.findings)} findings", *map(str, self.findings)]
+            return [f"{read_back}: all as written", *self.notes]
+        found = f"{read_back}: {len(self.findings)} findings"
+        return [found, *map(str, self.findings), *self.notes]
 
 
 @dataclass(slots=True)
@@ -108,32 +111,51 @@ class _Facts:
     """The content ids that they name, with offset, kind and session of the first record that does."""
     sessions: set[str] = field(default_factory=set)
     """The sessions of their records."""
-    pruned: dict[str, str] = field(default_factory=dict)
-    """The sessions that were pruned by them, and what of each."""
-    ingested: Counter[str] = field(default_factory=Counter)
-    """Records by table, up to the watermark."""
+    opened_ns: int = 0
+    """When the segment was begun, nanoseconds since 1970."""
+    pruned: set[_Pruned] = field(default_factory=set)
+    """What was pruned by them."""
+    ingested: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    """Records by table and session, up to the watermark."""
+
+
+_Pruned = tuple[str, str, int]
+"""A session that was pruned, what of it, and when, nanoseconds since 1970."""
 
 
 def verify(home: Home) -> VerifyReport:
     """Read a home from end to end; nothing is changed."""
     report = VerifyReport()
     counted: dict[str, _Facts] = {}
+    missing: list[Finding] = []
     # The watermarks come first, so that everything up to them is in the segments that are read below.
     with _published(home, report) as (connection, marks):
         for segment_id in segment_ids(home):
             report.segments += 1
             mark = marks.get(segment_id) or Mark(segment_id)
             counted[segment_id] = _read_facts(facts_path(home, segment_id), mark, report)
-        pruned = {s: what for facts in counted.values() for s, what in facts.pruned.items()}
         for segment_id, facts in counted.items():
-            _check_content(home, segment_id, facts, pruned, report)
-            report.findings += _not_pruned(home, segment_id, facts, pruned)
+            missing += _check_content(home, segment_id, facts, report)
+        # Asked last, for whoever prunes says so before the first of its records goes.
+        pruned = _prunings(home, counted)
+        pending = pruned - _applied(connection)
+        report.notes += [_under_way(each) for each in sorted(pending)]
+        report.findings += [each for each in missing if not _is_gone(each, counted, pruned)]
+        for segment_id, facts in counted.items():
+            is_ended = segment_id in marks and marks[segment_id].state != "open"
+            held = list(_not_pruned(home, segment_id, facts, pruned, pending))
+            if is_ended:
+                report.findings += held
+            else:
+                report.notes += [f"{each.path}: {each.found}, until it has ended" for each in held]
         for path in sorted(home.segments.glob("*.content*")):
             if segment_of(path) not in counted:
                 lost = "what it holds can be reached from no record"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))
         if connection is not None:
-            found = [*_unreadable(connection), *_miscounted(connection, marks, counted)]
+            going = {session_id for session_id, what, _ in pending if what == "all"}
+            wrong = _miscounted(home, connection, marks, counted, going)
+            found = [*_unreadable(connection), *wrong]
             report.findings += [Finding(home.database, None, text, _NOTHING) for text in found]
     return report
 
@@ -199,13 +221,15 @@ def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
     for line in _lines(path, report):
         report.records += 1
         facts.is_original = facts.is_original and line.kind not in SPANS
+        session = None if line.kind in FRAME else session_of(line)
         if line.sequence <= mark.sequence:
-            facts.ingested[line.kind] += 1
+            facts.ingested[line.kind, session] += 1
         if line.kind in TELLING:
             told.append(line)
-        session = None if line.kind in FRAME else session_of(line)
+        if line.kind == "segment":
+            facts.opened_ns = _number(line, "opened_ns")
         if line.kind == TABLES[Pruning]:
-            facts.pruned[str(session)] = str(_value(line).get("what"))
+            facts.pruned.add(_pruned(line))
         elif session:
             facts.sessions.add(session)
         if line.kind in _CONTENT_FIELDS:
@@ -215,25 +239,64 @@ def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
                     session_id = str(value.get("session_id"))
                     facts.named.setdefault(str(content_id), (line.start, line.kind, session_id))
     if mark.state != "open":
-        facts.ingested.update(each.kind for each in crashed(told))
+        facts.ingested.update((each.kind, session_of(each)) for each in crashed(told))
     return facts
 
 
+def _prunings(home: Home, counted: Mapping[str, _Facts]) -> set[_Pruned]:
+    """Return what was pruned, by the segments that were read and those that came since."""
+    found = {each for facts in counted.values() for each in facts.pruned}
+    for segment_id in segment_ids(home):
+        if segment_id not in counted:
+            with contextlib.suppress(FileNotFoundError, ForeignError):
+                lines = read(facts_path(home, segment_id))
+                told = (each for each in lines if isinstance(each, Line))
+                found |= {_pruned(each) for each in told if each.kind == TABLES[Pruning]}
+    return found
+
+
+def _applied(connection: duckdb.DuckDBPyConnection | None) -> set[_Pruned]:
+    """Return what was pruned by the time that the file was published."""
+    if connection is None:
+        return set()
+    try:
+        sql = "SELECT session_id, what, pruned_ns FROM published.main.prunings"
+        return {
+            (str(each), str(what), at_ns)
+            for each, what, at_ns in connection.execute(sql).fetchall()
+        }
+    except duckdb.Error:
+        return set()  # reported as unreadable, or of a layout that had none
+
+
+def _under_way(pruned: _Pruned) -> str:
+    session_id, what, _ = pruned
+    of_it = f"session {session_id}" if what == "all" else f"the content of session {session_id}"
+    return f"{of_it} is being pruned, or who did it was killed: the next ingest does the rest"
+
+
 def _not_pruned(
-    home: Home, segment_id: str, facts: _Facts, pruned: Mapping[str, str]
+    home: Home, segment_id: str, facts: _Facts, pruned: set[_Pruned], pending: set[_Pruned]
 ) -> Iterator[Finding]:
-    """Find sessions that were pruned and are there: whoever did it was killed."""
-    for session_id in sorted(facts.sessions):
-        if pruned.get(session_id) == "all":
-            found = f"holds records of session {session_id}, which was pruned"
-            lost = "nothing: the next ingest takes them out"
-            yield Finding(_place(facts_path(home, segment_id)), None, found, lost, (session_id,))
+    """Find sessions that were pruned and are there; a segment that was begun later may hold them."""
+    done = [each for each in pruned if each[1] == "all" and each[2] >= facts.opened_ns]
+    going = {session_id for session_id, _, _ in pending}
+    for session_id in sorted(facts.sessions & {each[0] for each in done} - going):
+        found = f"holds records of session {session_id}, which was pruned"
+        lost = "nothing: agentobs prune takes them out"
+        yield Finding(_place(facts_path(home, segment_id)), None, found, lost, (session_id,))
+
+
+def _is_gone(finding: Finding, counted: Mapping[str, _Facts], pruned: set[_Pruned]) -> bool:
+    """Return whether content is missing because it was pruned."""
+    opened_ns = counted[segment_of(finding.path)].opened_ns
+    return any(each[0] in finding.sessions and each[2] >= opened_ns for each in pruned)
 
 
 def _check_content(
-    home: Home, segment_id: str, facts: _Facts, pruned: Mapping[str, str], report: VerifyReport
-) -> None:
-    """Look for all content that the facts name, and for the body that each difference starts from."""
+    home: Home, segment_id: str, facts: _Facts, report: VerifyReport
+) -> Iterator[Finding]:
+    """Find content that is missing and that the facts name, and bodies that a difference starts from."""
     path = content_path(home, segment_id)
     known: set[str] = set()
     bases: dict[str, int] = {}
@@ -245,16 +308,16 @@ def _check_content(
             if base := value.get("base"):
                 bases.setdefault(str(base), line.start)
     for content_id, (offset, kind, session_id) in facts.named.items():
-        if content_id not in known and session_id not in pruned:
+        if content_id not in known:
             found = f"names content {content_id}, which is missing"
             lost = f"the text of this record ({kind} of session {session_id})"
             place = _place(facts_path(home, segment_id))
-            report.findings.append(Finding(place, offset, found, lost, (session_id,)))
+            yield Finding(place, offset, found, lost, (session_id,))
     for base, offset in bases.items():
         if base not in known:
             found = f"differs from content {base}, which is missing"
             lost = "the text of this request and of all that go on from it"
-            report.findings.append(Finding(path, offset, found, lost))
+            yield Finding(path, offset, found, lost)
 
 
 @contextlib.contextmanager
@@ -311,29 +374,56 @@ def _unreadable(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
 
 
 def _miscounted(
-    connection: duckdb.DuckDBPyConnection, marks: dict[str, Mark], counted: dict[str, _Facts]
+    home: Home,
+    connection: duckdb.DuckDBPyConnection,
+    marks: dict[str, Mark],
+    counted: dict[str, _Facts],
+    going: Collection[str],
 ) -> Iterator[str]:
-    """Compare the rows of each segment with its lines up to the watermark."""
+    """Compare the rows of each segment with its lines up to the watermark, but for sessions that are being pruned."""
     try:
-        rows = {table: _rows(connection, table) for table in sorted(_TABLES)}
+        rows = {table: _rows(connection, table, going) for table in sorted(_TABLES)}
+        all_rows = {table: _rows(connection, table, ()) for table in sorted(_TABLES) if going}
     except duckdb.Error:
         return  # reported as unreadable
     for segment_id, mark in marks.items():
         facts = counted.get(segment_id)
-        if facts is None:
+        left = sum(each[segment_id] for each in rows.values())
+        if not left and any(each[segment_id] for each in all_rows.values()):
+            continue  # nothing but what is being pruned
+        if facts is None or not is_there(facts_path(home, segment_id)):
             yield f"segment {segment_id} is gone; the rows of its {mark.sequence} records are still here"
             continue
         if facts.is_original and facts.size < mark.facts_offset:
             yield f"segment {segment_id} is shorter than what was read of it"
+        lines_of: Counter[str] = Counter()
+        for (kind, session_id), number in facts.ingested.items():
+            lines_of[kind] += number if session_id not in going else 0
         for table, found in rows.items():
-            count, lines = found[segment_id], facts.ingested[table]
+            count, lines = found[segment_id], lines_of[table]
             if count != lines:
                 yield f"table {table} has {count} rows of segment {segment_id} for {lines} records"
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, table: str) -> Counter[str]:
-    sql = f"SELECT segment_id, count(*) FROM published.main.{table} GROUP BY segment_id"
-    return Counter(dict(connection.execute(sql).fetchall()))
+def _rows(
+    connection: duckdb.DuckDBPyConnection, table: str, without: Collection[str]
+) -> Counter[str]:
+    """Count the rows of a table by segment, without those of some sessions."""
+    sql = (
+        f"SELECT segment_id, count(*) FROM published.main.{table} "
+        "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest($without)) GROUP BY segment_id"
+    )
+    return Counter(dict(connection.execute(sql, {"without": list(without)}).fetchall()))
+
+
+def _pruned(line: Line) -> _Pruned:
+    value = _value(line)
+    return str(value.get("session_id")), str(value.get("what")), _number(line, "pruned_ns")
+
+
+def _number(line: Line, name: str) -> int:
+    value = _value(line).get(name)
+    return value if isinstance(value, int) else 0
 
 
 def _value(line: Line) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -22,8 +23,11 @@ from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
 from agentobs.store.verify import verify
 from tests.agent.provider import Provider, call, message, streamed, text
+from tests.soak.under_way import kill_streams, kill_works
 
 ROOT = Path(__file__).parents[2]
+RUNS = 4
+"""How often it is tried until nothing was late."""
 SECRET = "sk-ant-api03-" + "aB3-" * 24
 
 
@@ -133,11 +137,30 @@ def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
 
 
 def test_an_answer_is_recorded_before_its_tool_has_an_effect(tmp_path: Path) -> None:
-    """A tool that kills its process finds the call that asked for it in the journal, though nobody flushed."""
-    home, effect = tmp_path / "home", tmp_path / "effect"
-    with Provider([streamed(message(call("a", "effect")))]) as provider:
-        process = victim(home, "tool", provider.base_url, str(effect))
-        said, _ = process.communicate(timeout=60)
-    assert (process.returncode, effect.read_text()) == (-9, "done")
-    asked = [line.value()["tool_use_id"] for line in lines(home) if line.kind == "tool_uses"]
-    assert asked == ["a"] or "late 0" not in said
+    """A tool that kills its process finds the call that asked for it in the journal, though nobody flushed.
+
+    A run whose wait for the disk was late, which is counted, tells nothing: of a few one must tell.
+    """
+    for number in range(RUNS):
+        home, effect = tmp_path / f"home-{number}", tmp_path / f"effect-{number}"
+        with Provider([streamed(message(call("a", "effect")))]) as provider:
+            process = victim(home, "tool", provider.base_url, str(effect))
+            said, _ = process.communicate(timeout=60)
+        assert (process.returncode, effect.read_text()) == (-9, "done")
+        if "late 0" in said:
+            asked = [
+                each.value()["tool_use_id"] for each in lines(home) if each.kind == "tool_uses"
+            ]
+            assert asked == ["a"]
+            return
+    raise AssertionError(f"all of {RUNS} runs were late")
+
+
+def test_kills_in_the_middle_of_streams(tmp_path: Path) -> None:
+    """Of clients that die in the middle of a stream, each answer that was acknowledged is there, once."""
+    kill_streams(tmp_path / "home", random.Random(1), kills=2)
+
+
+def test_kills_of_who_ingests_and_prunes(tmp_path: Path) -> None:
+    """Wherever they die, nothing is damaged, and the next ingest ends what they had begun."""
+    kill_works(tmp_path, random.Random(2), kills=3)

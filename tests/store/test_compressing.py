@@ -296,7 +296,7 @@ def test_damage_in_a_block_is_told_by_session(tmp_path: Path) -> None:
     path.write_bytes(data)
     finding = verify(home).findings[0]
     assert (finding.path, finding.sessions) == (path, (session_id(2),))
-    assert "1 session_starts" in finding.lost or "attempts" in finding.lost
+    assert all(f"{count} {kind}" in finding.lost for kind, count in block.summary.kinds.items())
     for number in (1, 3):
         assert read_session(home, session_id(number), [segment_id]).outcome == "completed"
     with pytest.raises(RecordingError, match="damaged"):
@@ -335,14 +335,20 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_compresses_too_well_is_kept_all_the_same(tmp_path: Path) -> None:
-    """A body of one letter, which would pass for a bomb, is compressed and reads back."""
+    """Bodies that say one thing again and again, which would pass for bombs, are compressed and read back."""
     home = a_home(tmp_path)
+    said = "the same words again and again " * 2_000_000
     segment = Segment(home)
     segment.content.append("start", {"content_id": "c", "session_id": "s", "text": "a" * 9_000_000})
+    segment.content.append("start", {"content_id": "d", "session_id": "s", "text": said})
     segment.facts.append("usage", {"attempt_id": "x"})
     segment.close()
     assert ingest(home).compressed.files == 2
     assert Vault(home, segment.segment_id).value("c")["text"] == "a" * 9_000_000
+    assert Vault(home, segment.segment_id).value("d")["text"] == said
+    packed = compressed_path(content_path(home, segment.segment_id))
+    assert packed.stat().st_size < len(said) / 150
+    assert verify(home).ok
 
 
 WRITING = """

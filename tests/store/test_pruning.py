@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,7 @@ from agentobs.errors import RecordingError, UsageError
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Damage, Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault import read_session
+from agentobs.store import pruning
 from agentobs.store.database import connect, find_session
 from agentobs.store.ingest import ingest
 from agentobs.store.pruning import prune
@@ -174,6 +176,15 @@ def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
     assert read_session(home, ONE, segment_ids(home)).outcome == "completed"
     with connect(home, ingest=False) as connection:
         assert of_others(everything(connection), TWO) == of_others(before, TWO)
+    report = verify(home)
+    assert report.findings == []
+    is_done = place == "publish.sync_directory"
+    assert [note[: 8 + len(TWO)] for note in report.notes] == (
+        [] if is_done else [f"session {TWO}"]
+    )
+    if place in ("rewriting._delete_rows", "ingest._compacted"):
+        with pytest.raises(RecordingError, match=rf"session {TWO} was pruned on 20\d\d"):
+            read_session(home, TWO, segment_ids(home))
     ingest(home)
     assert holds(home, TWO) == [".content pruned", ".facts pruned", ".facts prunings"]
     assert verify(home).findings == []
@@ -294,3 +305,34 @@ def test_nobody_waits_while_sessions_are_pruned(tmp_path: Path) -> None:
         )
         assert rows.fetchone() == (9, 9)
     assert verify(home).findings == []
+
+
+def test_what_comes_while_it_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that another process writes between the choice and the decision stays while that process lives, is
+    damage to nobody, and goes when it has ended; a store that is built anew agrees."""
+    home = made(tmp_path)
+    late = []
+
+    def decide(*arguments: Any) -> None:
+        row = usage_row(77, session_id=TWO)
+        late.append(write_facts(home, [row], close=False))
+        decided(*arguments)
+
+    decided = pruning._decide
+    monkeypatch.setattr(pruning, "_decide", decide)
+    prune(home, sessions=[TWO])
+    count = "SELECT count(*) FROM usage WHERE session_id = ?"
+    with connect(home) as connection:
+        assert connection.execute(count, [TWO]).fetchone() == (1,)
+    report = verify(home)
+    assert (report.findings, len(report.notes)) == ([], 1)
+    assert "was pruned, until it has ended" in report.notes[0]
+    late[0].close()
+    ingest(home)
+    with connect(home, ingest=False) as connection:
+        assert connection.execute(count, [TWO]).fetchone() == (0,)
+        after = everything(connection)
+    assert ".facts usage" not in holds(home, TWO)
+    assert verify(home).lines()[0].endswith("all as written")
+    marks = {"prices", "segments"}
+    assert {k: v for k, v in rebuilt(home).items() if k not in marks} == after

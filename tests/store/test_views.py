@@ -346,7 +346,7 @@ def test_a_session_whose_end_could_not_be_written(tmp_path: Path) -> None:
         Gap(session_id(2), T0 + 9 * SECOND, Label("attempts"), Label("EMFILE"), 2),
     ]
     kept = [replace(usage_row(number), session_id=session_id(number)) for number in (1, 2)]
-    ended = SessionEnd(session_id(2), T0 + 8 * SECOND, Label("completed"), None, None, 0)
+    ended = SessionEnd(session_id(2), T0 + 8 * SECOND, "completed", None, None, 0)
     write_facts(home, [start(1).start, start(2).start, *kept, ended, *refused])
     with connect(home) as connection:
         sql = "SELECT session_id, status, dropped, incomplete, last_activity_ns FROM sessions ORDER BY ALL"
