@@ -285,7 +285,7 @@ class Follower:
             root, moves = self._root(fact.trace_id)
             yield from moves
             parent = root.span_id if root else None
-        elif fact.interaction_id in self._prompts:
+        elif fact.interaction_id and fact.interaction_id in self._prompts:
             _, moves = self._root(fact.interaction_id, started_in=fact.parent_span_id)
             yield from moves
         interval = self._interval(fact, parent)

@@ -17,7 +17,8 @@ from agentobs.agent.agents import Agent
 from agentobs.agent.sub_agents import sub_agents
 from agentobs.recording.home import existing_home
 from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.recording.vault import Recording, read_session
+from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import Recording
 from agentobs.store.database import connect
 from agentobs.store.walltime import Split, interaction_times
 from exporters import otlp, perfetto

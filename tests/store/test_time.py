@@ -177,7 +177,7 @@ def test_shorter_work_beside_changes_nothing(
         assert shares(*inside, beside) == shares(*inside)
 
 
-def _parts_above(inside: Sequence[Interval], of: Interval) -> set[str]:
+def _parts_above(inside: Sequence[Interval], of: Interval) -> set[str | None]:
     """What says better when its parent was at work changes what the parent's own time is called."""
     return {each.part for each in inside if each.id == of.parent_id}
 
