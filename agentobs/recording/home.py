@@ -100,7 +100,7 @@ def open_home(given: str | os.PathLike[str] | None = None) -> Home:
     try:
         home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(home.path)
-        if not _is_home(home) and any(home.path.iterdir()):
+        if not is_home(home) and any(home.path.iterdir()):
             raise _unusable(home.path, "the directory holds other things and no recordings")
         home.segments.mkdir(mode=0o700, exist_ok=True)
         _check(home.segments)
@@ -122,12 +122,20 @@ def _check(path: Path) -> None:
         raise _unusable(path, "it belongs to another user")
 
 
-def _is_home(home: Home) -> bool:
-    """Return whether a directory is a home: it has segments, and they are ours."""
+def is_home(home: Home) -> bool:
+    """Return whether a directory is a home: it has segments, and they are ours, or it holds nothing else yet."""
     if not home.segments.is_dir():
         return False
-    ours = (".facts", ".content", ".zst")
-    return (home.path / "key").is_file() or all(p.suffix in ours for p in home.segments.iterdir())
+    if (home.path / "key").is_file():
+        return True
+    segments = list(home.segments.iterdir())
+    if not segments:
+        return all(path.name in _NAMES for path in home.path.iterdir())
+    return all(path.suffix in (".facts", ".content", ".zst") for path in segments)
+
+
+_NAMES = frozenset(("segments", "sessions", "agentobs.duckdb", "manifest.json", "ingest.lock"))
+"""What lies in a home beside its key."""
 
 
 def existing_home(given: str | os.PathLike[str] | None = None) -> Home:

@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 import duckdb
 
-from agentobs.errors import AgentobsError
-from agentobs.recording.home import ENVIRONMENT, Home, existing_home
+from agentobs.errors import AgentobsError, DamagedError, HomeError
+from agentobs.recording.home import ENVIRONMENT, Home, existing_home, is_home
 from agentobs.store.asking import named
 from agentobs.store.database import connect
+from agentobs.store.publish import current
 
 Level = Literal["ok", "note", "wrong"]
 """Nothing to do; worth knowing; to be mended."""
@@ -64,7 +65,10 @@ def check_home(path: Path, now_ns: int, since_ns: int) -> list[Finding]:
         return [
             Finding("home", "wrong", f"no recordings: {what}", str(path), f"{RECORD}{ENVIRONMENT}")
         ]
-    found = [*_directory(home), *_size(home)]
+    if not is_home(home) and not home.database.is_file():
+        told = "no recordings: the directory holds other things"
+        return [Finding("home", "wrong", told, str(path), f"{RECORD}{ENVIRONMENT}")]
+    found = [*_directory(home), *_key(home), *_size(home), *_published(home)]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -109,6 +113,37 @@ def _directory(home: Home) -> Iterator[Finding]:
         yield Finding("permissions", "wrong", told, _some(map(str, open_paths)), todo)
     else:
         yield Finding("permissions", "ok", "nobody else can read it", str(home.path), "")
+
+
+def _key(home: Home) -> Iterator[Finding]:
+    """Look at whether the key is there that digests of names were made with, and is one."""
+    place = home.path / "key"
+    try:
+        home.check_key()
+    except HomeError as error:
+        yield Finding("key", "wrong", error.found, error.where or str(place), error.todo)
+    except OSError as error:
+        told = f"it cannot be read: {error.strerror or type(error).__name__}"
+        yield Finding("key", "wrong", told, str(place), "Give it back its mode: chmod 600")
+    else:
+        if not place.exists() and _files(home):
+            told = "there is none, and there are recordings: equal names stop having equal digests with the next one"
+            todo = "Bring it back from where it was copied to; else what is recorded from now on has a new one"
+            yield Finding("key", "wrong", told, str(place), todo)
+        else:
+            yield Finding("key", "ok", "equal names have equal digests", str(place), "")
+
+
+def _published(home: Home) -> Iterator[Finding]:
+    """Look at whether the published store is as it was published; answers come from the segments where it is not."""
+    try:
+        current(home)
+    except DamagedError as error:
+        told = f"the published store is damaged: {error.found}; answers come from the segments"
+        todo = error.todo or "agentobs ingest builds it anew from the segments"
+        yield Finding("store", "wrong", told, error.where or str(home.database), todo)
+    except (AgentobsError, OSError, duckdb.Error):
+        return  # Who connects is told.
 
 
 def _files(home: Home) -> list[Path]:

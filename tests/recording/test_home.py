@@ -24,12 +24,12 @@ def test_a_new_home_is_private(tmp_path: Path) -> None:
     assert mode(tmp_path / "above") != 0o700
 
 
-@pytest.mark.parametrize("inside", ["main.py", "segments/intro.mp3"])
+@pytest.mark.parametrize("inside", ["main.py", "segments/intro.mp3", "segments/../main.py"])
 def test_a_directory_of_other_things_is_left_alone(tmp_path: Path, inside: str) -> None:
-    """A project is refused, and nothing in it is changed."""
+    """A project is refused, one with an empty directory of that name too, and nothing in it is changed."""
     project = tmp_path / "project"
     project.mkdir(mode=0o755)
-    (project / inside).parent.mkdir(exist_ok=True)
+    (project / inside).parent.mkdir(parents=True, exist_ok=True)
     (project / inside).write_text("x")
     project.chmod(0o755)
     before = sorted(project.rglob("*"))

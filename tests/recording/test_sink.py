@@ -17,6 +17,7 @@ import pytest
 
 import agentobs
 from agentobs import sink as sinks
+from agentobs import world
 from agentobs.errors import RecordingError
 from agentobs.recording.session import flush
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question, SessionCall
@@ -29,7 +30,9 @@ from tests.replay.agents import last_session
 
 @pytest.fixture
 def shared_sink() -> Iterator[Sink]:
-    """The sink of this process, its counts taken back afterwards: other tests look at them."""
+    """The sink of this process, as new, its counts taken back afterwards: other tests look at them."""
+    sinks.sink.detach()
+    sinks.sink._begin()
     yield sinks.sink
     sinks.sink.detach()
     sinks.sink._begin()
@@ -257,12 +260,28 @@ def test_a_stuck_consumer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) 
     assert drops(seen) == [("own", {"count": 100, "exchanges": 0})]
 
 
+def test_a_flush_that_nobody_takes_is_none(shared_sink: Sink) -> None:
+    """Where records wait and nobody is attached a flush says so, at once; where nothing waits, all is done."""
+    assert shared_sink.flush()
+    assert flush()
+    shared_sink.emit(event(1))
+    asked_ns = world.monotonic()
+    assert not shared_sink.flush(1000)
+    assert not flush(1000)
+    assert world.monotonic() - asked_ns < 100e9
+    seen: list[Record] = []
+    assert shared_sink.attach(seen.append)
+    assert shared_sink.flush()
+    assert numbers(seen) == [1]
+
+
 def test_nothing_waits_for_nobody() -> None:
     """After giving up nothing is kept, until somebody comes after all, who hears what is missing."""
     given_up = Sink()
     given_up.emit(exchange(1))
     given_up.give_up()
     given_up.emit(exchange(1))
+    assert not given_up.flush()
     told = given_up.statistics()
     assert (told.queued, told.dropped) == (0, 2)
     seen: list[Record] = []
