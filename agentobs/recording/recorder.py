@@ -618,6 +618,7 @@ class Recorder:
         """Say once that the disk fails, whatever it fails at: what it fails at first often is not all."""
         with contextlib.suppress(Exception):  # even the text of an error may fail
             why = error_kind(error) if error else "more was recorded than the disk could take"
+            why = why.removesuffix(".")
             text = (
                 f"what was written to {self.home.path} may not survive a power loss: {why}. The agent goes on, and so "
                 "does its recording; where that fails too, the session is marked incomplete and cannot be frozen."

@@ -182,6 +182,12 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._:@-]{1,64}")
 
 
 def _short(text: str) -> str:
+    """Return what stands in a lane's name for ids that do not fit.
+
+    Not keyed: a lane has one name in a recording, in a fixture and in each replay, and those have no home in common.
+    So nothing that was said may come in here, only ids, and what our loop names its questions by: the turn, the event,
+    an id, and the name of a hook, each of which stands among the facts as it is where it is a label.
+    """
     return f".{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
 
 
