@@ -167,7 +167,7 @@ SELECT kind, estimated_count(rate), estimated_sum(numbers['tokens'], rate) FROM 
 ```
 
 `events_estimated` has the counts. Only kinds that are rows of `events` can be sampled, and own kinds with a dot in
-their name; never exchanges, usage, decisions, or what was dropped.
+their name; never exchanges, usage, decisions, what was dropped, or what views and a resumed session depend on.
 
 ## What is lost is told
 
