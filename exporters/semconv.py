@@ -121,11 +121,10 @@ def starting(interval: Interval) -> Attributes:
     found: Attributes = {
         "gen_ai.conversation.id": interval.conversation_id,
         "session.id": interval.session_id,
-        "agentobs.lane": interval.lane,
-        "agentobs.span": interval.name,
     }
     if interval.interaction_id is not None:
         found["agentobs.interaction.id"] = identity(interval.interaction_id, 32)
+    found |= {"agentobs.lane": interval.lane, "agentobs.span": interval.name}
     match interval.name:
         case "interaction" | "sub_agent":
             found |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": PROVIDER}

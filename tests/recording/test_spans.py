@@ -624,6 +624,28 @@ def test_a_forked_process_leaves_its_parents_spans(home: Path) -> None:
     }
 
 
+def test_a_trace_within_a_span_keeps_that(clock: Callable[[float], None]) -> None:
+    """What happens in a run happens in the span around it, of which it is linked; in the background it does not."""
+    with recorded() as records:
+        around, left = agentobs.open_span("around"), agentobs.open_span("left")
+        assert around.place
+        assert left.place
+        inside = tracing.begin("interaction", around.place, trace_id=INTERACTION, is_within=True)
+        behind = tracing.begin("interaction", left.place, trace_id="2" * 32)
+        clock(100)
+        tracing.touch(inside.span_id)
+        tracing.touch(behind.span_id)
+        assert tracing.sweep(50) == 1
+        for each in (behind, inside, around):
+            each.close()
+    ended = [(r.span_id, r.status) for r in records if isinstance(r, SpanEnd)]
+    assert ended[0] == (left.span_id, "orphaned")
+    assert [r.linked_span_id for r in records if isinstance(r, SpanStart)][2:] == [
+        around.span_id,
+        left.span_id,
+    ]
+
+
 def test_work_that_outlives_its_span_is_linked() -> None:
     """A task that goes on after all around it has ended opens a trace of its own, linked to where it came from."""
 
