@@ -21,6 +21,7 @@ from agentobs.recording.claims import characters, claim_of, error_kind
 from agentobs.recording.endpoints import endpoint
 from agentobs.recording.frames import is_framed, unframed
 from agentobs.recording.likeness import input_of, similarity
+from agentobs.recording.open_calls import OpenCalls
 from agentobs.recording.prefixes import Prefixes
 from agentobs.recording.requests import Requests
 from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
@@ -87,15 +88,6 @@ class _Lane:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Calls of one id that the last answer with that id makes."""
-
-    attempt_id: str
-    ordinals: list[int]
-    """Their places among the calls of the answer."""
-
-
-@dataclass(slots=True)
 class SessionView:
     """What the recorder knows of one session while it is recorded."""
 
@@ -106,8 +98,7 @@ class SessionView:
     _lanes: dict[str, _Lane] = field(default_factory=dict)
     _ran_early: dict[tuple[str, str], str] = field(default_factory=dict)
     """Calls whose result was there before the answer that makes them had ended."""
-    _open_calls: dict[tuple[str, str], _Asked] = field(default_factory=dict)
-    """Calls without a result, by lane and id: agents have ids of their own, and some servers have one for all."""
+    _open_calls: OpenCalls = field(default_factory=OpenCalls)
     _attempt_of: dict[str, str] = field(default_factory=dict)
     _retries: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
     _requests: Requests = field(default_factory=Requests)
@@ -162,7 +153,7 @@ class SessionView:
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
         call = exchange.place.lane, exchange.called_id or exchange.question.tool_use_id
-        attempt_id, ordinal = self._taken(call) or (None, None)
+        attempt_id, ordinal = self._open_calls.take(*call) or (None, None)
         if attempt_id is None:
             _remember(self._ran_early, call, "")
         elif exchange.called_id:
@@ -283,21 +274,11 @@ class SessionView:
         """
         lanes = [place.lane]
         if place.turn is None:
-            lanes += [lane for lane, known in self._open_calls if known == tool_use_id]
+            lanes += self._open_calls.lanes(tool_use_id)
         for lane in lanes:
-            if found := self._taken((lane, tool_use_id)):
+            if found := self._open_calls.take(lane, tool_use_id):
                 return lane, *found
         return None
-
-    def _taken(self, call: tuple[str, str]) -> tuple[str, int] | None:
-        """Close the first open call of an id, and return its attempt and its place there; None where there is none."""
-        asked = self._open_calls.get(call)
-        if asked is None:
-            return None
-        ordinal = asked.ordinals.pop(0)
-        if not asked.ordinals:
-            del self._open_calls[call]
-        return asked.attempt_id, ordinal
 
     def _fact(
         self,
@@ -472,11 +453,7 @@ class SessionView:
             tool_use_id = str(call.get("id"))
             made = exchange.place.lane, tool_use_id
             if self._ran_early.pop(made, None) is None:
-                known = self._open_calls.get(made)
-                again = known is not None and known.attempt_id == exchange.attempt_id
-                before = known.ordinals if known is not None and again else []
-                asked = _Asked(exchange.attempt_id, [*before, ordinal])
-                _remember(self._open_calls, made, asked)
+                self._open_calls.add(*made, exchange.attempt_id, ordinal)
             yield ToolUse(
                 session_id=self.session_id,
                 interaction_id=place.interaction_id,
