@@ -393,6 +393,9 @@ def _open(
             label=unchecked(label) if label else None,
             started_ns=at_ns,
             linked_span_id=linked_span_id,
+            interaction_id=here.interaction_id,
+            turn=here.turn,
+            query_source=Label(here.query_source),
         ),
     )
     return replace(here, span_id=span_id)
