@@ -100,7 +100,8 @@ def open_home(given: str | os.PathLike[str] | None = None) -> Home:
     try:
         home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check(home.path)
-        if not is_home(home) and any(home.path.iterdir()):
+        # Asked again: another process may have made it a home meanwhile.
+        if not is_home(home) and any(home.path.iterdir()) and not is_home(home):
             raise _unusable(home.path, "the directory holds other things and no recordings")
         home.segments.mkdir(mode=0o700, exist_ok=True)
         _check(home.segments)
@@ -130,12 +131,18 @@ def is_home(home: Home) -> bool:
         return True
     segments = list(home.segments.iterdir())
     if not segments:
-        return all(path.name in _NAMES for path in home.path.iterdir())
+        return all(_is_ours(path.name) for path in home.path.iterdir())
     return all(path.suffix in (".facts", ".content", ".zst") for path in segments)
 
 
-_NAMES = frozenset(("segments", "sessions", "agentobs.duckdb", "manifest.json", "ingest.lock"))
-"""What lies in a home beside its key."""
+_NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock"))
+"""What lies in a home beside its key and the published file."""
+_DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", ".")
+"""How the names begin of what another process may be writing there right now."""
+
+
+def _is_ours(name: str) -> bool:
+    return name in _NAMES or name.startswith(_DRAFTS)
 
 
 def existing_home(given: str | os.PathLike[str] | None = None) -> Home:

@@ -51,8 +51,9 @@ SYNC_SECONDS = 0.2
 that refused is tried again."""
 ALWAYS_SECONDS = 0.05
 """How long the end of an answer waits at most until it is durable, with `Options.sync="always"`."""
-STUCK_SECONDS = 0.25
-"""After how long a call to the operating system counts as hanging where the process wants to end. Our choice."""
+STUCK_SECONDS = 2.0
+"""After how long a call to the operating system counts as hanging where the process wants to end. Our choice: on a
+busy machine one call may take a second, and what waits behind it is worth that."""
 STOPPED_MAX = 10_000
 """Of how many sessions it is kept in mind that their recording has stopped."""
 

@@ -354,7 +354,7 @@ def test_a_failing_disk_is_said_once(first: str, tmp_path: Path) -> None:
 def test_a_hung_disk_costs_the_agent_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue fills to its bound, the rest is dropped and counted, no call waits, and the end waits 250 ms."""
+    """The queue fills to its bound, the rest is dropped and counted, no call waits, and the end waits 2 s."""
     monkeypatch.setattr(recorders, "QUEUE_BYTES", 20_000)
     faulty = Faulty(for_good("write", 5, "hang"))
     home = open_home(tmp_path / "home")

