@@ -18,8 +18,7 @@ from agentobs.ledger import book_of
 from agentobs.recording.home import Home, open_home
 from agentobs.store import pricing, publish
 from agentobs.store.database import connect, named
-from agentobs.store.ingest import SETTINGS
-from agentobs.store.schema import migrate
+from agentobs.store.schema import SETTINGS, migrate
 from agentobs.store.spending import spent
 from benchmarks.report import Section, Verdict
 

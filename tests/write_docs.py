@@ -8,8 +8,7 @@ from pathlib import Path
 import duckdb
 
 from agentobs.records.facts import TABLES
-from agentobs.store.ingest import SETTINGS
-from agentobs.store.schema import migrate
+from agentobs.store.schema import SETTINGS, migrate
 from tests.write_diagnose import diagnose, has_corpora
 from tests.write_events import event_log, events
 from tests.write_money import money

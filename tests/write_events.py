@@ -9,8 +9,7 @@ import duckdb
 
 from agentobs.records.events import DERIVED, ROWS, TABLED, VIEWED, TableKind
 from agentobs.records.facts import TABLES
-from agentobs.store.ingest import SETTINGS
-from agentobs.store.schema import migrate
+from agentobs.store.schema import SETTINGS, migrate
 
 PLACE = {
     "interaction_id": "VARCHAR",

@@ -5,7 +5,8 @@
   segments/           <segment id>.facts and <segment id>.content, with .zst behind where they were compressed
   sessions/           <session id>/results/: what tools returned and was too long for the model
   agentobs.duckdb     the published generation, mode 0400
-  manifest.json       size and digest of that generation
+  archive/            YYYY-MM.duckdb: sessions of past months that belong to that generation, mode 0400
+  manifest.json       size and digest of that generation, and of what is in the archive
   ingest.lock         held by the one process that publishes
 """
 
@@ -41,6 +42,11 @@ class Home:
     def database(self) -> Path:
         """The published DuckDB file."""
         return self.path / "agentobs.duckdb"
+
+    @property
+    def archive(self) -> Path:
+        """The directory of past months, which belong to the published file."""
+        return self.path / "archive"
 
     @property
     def manifest(self) -> Path:

@@ -18,11 +18,12 @@ from agentobs.errors import DamagedError, HomeError, UsageError
 from agentobs.recording.home import Home, existing_home
 from agentobs.records.facts import TABLES
 from agentobs.store import pricing, publish
+from agentobs.store.archives import united
 from agentobs.store.asking import find_session, named
-from agentobs.store.ingest import SETTINGS, ingest
+from agentobs.store.ingest import ingest
 from agentobs.store.load import fact_columns, load, read_marks, save_marks
 from agentobs.store.publish import Generation
-from agentobs.store.schema import create_tables, create_views, newest
+from agentobs.store.schema import SETTINGS, create_tables, create_views, newest
 from agentobs.store.tail import Mark, Rows, batches, has_records, new_bytes
 from agentobs.store.worker import Parameters
 
@@ -34,6 +35,8 @@ SHARE = 50
 """In a large store both grow, so that copying stays a small part of the work: the tail to a fiftieth."""
 SECONDS_SIZE = 64 * 1024 * 1024
 """The size of a file that is written in about a tenth of a second, bytes."""
+TRIES = 3
+"""How often a store is opened that another one replaces just then, and whose archives may be gone with it."""
 
 
 def connect(
@@ -67,9 +70,15 @@ def connected(
         _freshen(place)
     connection = duckdb.connect(config=SETTINGS)
     try:
-        if not _unite(connection, place):
+        for _ in range(TRIES):
+            before = publish.generations(place)
+            if is_united := _unite(connection, place):
+                break
             connection.close()
             connection = duckdb.connect(config=SETTINGS)
+            if publish.generations(place) == before:
+                break
+        if not is_united:
             _read_all(connection, place)
         create_views(connection)
         if memory_bytes is not None:
@@ -138,9 +147,12 @@ def _freshen(home: Home) -> None:
 
 
 def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
-    """Unite the published file with the tail; returns False where there is no file that can be used."""
+    """Unite the published file, its archives and the tail; returns False where there is no file that can be used."""
     try:
         if publish.current(home) is None or publish.attach(connection, home) < newest():
+            return False
+        archived = publish.attach_archives(connection, home, publish.listed(connection))
+        if any(layout < newest() for layout in archived.values()):
             return False
         marks = read_marks(connection, "published.main.segments")
     except (DamagedError, duckdb.Error):
@@ -149,7 +161,8 @@ def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
     loaded, changed = _load_tail(connection, home, marks)
     for table in TABLES.values():
         more = f" UNION ALL BY NAME FROM tail.{table}" if table in loaded else ""
-        connection.execute(f"CREATE VIEW {table} AS FROM published.main.{table}{more}")
+        stored = united(table, archived, "published.main")
+        connection.execute(f"CREATE VIEW {table} AS {stored}{more}")
     _unite_segments(connection, changed)
     _unite_prices(connection, home, changed if "usage" in loaded else {})
     return True

@@ -6,9 +6,8 @@ same file as the rows that were read up to it, and the file is replaced as a who
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,26 +17,16 @@ from agentobs.errors import DamagedError, HomeError
 from agentobs.ledger import PriceBook
 from agentobs.recording.home import Home
 from agentobs.recording.journal import forms
-from agentobs.store import pricing, publish
+from agentobs.store import archives, pricing, publish
 from agentobs.store.compressing import Compressed, compress_ended
 from agentobs.store.load import load, read_marks, save_marks
 from agentobs.store.publish import Generation
 from agentobs.store.rewriting import apply_prunings
-from agentobs.store.schema import migrate, newest
+from agentobs.store.schema import SETTINGS, newest, transaction
 from agentobs.store.tail import Mark, Rows, batches
 
 WAIT_SECONDS = 10.0
 """How long an ingest waits for another one that is at work."""
-
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    # A name in a query is a table, never a variable of this program.
-    "python_enable_replacements": False,
-    # Rows come through paths like /proc/self/fd/7, which name another file each time.
-    "enable_external_file_cache": False,
-}
-"""Settings of every connection of ours."""
 
 
 @dataclass(slots=True)
@@ -64,6 +53,8 @@ class IngestReport:
     """Records that read back and are no fact."""
     pruned_rows: int = 0
     """Rows of sessions that were pruned."""
+    archived_sessions: int = 0
+    """Sessions of past months that moved to archives."""
     refused: list[Path] = field(default_factory=list)
     """Segments of a newer format, which were left alone."""
     set_aside: Path | None = None
@@ -89,6 +80,11 @@ class IngestReport:
             first,
             *(f"{count} {what}" for what, count in found.items() if count),
             *([f"{self.pruned_rows} rows of pruned sessions are gone"] if self.pruned_rows else []),
+            *(
+                [f"{moved} sessions of past months archived"]
+                if (moved := self.archived_sessions)
+                else []
+            ),
             *(f"{path}: of a newer format, left alone" for path in self.refused),
             *([str(self.compressed)] if self.compressed.files else []),
             *([f"segments are not compressed: {self.uncompressed}"] if self.uncompressed else []),
@@ -130,11 +126,12 @@ def _ingest(home: Home, is_awaited: bool) -> IngestReport:
     """Ingest, as the one process that does; raises DamagedError where the published file must go."""
     book = pricing.readable_book(home.path)
     generation, marks, is_old = _published(home, book)
+    archives.clear(home, generation.archives if generation else ())
     report = IngestReport()
     try:
         _advance(home, generation, marks, is_old, book, report)
     except (OSError, duckdb.Error) as error:
-        if generation and publish.file_digest(home.database) != generation.digest:
+        if generation and not _is_as_published(home, generation):
             raise DamagedError(publish.first_line(error), where=str(home.database)) from error
         if isinstance(error, duckdb.ProgrammingError):
             raise
@@ -148,6 +145,15 @@ def _ingest(home: Home, is_awaited: bool) -> IngestReport:
     except OSError as error:
         report.uncompressed = publish.first_line(error)
     return report
+
+
+def _is_as_published(home: Home, generation: Generation) -> bool:
+    """Return whether the published file and its archives have their digests."""
+    files = {home.database: generation.digest}
+    files |= {home.archive / each.name: each.digest for each in generation.archives}
+    return all(
+        path.exists() and publish.file_digest(path) == digest for path, digest in files.items()
+    )
 
 
 def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str, Mark], bool]:
@@ -187,9 +193,13 @@ def _advance(
         return
     path = publish.draft(home, copy=generation is not None)
     read_now: list[str] = []
-    with _transaction(path) as connection:
+    before = generation.archives if generation else ()
+    sealed = archives.renewed(home, before)
+    with transaction(path) as connection:
+        archived = publish.attach_archives(connection, home, sealed)
         if _is_stale(connection, book, "prices"):
-            pricing.renew_and_tell(connection, book)
+            with archives.costs_of_all(connection, archived):
+                pricing.renew_and_tell(connection, book)
         for rows in itertools.chain([first], pending):
             read_now += rows.marks
             report.records += load(connection, rows)
@@ -198,25 +208,43 @@ def _advance(
             marks |= rows.marks
             contexts = pricing.new_contexts(connection, "usage", "prices", list(rows.marks))
             pricing.add(connection, contexts, book)
-        pruned_rows = apply_prunings(connection, home, marks, read_now)
-    report.pruned_rows = pruned_rows or 0
-    if pruned_rows is not None:
-        path = _compacted(home, path)
+        pruned = apply_prunings(connection, home, marks, read_now, archived)
+        if pruned is not None:
+            report.pruned_rows = pruned.rows
+            sealed, gone = archives.without(home, sealed, pruned.gone)
+            report.pruned_rows += gone
+        if sealed != before:
+            archives.note(connection, sealed)
+    past = archives.sessions_by_month(path) if archives.is_large(path) else {}
+    moved = list(itertools.chain(*past.values()))
+    if pruned is not None or moved:
+        sealed += archives.seal(home, path, past)
+        path = _compacted(home, path, moved, sealed)
+    report.archived_sessions = len(moved)
     facts_bytes = sum(mark.facts_offset for mark in marks.values())
     read = {name: marks[name].facts_offset for name in _plain(home) if name in marks}
-    report.generation = publish.publish(home, path, facts_bytes, generation, read).number
-    report.published = True
+    done = publish.publish(home, path, facts_bytes, generation, read, sealed)
+    report.generation, report.published = done.number, True
+    archives.clear(home, sealed)
 
 
-def _compacted(home: Home, path: Path) -> Path:
-    """Copy a draft into one in which no block holds what was deleted from it."""
+def _compacted(
+    home: Home, path: Path, archived: Sequence[str], sealed: Sequence[publish.Archive]
+) -> Path:
+    """Copy a draft into one in which no block holds what was deleted from it, nor sessions that were archived."""
     made = publish.draft(home, copy=False)
     before = str(path).replace("'", "''")
-    with _transaction(made) as connection:
+    stays = "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest(?::VARCHAR[]))"
+    with transaction(made) as connection:
         connection.execute(f"ATTACH '{before}' AS before (READ_ONLY)")
         for (table,) in connection.execute(_OUR_TABLES).fetchall():
+            moves = table in archives.MOVED and bool(archived)
             connection.execute(f"DELETE FROM main.{table}")
-            connection.execute(f"INSERT INTO main.{table} BY NAME FROM before.main.{table}")
+            connection.execute(
+                f"INSERT INTO main.{table} BY NAME FROM before.main.{table} {stays if moves else ''}",
+                [archived] if moves else None,
+            )
+        archives.note(connection, sealed)
     path.unlink()
     return made
 
@@ -229,18 +257,6 @@ _OUR_TABLES = """
 def _plain(home: Home) -> list[str]:
     """Return the segments whose facts were not compressed yet."""
     return [name for name, is_compressed in forms(home).items() if not is_compressed]
-
-
-@contextlib.contextmanager
-def _transaction(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a draft in one transaction, and leave it checkpointed and closed."""
-    # One thread: rows come in files too small to share, and another thread only gets in the way.
-    with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
-        connection.begin()
-        migrate(connection)
-        yield connection
-        connection.commit()
-        connection.execute("CHECKPOINT")
 
 
 def _count(rows: Rows, report: IngestReport) -> None:

@@ -34,10 +34,12 @@ from agentobs.recording.journal import (
 )
 from agentobs.records.facts import TABLES
 from agentobs.store import publish
+from agentobs.store.archives import united
 from agentobs.store.compressing import pieces_of, replace
-from agentobs.store.ingest import SETTINGS, WAIT_SECONDS, ingest
+from agentobs.store.ingest import WAIT_SECONDS, ingest
 from agentobs.store.load import read_marks
 from agentobs.store.rewriting import without
+from agentobs.store.schema import SETTINGS
 from agentobs.store.tail import Mark
 from agentobs.store.verify import holds_what_it_should
 
@@ -91,6 +93,7 @@ class _Known:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._archived: dict[str, int] = {}
         self.marks: dict[str, Mark] = {}
 
     def __enter__(self) -> _Known:
@@ -100,6 +103,9 @@ class _Known:
             if generation and generation.digest == digest:
                 connection = duckdb.connect(config=SETTINGS)
                 publish.attach(connection, self._home)
+                self._archived = publish.attach_archives(
+                    connection, self._home, publish.listed(connection)
+                )
                 self.marks = read_marks(connection, "published.main.segments")
                 self._connection = connection
         except (DamagedError, duckdb.Error):
@@ -114,9 +120,9 @@ class _Known:
         """Return the facts of a segment that are rows."""
         found: dict[int, tuple[str, bytes]] = {}
         for table in TABLES.values() if self._connection else ():
+            stored = united(table, self._archived, "published.main")
             sql = (
-                f"SELECT row.sequence, to_json(row) FROM published.main.{table} AS row "
-                "WHERE row.segment_id = ?"
+                f"SELECT row.sequence, to_json(row) FROM ({stored}) AS row WHERE row.segment_id = ?"
             )
             assert self._connection is not None
             try:

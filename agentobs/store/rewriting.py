@@ -24,6 +24,7 @@ from agentobs.recording.compressed import compressed_path
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Damage, Line, content_path, facts_path, is_there, read
 from agentobs.records.facts import TABLES, Pruning
+from agentobs.store.archives import united
 from agentobs.store.compressing import pieces_of, replace
 from agentobs.store.load import save_marks
 from agentobs.store.tail import Mark, Rows, follow
@@ -139,14 +140,29 @@ def prune_segment(
     return pruned
 
 
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What prunings took away."""
+
+    rows: int
+    """Rows of the published file."""
+    gone: tuple[tuple[str, str], ...]
+    """Of which sessions all is gone, each with a segment that held it: archives may have rows of them."""
+
+
 def apply_prunings(
-    connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark], read: Collection[str]
-) -> int | None:
-    """Do what prunings say to segments, rows and marks; return how many rows went, None where nothing was to do.
+    connection: duckdb.DuckDBPyConnection,
+    home: Home,
+    marks: dict[str, Mark],
+    read: Collection[str],
+    archived: Collection[str] = (),
+) -> Pruned | None:
+    """Do what prunings say to segments, rows and marks; return what went, None where nothing was to do.
 
     They are those that stand in the segments that were read now, and those of sessions that these hold. Only what
     was recorded before goes: a segment that was begun later, such as that of a log that was imported again, stays.
     One that is open stays with its rows until it has ended; nobody prunes a session that is known to have one.
+    Archives, by the names that they are attached under, tell where sessions are, and stay as they are.
 
     Raises:
         OSError, DamagedError: as for `prune_segment`.
@@ -159,7 +175,7 @@ def apply_prunings(
         return None
     all_ns = {session_id: at_ns for session_id, at_ns, _ in found}
     pruned_ns = {session_id: at_ns for session_id, _, at_ns in found}
-    held = connection.execute(_HOLDING, {"sessions": list(pruned_ns)}).fetchall()
+    held = connection.execute(_holding(archived), {"sessions": list(pruned_ns)}).fetchall()
     now_ns, rows = max(pruned_ns.values()), list[tuple[str, str]]()
     for (segment_id,) in held:
         mark = marks.get(segment_id)
@@ -175,7 +191,7 @@ def apply_prunings(
     for session_id in pruned_ns:
         if _PLAIN_ID.fullmatch(session_id):
             shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)
-    return _delete_rows(connection, rows)
+    return Pruned(_delete_rows(connection, rows, archived), tuple(rows))
 
 
 def _mark_anew(
@@ -190,7 +206,11 @@ def _mark_anew(
     marks |= rows.marks
 
 
-def _delete_rows(connection: duckdb.DuckDBPyConnection, gone: Collection[tuple[str, str]]) -> int:
+def _delete_rows(
+    connection: duckdb.DuckDBPyConnection,
+    gone: Collection[tuple[str, str]],
+    archived: Collection[str],
+) -> int:
     """Delete the rows of some sessions in some segments."""
     given = {"segments": [each for each, _ in gone], "sessions": [each for _, each in gone]}
     deleted = 0
@@ -202,8 +222,22 @@ def _delete_rows(connection: duckdb.DuckDBPyConnection, gone: Collection[tuple[s
         ).fetchone()
         deleted += row[0] if row else 0
     # A store that is built anew looks up only what is still used.
-    connection.execute(_UNUSED_PRICES)
+    connection.execute(
+        f"DELETE FROM prices WHERE NOT EXISTS (SELECT 1 FROM ({united('usage', archived)}) AS usage {_USES})",
+        given,
+    )
     return deleted
+
+
+def _holding(archived: Collection[str]) -> str:
+    """Return SQL for the segments that hold something of sessions."""
+    rows = " UNION ALL ".join(
+        f"SELECT segment_id, session_id FROM ({united(table, archived)})" for table in _TOLD
+    )
+    return (
+        f"SELECT DISTINCT segment_id FROM ({rows}) "
+        "WHERE session_id IN (SELECT unnest($sessions)) ORDER BY segment_id"
+    )
 
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -217,17 +251,12 @@ _NEW_PRUNINGS = f"""
     )
     GROUP BY session_id ORDER BY session_id
 """
-_HOLDING = f"""
-    SELECT DISTINCT segment_id FROM ({_HELD}) WHERE session_id IN (SELECT unnest($sessions)) ORDER BY segment_id
-"""
-_UNUSED_PRICES = """
-    DELETE FROM prices WHERE NOT EXISTS (
-        SELECT 1 FROM usage
-        WHERE usage.billed AND usage.model = prices.model
-            AND usage.service_tier IS NOT DISTINCT FROM prices.service_tier
-            AND usage.inference_geo IS NOT DISTINCT FROM prices.inference_geo
-            AND usage.speed IS NOT DISTINCT FROM prices.speed
-    )
+_USES = """
+    WHERE usage.billed AND usage.model = prices.model
+        AND usage.service_tier IS NOT DISTINCT FROM prices.service_tier
+        AND usage.inference_geo IS NOT DISTINCT FROM prices.inference_geo
+        AND usage.speed IS NOT DISTINCT FROM prices.speed
+        AND (usage.segment_id, usage.session_id) NOT IN (SELECT unnest($segments), unnest($sessions))
 """
 
 

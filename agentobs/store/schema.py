@@ -8,6 +8,8 @@ with each generation, so a change of theirs needs no migration.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,16 @@ from agentobs.records.canonical import digest
 
 APPLICATION = "agentobs"
 """What `meta` says in a file of ours."""
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    # A name in a query is a table, never a variable of this program.
+    "python_enable_replacements": False,
+    # Rows come through paths like /proc/self/fd/7, which name another file each time.
+    "enable_external_file_cache": False,
+}
+"""Settings of every connection of ours."""
 
 _HERE = Path(__file__).parent
 
@@ -59,22 +71,37 @@ def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
     return int(form)
 
 
-def migrate(connection: duckdb.DuckDBPyConnection) -> None:
-    """Bring the database that is in use up to the newest layout, within the caller's transaction."""
+def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> None:
+    """Bring the database that is in use up to the newest layout, within the caller's transaction.
+
+    A bare one gets tables alone, without comments and views, which take more time than they.
+    """
     before = _applied(connection)
     for migration in migrations():
         if migration.number <= before:
             continue
-        connection.execute(migration.sql)
+        connection.execute(_without_comments(migration.sql) if is_bare else migration.sql)
         connection.execute(
             "INSERT INTO migrations VALUES (?, ?, ?)",
             [migration.number, migration.name, world.now()],
         )
-        _remember(connection, "application", APPLICATION)
-        _remember(connection, "format", str(migration.number))
-    if _recall(connection, "views") != digest(_views().encode()):
+        remember(connection, "application", APPLICATION)
+        remember(connection, "format", str(migration.number))
+    if not is_bare and _recall(connection, "views") != digest(_views().encode()):
         connection.execute(_views())
-        _remember(connection, "views", digest(_views().encode()))
+        remember(connection, "views", digest(_views().encode()))
+
+
+@contextlib.contextmanager
+def transaction(path: Path, *, is_bare: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a draft in one transaction, and leave it checkpointed and closed."""
+    # One thread: rows come in files too small to share, and another thread only gets in the way.
+    with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
+        connection.begin()
+        migrate(connection, is_bare=is_bare)
+        yield connection
+        connection.commit()
+        connection.execute("CHECKPOINT")
 
 
 def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
@@ -86,6 +113,12 @@ def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
 def create_views(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the views, without comments."""
     connection.execute(_without_comments(_views()))
+
+
+def create_temporary_costs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the view `costs` over what `usage` and `prices` are for this connection alone."""
+    sql = _without_comments((_HERE / "views" / "00_costs.sql").read_text("utf-8"))
+    connection.execute(sql.replace("CREATE OR REPLACE VIEW", "CREATE OR REPLACE TEMP VIEW"))
 
 
 def _without_comments(sql: str) -> str:
@@ -116,6 +149,7 @@ def _recall(connection: duckdb.DuckDBPyConnection, key: str) -> str | None:
     return row[0] if row else None
 
 
-def _remember(connection: duckdb.DuckDBPyConnection, key: str, value: str) -> None:
+def remember(connection: duckdb.DuckDBPyConnection, key: str, value: str) -> None:
+    """Note something about the file in its table `meta`."""
     connection.execute("DELETE FROM meta WHERE key = ?", [key])
     connection.execute("INSERT INTO meta VALUES (?, ?)", [key, value])

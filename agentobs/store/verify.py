@@ -34,9 +34,10 @@ from agentobs.recording.journal import (
 )
 from agentobs.records.facts import TABLES, Pruning
 from agentobs.store import publish
-from agentobs.store.ingest import SETTINGS
+from agentobs.store.archives import united
 from agentobs.store.load import read_marks
 from agentobs.store.rewriting import FRAME, session_of
+from agentobs.store.schema import SETTINGS
 from agentobs.store.tail import Mark
 
 _TABLES = frozenset(TABLES.values())
@@ -129,7 +130,7 @@ def verify(home: Home) -> VerifyReport:
     counted: dict[str, _Facts] = {}
     missing: list[Finding] = []
     # The watermarks come first, so that everything up to them is in the segments that are read below.
-    with _published(home, report) as (connection, marks):
+    with _published(home, report) as (connection, archived, marks):
         for segment_id in segment_ids(home):
             report.segments += 1
             mark = marks.get(segment_id) or Mark(segment_id)
@@ -153,16 +154,26 @@ def verify(home: Home) -> VerifyReport:
                 lost = "what it holds can be reached from no record"
                 report.findings.append(Finding(path, None, "its facts are missing", lost))
         if connection is not None:
+            places = {"published": home.database, **archived}
+            report.findings += [
+                Finding(place, None, text, _NOTHING)
+                for name, place in places.items()
+                for text in _unreadable(connection, name)
+            ]
             going = {session_id for session_id, what, _ in pending if what == "all"}
-            wrong = _miscounted(home, connection, marks, counted, going)
-            found = [*_unreadable(connection), *wrong]
-            report.findings += [Finding(home.database, None, text, _NOTHING) for text in found]
+            wrong = _miscounted(home, connection, archived, marks, counted, going)
+            report.findings += [Finding(home.database, None, text, _NOTHING) for text in wrong]
     return report
 
 
 def holds_what_it_should(home: Home) -> bool:
-    """Return whether the published file is as it was published, reads back, and has the rows of the segments."""
-    return not any(finding.path == home.database for finding in verify(home).findings)
+    """Return whether the published file and its archives are as they were published, read back, and have the rows
+    of the segments.
+    """
+    findings = verify(home).findings
+    return not any(
+        home.database == each.path or home.archive in each.path.parents for each in findings
+    )
 
 
 def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
@@ -323,30 +334,37 @@ def _check_content(
 @contextlib.contextmanager
 def _published(
     home: Home, report: VerifyReport
-) -> Iterator[tuple[duckdb.DuckDBPyConnection | None, dict[str, Mark]]]:
-    """Open the published file and give its watermarks; None where there is none that can be read."""
+) -> Iterator[tuple[duckdb.DuckDBPyConnection | None, dict[str, Path], dict[str, Mark]]]:
+    """Open the published file and give its archives and watermarks; None where there is none that can be read."""
     connection = None
+    archived: dict[str, Path] = {}
     marks: dict[str, Mark] = {}
     try:
         if _as_published(home):
             connection = duckdb.connect(config=SETTINGS)
             publish.attach(connection, home)
+            named = publish.listed(connection)
+            attached = publish.attach_archives(connection, home, named)
+            archived = {
+                name: home.archive / each.name for name, each in zip(attached, named, strict=True)
+            }
             marks = read_marks(connection, "published.main.segments")
     except (DamagedError, ForeignError) as error:
         lost = _NOTHING if isinstance(error, DamagedError) else "the answers of the store"
-        report.findings.append(Finding(home.database, None, error.found, lost))
+        place = Path(error.where) if error.where else home.database
+        report.findings.append(Finding(place, None, error.found, lost))
     except duckdb.Error as error:
         found = f"table segments does not read back: {publish.first_line(error)}"
         report.findings.append(Finding(home.database, None, found, _NOTHING))
     try:
-        yield (connection if marks else None), marks
+        yield (connection if marks else None), archived, marks
     finally:
         if connection is not None:
             connection.close()
 
 
 def _as_published(home: Home) -> bool:
-    """Return whether there is a published file; its whole digest is computed.
+    """Return whether there is a published file; its whole digest is computed, and those of its archives.
 
     Raises:
         ForeignError: it is not ours.
@@ -355,19 +373,26 @@ def _as_published(home: Home) -> bool:
     generation = publish.current(home)
     if generation is None:
         return False
-    same = generation.digest == publish.file_digest(home.database)
-    # Another generation may have been published in between; then the manifest has another entry.
-    if not same and publish.current(home) == generation:
-        raise DamagedError("not the generation that was published", where=str(home.database))
+    files = {home.database: generation.digest}
+    files |= {home.archive / each.name: each.digest for each in generation.archives}
+    for path, digest in files.items():
+        same = path.exists() and publish.file_digest(path) == digest
+        # Another generation may have been published in between; then the manifest has another entry.
+        if not same and publish.current(home) == generation:
+            told = "the generation that was published" if path == home.database else _SEALED
+            raise DamagedError(f"not {told}", where=str(path))
     return True
 
 
-def _unreadable(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+_SEALED = "the archive that was sealed"
+
+
+def _unreadable(connection: duckdb.DuckDBPyConnection, database: str) -> Iterator[str]:
     """Read every column of every table, so that DuckDB checks each of its blocks."""
     for table in sorted(_TABLES):
         try:
             connection.execute(
-                f"SELECT max(hash(COLUMNS(*))) FROM published.main.{table}"
+                f"SELECT max(hash(COLUMNS(*))) FROM {database}.main.{table}"
             ).fetchall()
         except duckdb.Error as error:
             yield f"table {table} does not read back: {publish.first_line(error)}"
@@ -376,14 +401,17 @@ def _unreadable(connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
 def _miscounted(
     home: Home,
     connection: duckdb.DuckDBPyConnection,
+    archived: Collection[str],
     marks: dict[str, Mark],
     counted: dict[str, _Facts],
     going: Collection[str],
 ) -> Iterator[str]:
     """Compare the rows of each segment with its lines up to the watermark, but for sessions that are being pruned."""
     try:
-        rows = {table: _rows(connection, table, going) for table in sorted(_TABLES)}
-        all_rows = {table: _rows(connection, table, ()) for table in sorted(_TABLES) if going}
+        rows = {table: _rows(connection, table, archived, going) for table in sorted(_TABLES)}
+        all_rows = {
+            table: _rows(connection, table, archived, ()) for table in sorted(_TABLES) if going
+        }
     except duckdb.Error:
         return  # reported as unreadable
     for segment_id, mark in marks.items():
@@ -406,11 +434,15 @@ def _miscounted(
 
 
 def _rows(
-    connection: duckdb.DuckDBPyConnection, table: str, without: Collection[str]
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    archived: Collection[str],
+    without: Collection[str],
 ) -> Counter[str]:
     """Count the rows of a table by segment, without those of some sessions."""
+    stored = united(table, archived, "published.main")
     sql = (
-        f"SELECT segment_id, count(*) FROM published.main.{table} "
+        f"SELECT segment_id, count(*) FROM ({stored}) "
         "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest($without)) GROUP BY segment_id"
     )
     return Counter(dict(connection.execute(sql, {"without": list(without)}).fetchall()))
