@@ -37,7 +37,7 @@ from benchmarks.conversation import (
 from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio, total
 from benchmarks.provider import HEADERS, Canned, canned, client
 from benchmarks.report import Section, Verdict, ratio_rows
-from replay import Fixture, Replay, load
+from replay import Fixture, Replayer, load
 from replay.fixture import find_fixture
 from replay.freeze import freeze
 
@@ -151,7 +151,7 @@ def _short(folder: Path) -> Section:
 
 
 def _replay(folder: Path) -> None:
-    with Replay(load(folder)) as replay:
+    with Replayer(load(folder)) as replay:
         replay.run(_agent)
 
 
@@ -177,7 +177,7 @@ def _play(folder: Path) -> _Played:
     before, answers = _peak(), _answers(LONG)
     fixtures: list[Fixture] = []
     loaded = cost_of(lambda: fixtures.append(load(folder)))
-    with Replay(fixtures[0]), agentobs.session("replayed"):
+    with Replayer(fixtures[0]), agentobs.session("replayed"):
         clients = {who: canned(answers) for who in (ALONE, AGAIN)}
         clients[REPLAYED] = _replayed()
         agents = {who: steps(each, LONG, SIZE) for who, each in clients.items()}

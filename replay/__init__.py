@@ -1,6 +1,6 @@
 """Deterministic replay: the same agent code against recorded answers, and the first divergence.
 
-    replayed = Replay(load("fixtures/refund-loop"))
+    replayed = Replayer(load("fixtures/refund-loop"))
     with replayed:
         replayed.run()
 
@@ -15,20 +15,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from replay.divergence import Divergence, DivergenceError
     from replay.fixture import Fixture, load
-    from replay.replayer import Replay
+    from replay.options import ReplayOptions
+    from replay.replayer import Replayer
     from replay.step import Next, Step
 
 _HOMES = {
     "Divergence": "replay.divergence",
     "DivergenceError": "replay.divergence",
     "Fixture": "replay.fixture",
-    "Replay": "replay.replayer",
+    "ReplayOptions": "replay.options",
+    "Replayer": "replay.replayer",
     "Next": "replay.step",
     "Step": "replay.step",
     "load": "replay.fixture",
 }
 
-__all__ = ["Divergence", "DivergenceError", "Fixture", "Next", "Replay", "Step", "load"]
+__all__ = [
+    "Divergence",
+    "DivergenceError",
+    "Fixture",
+    "Next",
+    "ReplayOptions",
+    "Replayer",
+    "Step",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

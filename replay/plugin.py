@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from replay.replayer import Replay
+    from replay.replayer import Replayer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,14 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def replay(request: pytest.FixtureRequest) -> Iterator[Replay]:
+def replay(request: pytest.FixtureRequest) -> Iterator[Replayer]:
     """Return a replay of the fixture that the test's `replay` marker names, open for the whole test.
 
     When the test ends, a divergence fails it even where the agent swallowed the exception.
     """
     from agentobs.errors import AgentobsError
     from replay.fixture import load
-    from replay.replayer import Replay
+    from replay.options import ReplayOptions
+    from replay.replayer import Replayer
 
     marker = request.node.get_closest_marker("replay")
     if marker is None or not marker.args:
@@ -41,7 +42,7 @@ def replay(request: pytest.FixtureRequest) -> Iterator[Replay]:
         fixture = load(_locate(Path(marker.args[0]), request))
     except AgentobsError as error:
         pytest.fail(str(error), pytrace=False)
-    replayed = Replay(fixture, **marker.kwargs)
+    replayed = Replayer(fixture, ReplayOptions(**marker.kwargs))
     request.node.stash[_REPLAY] = replayed
     replayed.__enter__()
     try:

@@ -59,10 +59,10 @@ def freeze(
 @click.option("--trajectory", is_flag=True, help="Print what the agent did, one line a step.")
 def replay(fixture: Path, tools: str, as_json: bool, trajectory: bool) -> None:
     """Replay FIXTURE, a folder or its recording.jsonl. Exits with 1 where the path parts."""
-    from replay import DivergenceError, Replay, load
+    from replay import DivergenceError, Replayer, ReplayOptions, load
 
     loaded = load(fixture)
-    replayed = Replay(loaded, tools=_policy(tools, loaded))
+    replayed = Replayer(loaded, ReplayOptions(tools=_policy(tools, loaded)))
     try:
         with replayed:
             replayed.run()

@@ -757,7 +757,7 @@ def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
     Raises:
         DivergenceError: the path is not the recorded one.
     """
-    from replay import Replay, load
+    from replay import Replayer, load
 
     scenario, events = SCENARIOS[name], list[Event]()
     tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
@@ -770,7 +770,7 @@ def replay(name: str, fixture: Path | None = None) -> tuple[list[str], str]:
                     events.append(event)
 
     _THERE[0] = False
-    with Replay(load(fixture or FIXTURES / name)) as replayed:
+    with Replayer(load(fixture or FIXTURES / name)) as replayed:
         replayed.run(again)
     return in_order(events), replayed.trajectory
 

@@ -279,7 +279,7 @@ def test_a_recording_with_marks_stays_small_and_replays(
     from agentobs.recording.home import open_home
     from agentobs.recording.journal import segment_ids
     from agentobs.recording.vault import read_session
-    from replay import Replay, load
+    from replay import Replayer, load
     from replay.fixture import write
 
     sizes = {}
@@ -306,7 +306,7 @@ def test_a_recording_with_marks_stays_small_and_replays(
         folder = tmp_path / str(count)
         folder.mkdir()
         (folder / "recording.jsonl").write_bytes(written)
-        with Replay(load(folder)) as replayed:
+        with Replayer(load(folder)) as replayed:
             replayed.run(again, provider)
         assert len(provider.requests) == count + 1
         assert all(fault(r["messages"]) is None for r in provider.requests)

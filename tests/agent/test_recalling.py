@@ -15,13 +15,13 @@ from agentobs.agent.recalling import conversation_of, unmarked
 from agentobs.agent.resuming import conversation_from
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
 from agentobs.records.messages import fault
-from replay import Replay, load
+from replay import Replayer, load
 from tests.agent.scenarios import FIXTURES, SCENARIOS
 from tests.agent.scene import options
 
 
 def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
-    """Replay a scenario; return the conversation that the loop has kept, what was recorded, and its last error."""
+    """Replayer a scenario; return the conversation that the loop has kept, what was recorded, and its last error."""
     scenario, talks, errors = SCENARIOS[name], list[Conversation](), list[str | None]()
     tools = scenario.tools if scenario.replayed_tools is None else scenario.replayed_tools
 
@@ -37,7 +37,7 @@ def replayed(name: str) -> tuple[Conversation, Recording, str | None]:
                     async for event in run(prompt, options=options(**scenario.options), **given):
                         errors.extend([event.error] if isinstance(event, Result) else [])
 
-    with Replay(load(Path(FIXTURES / name))) as opened:
+    with Replayer(load(Path(FIXTURES / name))) as opened:
         opened.run(again)
     kinds = (ModelExchange, ToolExchange, WorldExchange)
     exchanges = [each for each in opened.records if isinstance(each, kinds)]

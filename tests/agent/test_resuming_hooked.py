@@ -27,7 +27,7 @@ from agentobs.recording.journal import segment_ids
 from agentobs.recording.session import flush, start_recorder
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import WorldQuestion
-from replay import Replay, load
+from replay import Replayer, load
 from replay.freeze import freeze
 from tests.replay.crowd import Inventor, inventing
 
@@ -339,7 +339,7 @@ def test_a_session_that_its_agent_outlived_replays(home: Path, tmp_path: Path) -
     async def again() -> None:
         replayed.append((await outlived(None))[0])
 
-    with Replay(load(written)) as opened:
+    with Replayer(load(written)) as opened:
         opened.run(again)
     [child] = replayed[0].children.values()
     assert list(child.messages) == list(talk.children["b"].messages)

@@ -22,7 +22,7 @@ from agentobs.errors import UsageError
 from agentobs.recording.home import existing_home
 from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.serve import ServedProvider, ServeOptions
-from replay import Replay
+from replay import Replayer
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, weather
 
@@ -204,7 +204,7 @@ def test_a_replay_leaves_nothing_behind(
 ) -> None:
     """After a replay in which something was asked outside every session, live calls are recorded whole."""
     made = weather(tmp_path_factory.mktemp("left"))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         Agent().answer("How is it?")
         replayed.stop()
     assert tracing.place() is None

@@ -11,7 +11,7 @@ from typing import Any
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
-from replay import Replay
+from replay import Replayer
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 
@@ -39,7 +39,7 @@ def test_a_client_that_breaks_off_replays(tmp_path: Path) -> None:
 
     live: list[list[str]] = []
     made = frozen(tmp_path, recorded(tmp_path, lambda url: live.append(run(url)), GIVEN))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert [replayed.run(run, None)] == live
     assert replayed.progress.requests_matched == 2
 
@@ -71,7 +71,7 @@ def test_a_task_that_is_cancelled_replays(tmp_path: Path) -> None:
     made = frozen(
         tmp_path, recorded(tmp_path, lambda url: live.append(asyncio.run(run(url))), GIVEN)
     )
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert [replayed.run(run, None)] == live
     assert replayed.progress.requests_matched == 2
 
@@ -105,7 +105,7 @@ def test_the_slower_of_two_replays(tmp_path: Path) -> None:
         )
     made = frozen(tmp_path, recording)
     assert sorted(each.answer.ending for each in made.asks) == ["cancelled", "complete"]
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert [replayed.run(run, None, None)] == live == ["one two three True"]
 
 
@@ -126,7 +126,7 @@ def test_a_client_that_reads_on_is_told(tmp_path: Path) -> None:
 
     made = frozen(tmp_path, recorded(tmp_path, interrupted, GIVEN[:1]))
     assert made.header["outcome"] == "interrupted"
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert replayed.run(run, None) is None
     assert replayed.progress.requests_matched == 1
 
@@ -148,6 +148,6 @@ def test_a_client_with_a_deadline_of_its_own_replays(tmp_path: Path) -> None:
         silent = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         run_once = recorded(tmp_path, lambda url: asyncio.run(run(url, silent)), GIVEN[:1])
     made = frozen(tmp_path, run_once)
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert replayed.run(run, None, None) == "one two three"
     assert replayed.progress.requests_matched == 2

@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.cli.demo import refund_agent
-from replay import Replay, load
+from replay import Replayer, load
 from replay.fixture import FORMAT
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -23,7 +23,7 @@ def test_the_demos_session_takes_the_same_path(folder: str, snapshot: SnapshotAs
     """Our loop asks what it asked when this was frozen, tools and retries included, in every version."""
     fixture = load(FIXTURES / folder)
     assert fixture.header["agentobs_fixture"] == VERSIONS[folder]
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         replayed.run(refund_agent.answer, **fixture.header["arguments"])
     assert replayed.progress.tools_matched == 3
     assert replayed.trajectory == snapshot(name="refund-loop")
@@ -40,7 +40,7 @@ def test_every_older_version_is_kept() -> None:
 def test_until_any_turn_nothing_differs(folder: str, turn: int) -> None:
     """The agent is the one that was recorded: after each turn it does what it did."""
     fixture = load(FIXTURES / folder)
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         step = replayed.until(
             refund_agent.answer, **fixture.header["arguments"], turn=turn, tools="live"
         )

@@ -21,7 +21,7 @@ import agentobs
 from agentobs.errors import UsageError
 from agentobs.recording.serve import Fault
 from agentobs.records.exchanges import Answer, Chunk
-from replay import DivergenceError, Fixture, Replay
+from replay import DivergenceError, Fixture, Replayer
 from tests.provider_script import refused, streamed, text
 from tests.replay.agents import (
     KEY,
@@ -44,14 +44,14 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
 
 def diverges(fixture: Fixture, agent: Agent, prompt: str = "How is it?") -> str:
     """Run a changed agent, and return the report of its divergence."""
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(agent.answer, prompt)
     return raised.value.divergence.text().replace(str(fixture.path.parent), "FIXTURE")
 
 
 def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
     """Every request is the recorded one; the agent gets the recorded answers; nothing else is served."""
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
     assert replayed.progress.requests_matched == replayed.progress.requests == 3
     assert replayed.trajectory == snapshot
@@ -59,7 +59,7 @@ def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -
 
 def test_another_key_and_base_url_match(fixture: Fixture) -> None:
     """Who replays, and against which host, does not matter."""
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         replayed.run(
             Agent("http://elsewhere.test", key="another-key-0123456789").answer, "How is it?"
         )
@@ -69,7 +69,7 @@ def test_nothing_is_recorded_during_a_replay(fixture: Fixture, tmp_path: Path) -
     """A replay writes no journal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
-        with Replay(fixture) as replayed:
+        with Replayer(fixture) as replayed:
             replayed.run(Agent().answer, "How is it?")
     assert not (tmp_path / "home").exists()
 
@@ -120,7 +120,7 @@ def test_a_changed_prompt_diverges_at_the_first_request(
 )
 def test_what_means_nothing_matches(fixture: Fixture, extra: dict[str, Any]) -> None:
     """Headers that vary between machines, a whole float, a timeout: the same question."""
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         replayed.run(Agent(extra=extra).answer, "How is it?")
 
 
@@ -130,7 +130,7 @@ def test_key_order_and_escapes_match(fixture: Fixture) -> None:
     body = json.loads(fixture.body(1))
     told = json.dumps(dict(reversed(body.items())), indent=3, ensure_ascii=True)
     url = "https://api.anthropic.com/v1/messages"
-    with pytest.raises(DivergenceError, match="request 2 of 3"), Replay(fixture) as replayed:
+    with pytest.raises(DivergenceError, match="request 2 of 3"), Replayer(fixture) as replayed:
         got = client._client.post(url, content=told, headers=fixture.asks[0].headers)
         assert got.status_code == 200
     assert replayed.progress.requests_matched == 1
@@ -138,7 +138,7 @@ def test_key_order_and_escapes_match(fixture: Fixture) -> None:
 
 def test_one_request_more_diverges(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
     """The last answer is not repeated."""
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         Agent().answer("How is it?")
         Agent().answer("How is it?")
     assert raised.value.divergence.kind == "extra"
@@ -158,7 +158,7 @@ def test_one_request_fewer_diverges_at_the_end(
             body.pop("stream")
             client.messages.create(**body, stream=True).close()
 
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(impatient)
     assert str(raised.value).replace(str(fixture.path.parent), "FIXTURE") == snapshot
 
@@ -176,7 +176,7 @@ def test_requests_in_another_order_diverge(tmp_path: Path) -> None:
     given = [streamed(text("one"), number=1), streamed(text("two"), number=2)]
     made = frozen(tmp_path, recorded(tmp_path, lambda url: ask(url, "a", "b"), given))
     with pytest.raises(DivergenceError, match="request 2 of the recording, asked out of order"):
-        with Replay(made) as replayed:
+        with Replayer(made) as replayed:
             replayed.run(ask, None, "b", "a")
 
 
@@ -193,7 +193,7 @@ def test_a_swallowed_divergence_still_fails(fixture: Fixture) -> None:
         return told
 
     seen: list[str] = []
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replayed:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         seen += stubborn()
     assert seen == [str(raised.value)] * 2
     assert '"Eh?"' in seen[0]
@@ -208,7 +208,7 @@ def test_retries_replay_without_waiting(tmp_path: Path, monkeypatch: pytest.Monk
     made = frozen(tmp_path, recorded(tmp_path, lambda url: Agent(url).answer("Hm?"), given))
     assert waits.count(30.0) == 1
     waits.clear()
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         replayed.run(Agent().answer, "Hm?")
     assert "-> 529" in replayed.trajectory
     assert replayed.progress.requests_matched == 4
@@ -242,7 +242,7 @@ def test_a_cut_stream_is_cut_again_at_the_same_byte(tmp_path: Path) -> None:
             faults=(Fault(at=1, cut_after=3),),
         ),
     )
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert replayed.run(listen, None) == live[0]
     assert (len(live[0][0]), live[0][1]) == (3, "RemoteProtocolError")
 
@@ -265,7 +265,7 @@ def test_an_error_event_in_a_stream_is_the_same_exception(tmp_path: Path) -> Non
 
     live: list[str] = []
     made = frozen(tmp_path, recorded(tmp_path, lambda url: live.append(listen(url)), [given]))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert [replayed.run(listen, None)] == live
 
 
@@ -281,7 +281,7 @@ def test_concurrent_requests_replay_in_any_order(tmp_path: Path) -> None:
         replace(a, chunks=tuple(Chunk(c.data, 150_000_000) for c in a.chunks)) for a in given
     ]
     made = frozen(tmp_path, recorded(tmp_path, run, pace, pace=1.0))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         swapped = replayed.run(gather_twins, None, [2, 0, 1])
     assert swapped == [live[0][2], live[0][0], live[0][1]]
 
@@ -316,14 +316,14 @@ def test_parallel_chains_replay_whatever_their_timing(tmp_path: Path) -> None:
     run = recorded(tmp_path, lambda url: live.append(asyncio.run(chains(url))), given, pace=1.0)
     made = frozen(tmp_path, run)
     for _ in range(5):
-        with Replay(made) as replayed:
+        with Replayer(made) as replayed:
             assert replayed.run(chains, None) == live[0]
 
 
 def test_a_replay_needs_no_key(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no key is set the SDK gets a made-up one, for as long as the replay is open."""
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         replayed.run(Agent(key=None).answer, "How is it?")
     assert "ANTHROPIC_API_KEY" not in os.environ
 
@@ -338,7 +338,7 @@ def test_the_clients_own_key_in_a_prompt_replays(tmp_path: Path) -> None:
 
     made = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, key), answers()))
     assert key not in made.path.read_text()
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         replayed.run(run, None, "another-key-9876543210fedcba")
     report = diverges(made, Agent(key=key), f"my keys are {key}")
     assert key not in report
@@ -360,12 +360,12 @@ def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
     made = frozen(tmp_path, run)
 
     async def test() -> None:
-        with Replay(made) as replayed:
+        with Replayer(made) as replayed:
             assert await replayed.arun(ask, None) == "hi"
-        with Replay(made) as replayed:
+        with Replayer(made) as replayed:
             step = await replayed.auntil(ask, None, turn=1)
             assert (step.now.outcome, step.differs) == ("completed", False)
-        with pytest.raises(UsageError, match="Use arun or auntil"), Replay(made) as replayed:
+        with pytest.raises(UsageError, match="Use arun or auntil"), Replayer(made) as replayed:
             replayed.run(ask, None)
 
     asyncio.run(test())
@@ -374,7 +374,7 @@ def test_an_async_agent_replays_inside_an_event_loop(tmp_path: Path) -> None:
 def test_a_replay_that_is_not_open_asks_nobody(fixture: Fixture) -> None:
     """Running the agent without `with` is refused, not sent to the provider."""
     with pytest.raises(UsageError, match="the replay is not open"):
-        Replay(fixture).run(Agent().answer, "How is it?")
+        Replayer(fixture).run(Agent().answer, "How is it?")
 
 
 @pytest.mark.parametrize("entry", ["os:system", "subprocess:getoutput", "shutil:rmtree", "none:x"])
@@ -385,7 +385,7 @@ def test_an_entry_that_is_not_ours_is_not_called(
     header = {**fixture.header, "entry": entry, "arguments": {"command": "touch stolen"}}
     foreign = Fixture(fixture.path, header, fixture.asks, fixture.tools)
     with pytest.raises(UsageError, match=f"the recorded entry {entry} is not in a file under"):
-        with Replay(foreign) as replayed:
+        with Replayer(foreign) as replayed:
             replayed.run()
 
 
@@ -401,9 +401,9 @@ def test_an_upload_replays(tmp_path: Path) -> None:
         200, {"content-type": "application/json"}, (Chunk(b'{"id":"file_1"}', 0),), "complete"
     )
     made = frozen(tmp_path, recorded(tmp_path, lambda url: upload(url, b"hello"), [answer]))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert replayed.run(upload, None, b"hello") == "file_1"
-    with pytest.raises(DivergenceError) as raised, Replay(made) as replayed:
+    with pytest.raises(DivergenceError) as raised, Replayer(made) as replayed:
         replayed.run(upload, None, b"hallo")
     assert "hallo" in str(raised.value)
 
@@ -437,20 +437,20 @@ def test_the_tool_runner_of_the_sdk_replays(tmp_path: Path) -> None:
         return str(last.content[0].text)
 
     made = frozen(tmp_path, recorded(tmp_path, lambda url: run(url, "sun"), answers()))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert replayed.run(run, None, "sun") == "Oslo is wet."
     with pytest.raises(DivergenceError, match=r'tool_result of weather\(city="Rome"\)'):
-        with Replay(made) as replayed:
+        with Replayer(made) as replayed:
             replayed.run(run, None, "fog")
 
 
 def test_nothing_leaves_a_replay(fixture: Fixture) -> None:
     """A client that is not recorded, or any socket, fails the replay and is named."""
     with pytest.raises(DivergenceError, match=r"a connection to 203\.0\.113\.7:443 was attempted"):
-        with Replay(fixture):
+        with Replayer(fixture):
             socket.create_connection(("203.0.113.7", 443), timeout=1)
     with pytest.raises(DivergenceError, match=r"a connection to api\.anthropic\.com:443"):
-        with Replay(fixture):
+        with Replayer(fixture):
             Anthropic(api_key=KEY, max_retries=0).models.list()
 
 
@@ -458,11 +458,11 @@ def test_until_shows_what_the_agent_does_next(
     fixture: Fixture, snapshot: SnapshotAssertion
 ) -> None:
     """The recorded answers lead up to a turn; the next request is kept and compared."""
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         same = replayed.until(Agent().answer, "How is it?", turn=2)
     assert not same.differs
     mended = Agent(weather={**WEATHER, "Rome": "snow"})
-    with Replay(fixture) as replayed:
+    with Replayer(fixture) as replayed:
         step = replayed.until(mended.answer, "How is it?", turn=2)
     assert step.differs
     assert step.tool("weather").text == "snow"
@@ -475,7 +475,7 @@ def test_until_shows_what_the_agent_does_next(
 
 def test_until_diverges_before_its_turn(fixture: Fixture) -> None:
     """Up to the turn the path must be the recorded one."""
-    with pytest.raises(DivergenceError), Replay(fixture) as replayed:
+    with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
         replayed.until(Agent(weather={"Oslo": "snow"}).answer, "How is it?", turn=2)
 
 
@@ -492,7 +492,7 @@ def test_until_fails_when_the_agent_never_gets_there(
     with pytest.raises(
         DivergenceError, match="the agent ended before turn 2 was answered"
     ) as raised:
-        with Replay(fixture) as replayed:
+        with Replayer(fixture) as replayed:
             replayed.until(early, "How is it?", turn=2)
     assert raised.value.__cause__ is broken
 
@@ -516,16 +516,16 @@ def test_until_waits_for_the_next_message(tmp_path: Path) -> None:
     )
     given = [count, streamed(text("1"), number=1), count, streamed(text("2"), number=2)]
     made = frozen(tmp_path, recorded(tmp_path, lambda url: counting(url, "two"), given))
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert not replayed.until(counting, None, "two", turn=1).differs
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         assert replayed.until(counting, None, "three", turn=1).differs
 
 
 def test_until_refuses_a_turn_that_is_not_there(fixture: Fixture) -> None:
     """One error that says which turns there are."""
     with pytest.raises(UsageError, match=r"the recording has no turn 9\. It has turns 1 to 3"):
-        with Replay(fixture) as replayed:
+        with Replayer(fixture) as replayed:
             replayed.until(Agent().answer, "How is it?", turn=9)
 
 
@@ -540,7 +540,7 @@ def test_secrets_of_a_recording_replay_redacted(tmp_path: Path) -> None:
     made = frozen(tmp_path, recorded(tmp_path, run, answers()))
     assert secret not in made.path.read_text()
     other = Agent(weather={**WEATHER, "Oslo": "token ghp_" + "Yy8" * 12})
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         replayed.run(other.answer, "How is it?")
     leaking = diverges(made, Agent(weather={**WEATHER, "Oslo": f"tokens {secret}"}))
     assert secret not in leaking
@@ -566,9 +566,9 @@ def test_a_session_that_failed_replays_as_failed(tmp_path: Path) -> None:
     made = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("x"))]))
     assert (made.header["outcome"], made.header["reason"]) == ("failed", "KeyError")
     assert made.header["signature"] == "exception:KeyError@tests.replay.test_replay:broken"
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         replayed.run(broken, None, KeyError)
-    with pytest.raises(DivergenceError, match="outcome"), Replay(made) as replayed:
+    with pytest.raises(DivergenceError, match="outcome"), Replayer(made) as replayed:
         replayed.run(broken, None, None)
-    with pytest.raises(ValueError, match="after the answer"), Replay(made) as replayed:
+    with pytest.raises(ValueError, match="after the answer"), Replayer(made) as replayed:
         replayed.run(broken, None, ValueError)

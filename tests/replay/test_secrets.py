@@ -16,7 +16,7 @@ import agentobs
 from agentobs.errors import RecordingError
 from agentobs.records.exchanges import ModelExchange
 from agentobs.redaction import expression
-from replay import DivergenceError, Fixture, Replay
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.fixture import as_recording, load, write
 from replay.freeze import freeze
 from tests.provider_script import streamed, text
@@ -56,7 +56,7 @@ def test_secrets_are_numbered_in_a_fixture(two_tokens: Fixture) -> None:
 @pytest.mark.parametrize("tokens", [(FIRST, SECOND), (SECOND, FIRST), (THIRD, "ghp_" + "a1B" * 12)])
 def test_a_fixture_replays_with_other_secrets(two_tokens: Fixture, tokens: tuple[str, str]) -> None:
     """Any two tokens will do, as long as each stands where it stood."""
-    with Replay(two_tokens) as replayed:
+    with Replayer(two_tokens) as replayed:
         replayed.run(agent(tokens[0], tokens[1], tokens[0]).answer, "How is it?")
 
 
@@ -67,7 +67,7 @@ def test_one_secret_in_the_place_of_another_diverges(
     two_tokens: Fixture, tokens: tuple[str, str, str]
 ) -> None:
     """A token that stands for another one, for two, or comes out of nowhere is another path."""
-    with pytest.raises(DivergenceError) as caught, Replay(two_tokens) as replayed:
+    with pytest.raises(DivergenceError) as caught, Replayer(two_tokens) as replayed:
         replayed.run(agent(*tokens).answer, "How is it?")
     report = caught.value.divergence.text()
     assert not any(token in report for token in tokens)
@@ -76,10 +76,10 @@ def test_one_secret_in_the_place_of_another_diverges(
 
 def test_what_an_agent_does_next_is_compared_without_its_secrets(two_tokens: Fixture) -> None:
     """A step to mend does not differ only because somebody else's token is in it."""
-    with Replay(two_tokens) as replayed:
+    with Replayer(two_tokens) as replayed:
         other = agent(THIRD, FIRST, THIRD)
         assert not replayed.until(other.answer, "How is it?", turn=1).differs
-    with Replay(two_tokens) as replayed:
+    with Replayer(two_tokens) as replayed:
         assert replayed.until(agent(THIRD, THIRD, "x").answer, "How is it?", turn=1).differs
 
 
@@ -91,7 +91,7 @@ def test_a_fixture_of_kinds_alone_replays(two_tokens: Fixture, tmp_path: Path) -
     (tmp_path / "recording.jsonl").write_bytes(data)
     old = load(tmp_path)
     assert "[redacted:github_token]" in old.path.read_text()
-    with Replay(old) as replayed:
+    with Replayer(old) as replayed:
         replayed.run(agent(THIRD, THIRD, SECOND).answer, "How is it?")
 
 
@@ -161,7 +161,7 @@ def test_ids_of_organisations_are_taken_out_of_signatures(tmp_path: Path) -> Non
     assert len(asked) == len(sealed)
     assert ORGANISATION.encode() not in base64.b64decode(asked)
     assert b"00000000-0000-4000-8000-000000000000" in base64.b64decode(asked)
-    with Replay(made) as replayed:
+    with Replayer(made) as replayed:
         replayed.run(run, None)
 
 
@@ -173,7 +173,7 @@ def test_a_rule_of_ones_own_is_used_in_a_replay(two_tokens: Fixture, tmp_path: P
         recording, lambda body: body.replace(b"How is it?", b"[redacted:staff_number:9]")
     )
     (tmp_path / "recording.jsonl").write_bytes(write(hidden, {}))
-    with Replay(load(tmp_path), redactors=[rule]) as replayed:
+    with Replayer(load(tmp_path), ReplayOptions(redactors=[rule])) as replayed:
         replayed.run(agent(FIRST, SECOND, FIRST).answer, "staff 123456")
-    with pytest.raises(DivergenceError), Replay(load(tmp_path)) as replayed:
+    with pytest.raises(DivergenceError), Replayer(load(tmp_path)) as replayed:
         replayed.run(agent(FIRST, SECOND, FIRST).answer, "staff 123456")

@@ -32,7 +32,7 @@ from agentobs.agent import (
 )
 from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.asking import named
-from replay import DivergenceError, Fixture, Replay
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.freeze import failing_turn, freeze
 from tests.holding import hold
 from tests.provider_script import MODEL, call, streamed, text
@@ -59,7 +59,7 @@ def recorded(
 
 
 def replayed(fixture: Fixture, seed: int, how: How = "finish") -> dict[str, list[str]]:
-    with Replay(fixture) as replay:
+    with Replayer(fixture) as replay:
         events = replay.run(dig, None, Noise(seed), how)
     assert replay.progress.requests_matched == replay.progress.requests
     return by_lane(events)
@@ -162,7 +162,7 @@ def made(
 
 def again(fixture: Fixture, *arguments: Any, **changes: Any) -> Chief:
     chief = Chief(**changes)
-    with Replay(fixture) as replay:
+    with Replayer(fixture) as replay:
         replay.run(chief.answer, *arguments)
     return chief
 
@@ -313,7 +313,10 @@ def test_a_divergence_inside_an_agent_names_its_lane(tmp_path: Path) -> None:
         streamed(text("Done."), number=4),
     ]
     fixture, _ = made(tmp_path, given)
-    with pytest.raises(DivergenceError) as raised, Replay(fixture, tools="live") as replay:
+    with (
+        pytest.raises(DivergenceError) as raised,
+        Replayer(fixture, ReplayOptions(tools="live")) as replay,
+    ):
         replay.run(Chief(look=stare).answer)
     assert raised.value.divergence.lane == "main/toolu_1"
     assert "look" in raised.value.divergence.text()
@@ -335,7 +338,7 @@ def test_a_divergence_in_the_background_is_raised(tmp_path: Path) -> None:
         streamed(text("B"), number=5),
     ]
     fixture, _ = made(tmp_path, given, False)
-    with pytest.raises(DivergenceError), Replay(fixture, tools="live") as replay:
+    with pytest.raises(DivergenceError), Replayer(fixture, ReplayOptions(tools="live")) as replay:
         replay.run(Chief(look=stare).answer, False)
 
 
@@ -358,7 +361,7 @@ def test_until_counts_the_turns_of_the_agent_itself(tmp_path: Path) -> None:
         streamed(text("Done."), number=6),
     ]
     fixture, _ = made(tmp_path, given)
-    with Replay(fixture) as replay:
+    with Replayer(fixture) as replay:
         step = replay.until(Chief(look=stare).answer, turn=2, tools="live")
     assert (looked, step.tool("look").text) == (["bin"], "much in bin")
 
@@ -392,7 +395,7 @@ def test_freezing_again_changes_nothing(tmp_path: Path) -> None:
     assert started == ["main", "main/t1_0", "main/t1_1", "main/t1_2", "main/b"]
     paths = set()
     for seed in range(3):
-        with Replay(first) as replay:
+        with Replayer(first) as replay:
             replay.run(dig, None, Noise(seed))
         paths.add(replay.trajectory)
     assert len(paths) == 1

@@ -23,7 +23,7 @@ from agentobs.agent.state import Options
 from agentobs.agent.tools import Tool, tool
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Answer
-from replay import Divergence, DivergenceError, Fixture, Replay, load
+from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions, load
 from tests.provider_script import MODEL, call, cut, streamed, text
 from tests.replay.agents import KEY, frozen, recorded, weather
 from tests.replay.mailer import SEND, Mailer, made, mails
@@ -38,8 +38,8 @@ def mailing(permissions: Permissions, **options: Any) -> dict[str, Any]:
     return {"options": {**ONE, "permissions": permissions, **options}}
 
 
-def replayed(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded") -> Replay:
-    with Replay(fixture, tools=tools) as replay:
+def replayed(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded") -> Replayer:
+    with Replayer(fixture, ReplayOptions(tools=tools)) as replay:
         replay.run(Mailer(**changes).answer, "Mail them.")
     return replay
 
@@ -192,7 +192,7 @@ def left(tmp_path: Path, kind: type[Event], given: Sequence[Answer]) -> Fixture:
 def test_a_last_call_that_never_came_diverges(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """The agent leaves its run before the call, which it did not when it was recorded."""
     fixture, _, _ = made(tmp_path, mails("ann", "bob")[:1], tools=(SEND,), **mailing(ALLOWED))
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replay:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
         replay.run(Leaving(None, ToolDone).answer)
     assert raised.value.divergence.kind == "missing"
     assert shown(raised.value.divergence) == snapshot
@@ -203,7 +203,7 @@ def test_how_far_the_calls_of_a_run_came_that_was_left_nobody_knows(tmp_path: Pa
     fixture = left(tmp_path, ToolDone, mails("ann")[:1])
     assert fixture.results == {"main": ["cancelled"]}
     for kind, came in ((ToolDone, 1), (ToolDispatch, 0), (Message, 0)):
-        with Replay(fixture) as replay:
+        with Replayer(fixture) as replay:
             replay.run(Leaving(None, kind).answer)
         assert replay.progress.tools_matched == came
 
@@ -228,7 +228,7 @@ def _two() -> str:
 def test_until_a_turn_its_calls_are_not_judged(tmp_path: Path) -> None:
     """What a call comes to in that turn is for the test to say."""
     fixture, _, _ = made(tmp_path, mails("ann")[:1], **mailing(ALLOWED))
-    with Replay(fixture) as replay:
+    with Replayer(fixture) as replay:
         step = replay.until(Mailer(**mailing(DENIED)).answer, "Mail them.", turn=1)
     assert step.now.outcome == "failed"
 
@@ -271,7 +271,7 @@ def test_an_interaction_that_ends_otherwise_diverges(
     """The first of two, after which the session ends as it ended."""
     fixture = twice(tmp_path, {}, {})
     assert fixture.header["results"] == {"main": ["success", "success"]}
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replay:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
         replay.run(Twice(None, OWING, {}).answer)
     assert raised.value.divergence.kind == "outcome"
     assert shown(raised.value.divergence) == snapshot
@@ -281,9 +281,9 @@ def test_a_last_interaction_that_ends_otherwise_diverges(tmp_path: Path) -> None
     """The session fails on its own after it, then and now, so that its outcome does not tell."""
     fixture = twice(tmp_path, {}, {}, fails=True)
     assert fixture.header["reason"] == "ValueError"
-    with Replay(fixture) as same:
+    with Replayer(fixture) as same:
         same.run(Twice(None, {}, {}, fails=True).answer)
-    with pytest.raises(DivergenceError) as raised, Replay(fixture) as replay:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
         replay.run(Twice(None, {}, OWING, fails=True).answer)
     assert [(d.path, d.expected, d.actual) for d in raised.value.divergence.differences] == [
         ("$.main.interaction_2", "success", "error_max_structured_output_retries")
@@ -294,9 +294,9 @@ def test_a_fixture_without_results_is_judged_by_its_outcome(tmp_path: Path) -> N
     """What was frozen before results were kept goes on replaying."""
     fixture = twice(tmp_path, {}, {})
     old = rewritten(fixture, lambda line: {k: v for k, v in line.items() if k != "results"})
-    with Replay(old) as replay:
+    with Replayer(old) as replay:
         replay.run(Twice(None, OWING, {}).answer)
-    with pytest.raises(DivergenceError) as raised, Replay(old) as replay:
+    with pytest.raises(DivergenceError) as raised, Replayer(old) as replay:
         replay.run(Twice(None, {}, OWING).answer)
     assert raised.value.divergence.summary == "the session ended differently"
 

@@ -1,4 +1,4 @@
-"""Replay of a loop that asks the world: consent, paths, what is said meanwhile, and where it was stopped."""
+"""Replayer of a loop that asks the world: consent, paths, what is said meanwhile, and where it was stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.tools import tool
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Answer, ModelExchange, WorldExchange, WorldQuestion
-from replay import DivergenceError, Fixture, Replay, load
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
 from replay.fixture import FORMAT, write
 from tests.provider_script import call, cut, streamed, text
 from tests.replay.agents import frozen
@@ -28,10 +28,10 @@ def nobody(agent: Mailer, consent: Consent) -> Reply:
     raise AssertionError("a person was asked in a replay")
 
 
-def replayed(fixture: Fixture, **changes: Any) -> tuple[Replay, Mailer]:
-    """Replay with an agent that has nobody to ask, and must not have to."""
+def replayed(fixture: Fixture, **changes: Any) -> tuple[Replayer, Mailer]:
+    """Replayer with an agent that has nobody to ask, and must not have to."""
     agent = Mailer(**{"person": nobody, **changes})
-    with Replay(fixture) as replay:
+    with Replayer(fixture) as replay:
         replay.run(agent.answer, "Mail them.")
     return replay, agent
 
@@ -145,7 +145,7 @@ def test_a_renamed_tool_replays(tmp_path: Path, policy: Any) -> None:
     fixture, live, _ = made(tmp_path, mails("ann"), tools=(SEND,), options=told)
     renamed = tool(name="send_mail", aliases=("send",))(send)
     agent = Mailer(tools=(renamed,), options=told, person=nobody)
-    with Replay(fixture, tools=policy) as replay:
+    with Replayer(fixture, ReplayOptions(tools=policy)) as replay:
         replay.run(agent.answer, "Mail them.")
     assert shape(agent.events) == shape(live.events)
     assert replay.progress.tools_matched == 1
@@ -273,12 +273,12 @@ def test_tools_of_an_answer_that_broke_off_replay(tmp_path: Path) -> None:
 def test_until_a_turn_nobody_is_asked(tmp_path: Path) -> None:
     """Up to the turn and in it consent is the recorded one; what was not asked then gets nobody's answer."""
     fixture, _, _ = made(tmp_path, mails("ann"))
-    with Replay(fixture) as replay:
+    with Replayer(fixture) as replay:
         same = replay.until(Mailer(person=nobody).answer, "Mail them.", turn=1)
     assert not same.differs, same.describe()
     rules = ruled("allow")
     free, _, _ = made(tmp_path / "free", mails("ann"), options={"permissions": rules})
-    with Replay(free) as replay:
+    with Replayer(free) as replay:
         step = replay.until(Mailer(person=nobody).answer, "Mail them.", turn=1)
     assert step.tool("send").is_error
     assert "Nobody" in step.tool("send").text
@@ -347,7 +347,7 @@ def test_tools_beside_each_other_replay_in_any_order(tmp_path: Path) -> None:
     assert ended == ["c", "b", "a"]
     for policy in ("recorded", "live"):
         agent = Mailer(tools=(reader,), person=nobody)
-        with Replay(fixture, tools=policy) as replay:
+        with Replayer(fixture, ReplayOptions(tools=policy)) as replay:
             replay.run(agent.answer, "Mail them.")
         assert shape(agent.events) == shape(live.events)
         assert replay.progress.tools_matched == 3

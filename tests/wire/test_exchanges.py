@@ -13,7 +13,7 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.messages import fault_of_request
-from replay import Replay, load
+from replay import Replayer, load
 from replay.fixture import FILE, write
 from tests.wire import corpus, usage
 from tests.wire.asking import ask
@@ -102,7 +102,7 @@ def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) ->
         (tmp_path / FILE).write_bytes(
             write(batch.recordings[taken.session_id], {"made": "by a test"})
         )
-        with Replay(load(tmp_path)) as replayed:
+        with Replayer(load(tmp_path)) as replayed:
             agentobs.record(client)
             with agentobs.session("wire"):
                 heard = [ask(client, exchange) for exchange in taken.file.exchanges]

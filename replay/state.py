@@ -1,0 +1,99 @@
+"""How far a replay has come on the recorded path: one value that whoever answers, judges and reports shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from agentobs.records.exchanges import ModelExchange, ToolExchange, WorldExchange, is_inside_answer
+from agentobs.records.facts import Permission, SessionEnd, settled
+from agentobs.sink import Record
+from replay.divergence import Divergence, DivergenceError, Progress
+from replay.ends import last_of
+from replay.fixture import Fixture
+from replay.lanes import Lane
+from replay.options import ReplayOptions
+from replay.renaming import Renaming
+from replay.tools import Calls
+from replay.world import Answers
+
+
+class State:
+    """What of a fixture has been asked so far, what the agent told, and the first divergence."""
+
+    def __init__(self, fixture: Fixture, options: ReplayOptions) -> None:
+        """Begin at the beginning of `fixture`."""
+        self.fixture, self.options = fixture, options
+        self.renaming = Renaming(options.redactors)
+        names = [name for name in fixture.lanes if not is_inside_answer(name)]
+        self.lanes = {name: Lane(fixture, name, self.renaming) for name in names}
+        self.calls = Calls(fixture, self.renaming)
+        self.answers = Answers(fixture.world, lambda lane: self.lane(lane).asked, self.renaming)
+        self.tools = options.tools
+        """Which tools run: as in the options, until `until` says otherwise."""
+        self.until: int | None = None
+        """The turn of the main lane whose answer is the last that is given; None where all are."""
+        self.captured: tuple[str, bytes] | None = None
+        """Path and body of the first request beyond that turn."""
+        self.numbers: dict[int, int] = {}
+        """The ask that a request is, by the identity of its body, until the agent tells of it."""
+        self.records: list[tuple[Record, int | None]] = []
+        """What the agent told, each with the number of the ask whose body it has."""
+        self.divergence: Divergence | None = None
+        self.lock = threading.RLock()
+
+    def collect(self, record: Record) -> None:
+        """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""
+        number = None
+        if isinstance(record, ModelExchange):
+            number = self.numbers.pop(id(record.question.body), None)
+            record = record if number is None else with_body(record, b"")
+        elif isinstance(record, ToolExchange):
+            self.calls.heard(record)
+        elif isinstance(record, Permission):
+            self.calls.decided(record)
+        elif isinstance(record, WorldExchange):
+            self.answers.told(record)
+        self.records.append((record, number))
+
+    def lane(self, name: str) -> Lane:
+        """Return a lane by its name; one that was not recorded is empty."""
+        if name not in self.lanes:
+            self.lanes[name] = Lane(self.fixture, name, self.renaming)
+        return self.lanes[name]
+
+    def error(self, divergence: Divergence) -> DivergenceError:
+        """Return the error of the first divergence, which is this one if there was none before."""
+        if self.divergence is None:
+            self.divergence = divergence
+        return DivergenceError(self.divergence)
+
+    def raise_divergence(self, cause: BaseException | None = None) -> None:
+        """Raise the first divergence again, if there was one; `cause` is what it led to."""
+        if self.divergence is not None:
+            raise DivergenceError(self.divergence) from cause
+
+    @property
+    def progress(self) -> Progress:
+        """How many of the recorded requests, tool calls and other questions were asked."""
+        asked = sum(lane.asked for lane in self.lanes.values())
+        return Progress(
+            requests_matched=asked,
+            requests=sum(len(lane.asks) for lane in self.lanes.values()),
+            tools_matched=self.calls.matched,
+            tools=self.calls.total,
+            answers_matched=self.answers.total - len(self.answers.left),
+            answers=self.answers.total,
+        )
+
+    @property
+    def session_end(self) -> SessionEnd | None:
+        """How the session ended this time; None where it has not."""
+        ends = [record for record, _ in self.records if isinstance(record, SessionEnd)]
+        return settled(ends[-1], last_of(r for r, _ in self.records)) if ends else None
+
+
+def with_body(exchange: ModelExchange, body: bytes) -> ModelExchange:
+    """Return an exchange with another request body."""
+    question = dataclasses.replace(exchange.question, body=body)
+    return dataclasses.replace(exchange, question=question)
