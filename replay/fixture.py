@@ -1,8 +1,8 @@
-r"""Fixtures: recordings made to be committed; writer and reader of the format together.
+r"""Fixtures: recordings made to be committed; the format, and its reader (its writer is `replay.writing`).
 
 A fixture is a text file, one JSON value a line:
 
-    {"agentobs_fixture": 2, "name": ..., "entry": ..., "arguments": ..., "outcome": ...}
+    {"agentobs_fixture": 3, "name": ..., "entry": ..., "arguments": ..., "outcome": ...}
     {"ask": 1, "lane": "main", "turn": 1, "method": "POST", "path": "/v1/messages", "body": {...}}
     {"answer": 1, "status": 200, "headers": {...}, "ending": "complete", "chunks": [[bytes, ms], ...]}
     {"event": "event: message_start\ndata: ..."}            one line a stream event, or one "body" or "text"
@@ -21,6 +21,8 @@ which was written when the loop asked nobody: there a call that ran was permitte
 
 Since then its first line may have `results`: how the interactions of our own loop ended, by lane, in the order
 in which they began; null for one without an end. A fixture without them is judged by its `outcome` alone.
+
+Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing.
 """
 
 from __future__ import annotations
@@ -28,15 +30,13 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from agentobs.errors import DamagedError, ForeignError, RecordingError, UsageError
-from agentobs.recording.streams import find_in_stream
+from agentobs.errors import DamagedError, ForeignError, UsageError
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import (
     Answer,
@@ -48,23 +48,17 @@ from agentobs.records.exchanges import (
     Question,
     Recording,
     ToolAnswer,
-    ToolExchange,
     ToolQuestion,
-    WorldExchange,
     WorldQuestion,
     recorded_outcome,
 )
 from agentobs.records.messages import (
     assemble,
-    is_stream,
-    split_events,
     tool_uses,
 )
-from replay.order import afters, by_calls
-from replay.pieces import Pieces, built, change, compact, kept_of, pieces_of, take_apart
-from replay.sharing import Redacted, left, shareable, tags_in, taken_out
+from replay.pieces import Pieces, built, compact, take_apart
 
-FORMAT = 2
+FORMAT = 3
 """The version that is written; every older one is read for ever, a newer one is refused."""
 FILE = "recording.jsonl"
 """The name of a fixture's file in its folder."""
@@ -259,7 +253,7 @@ def load(path: str | Path) -> Fixture:
         )
     try:
         asks, tools, world = _parse(data[:last])
-        whole = end["end"] == _counts(asks, tools, world) and header.keys() >= _HEADER
+        whole = end["end"] == counts(asks, tools, world) and header.keys() >= _HEADER
         whole = whole and isinstance(header.get("results", {}), dict)
     except _UNREADABLE as error:
         raise DamagedError(
@@ -274,6 +268,7 @@ _HEADER = {"name", "entry", "arguments", "outcome", "reason", "signature"}
 """What a first line has besides the version."""
 _UNREADABLE = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
 """What reading raises where a line is not what it should be."""
+_KINDS = get_args(AskKind)
 _AGAIN = "Restore it from version control, or freeze the session again"
 
 
@@ -295,7 +290,7 @@ def _header(file: Path, data: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _counts(asks: Sized, tools: Sized, world: Sized) -> dict[str, int]:
+def counts(asks: Sized, tools: Sized, world: Sized) -> dict[str, int]:
     """Return what the last line counts."""
     counts = {"asks": len(asks), "tools": len(tools)}
     return {**counts, "world": len(world)} if len(world) else counts
@@ -417,271 +412,3 @@ def as_recording(fixture: Fixture) -> Recording:
         exchanges=exchanges,
         results=fixture.results or {},
     )
-
-
-def write(recording: Recording, versions: dict[str, str]) -> bytes:
-    """Return a recording as the bytes of a fixture; `versions` says what it was recorded with.
-
-    Raises:
-        RecordingError: the session is incomplete, asked nothing, or something that looks like a key is left.
-    """
-    if recording.source != "recorded":
-        raise RecordingError(
-            f"session {recording.session_id} was imported from a log of {recording.source}, which does not hold its "
-            "requests whole",
-            todo="Record the agent itself to replay it; an imported session can only be asked about",
-        )
-    if recording.dropped:
-        raise RecordingError(
-            f"session {recording.session_id} is incomplete: {recording.dropped} records were not written",
-            todo="Record it again; an incomplete session cannot take the same path",
-        )
-    if not any(isinstance(each, ModelExchange) for each in recording.exchanges):
-        raise RecordingError(
-            f"session {recording.session_id} asked the model nothing: there is nothing to replay"
-        )
-    tags = tags_in(b"".join(map(_line, _lines(recording, versions))))
-    recording = shareable(recording, tags)
-    lines = _lines(recording, versions)
-    if found := left(lines) + _left_in_pieces(recording):
-        raise RecordingError(
-            f"something that looks like a secret is left: {'; '.join(each.text() for each in found)}",
-            where=f"session {recording.session_id}",
-            todo="Nothing was written. Give agentobs.Options(redactors=...) a rule that finds it, or take it out of "
-            "what the agent reads, and record again",
-        )
-    data = b"".join(map(_line, lines))
-    kinds = Counter(kind for line in lines for kind in ("ask", "tool", "world") if kind in line)
-    counts = _counts(range(kinds["ask"]), range(kinds["tool"]), range(kinds["world"]))
-    return data + _line({"end": counts, "digest": digest(data)})
-
-
-def redacted_in(data: bytes) -> list[Redacted]:
-    """Return what was taken out of the fixture that these bytes are, by kind."""
-    return taken_out([json.loads(line) for line in data.splitlines()[:-1]])
-
-
-def _left_in_pieces(recording: Recording) -> list[Redacted]:
-    """Return what is left of secrets that answers tell in pieces."""
-    answers = [each.answer.body for each in recording.exchanges if isinstance(each, ModelExchange)]
-    kinds = Counter(found.kind for body in answers for found in find_in_stream(body))
-    return [Redacted(kind, count, ("pieces of an answer",)) for kind, count in kinds.items()]
-
-
-def _lines(recording: Recording, versions: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the lines of a fixture, all but the last one."""
-    models = by_calls([e for e in recording.exchanges if isinstance(e, ModelExchange)])
-    header = {
-        "agentobs_fixture": FORMAT,
-        "name": recording.name,
-        "entry": recording.entry,
-        "arguments": recording.arguments,
-        "outcome": recording.outcome,
-        "reason": recording.reason,
-        "signature": recording.signature,
-        **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
-        "recorded_with": versions,
-    }
-    return [header, *_exchange_lines(recording, models)]
-
-
-def _sorted_lanes(results: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence[str | None]]:
-    """Return results with the agent's own first: which of those beside it began first was chance."""
-    return {
-        lane: results[lane] for lane in sorted(results, key=lambda lane: (lane != "main", lane))
-    }
-
-
-_KINDS = get_args(AskKind)
-_OF_A_CALL = ("check", "path", "consent")
-"""Kinds of questions that come before the call runs whose id is their key."""
-
-
-def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterator[dict[str, Any]]:
-    tools: dict[tuple[str, str], list[ToolExchange]] = {}
-    for exchange in recording.exchanges:
-        if isinstance(exchange, ToolExchange):
-            tools.setdefault((exchange.place.lane, exchange.question.tool_use_id), []).append(
-                exchange
-            )
-    first, world = _world_lines(recording, models)
-    shaper = _Shaper()
-    ordered = afters(models)
-    for number, exchange in enumerate(models, 1):
-        after = {"after": ordered[number]} if number in ordered else {}
-        yield from map(_world_line, _sorted(first.get(number, []), []))
-        yield {"ask": number, **shaper.shape(number, exchange), **after}
-        yield _answer_line(number, exchange)
-        yield from _body_lines(exchange.answer)
-        calls = tool_uses(assemble(exchange.answer.headers, exchange.answer.body))
-        told = _sorted(world.get(number, []), [str(call.get("id")) for call in calls])
-        yield from (_world_line(e) for e in told if e.question.kind in _OF_A_CALL)
-        for call in calls:
-            if ran := tools.get((exchange.place.lane, str(call.get("id")))):
-                yield _tool_line(ran.pop(0))
-        yield from (_world_line(e) for e in told if e.question.kind not in _OF_A_CALL)
-    for ran in tools.values():
-        yield from map(_tool_line, ran)
-
-
-def _world_lines(
-    recording: Recording, models: list[ModelExchange]
-) -> tuple[dict[int, list[WorldExchange]], dict[int, list[WorldExchange]]]:
-    """Return the questions to the world by the ask of their lane that they come before, or after.
-
-    Before stand only those that came before every request of their lane; of a lane without any, before
-    the first request of all.
-    """
-    before: dict[int, list[WorldExchange]] = {}
-    after: dict[int, list[WorldExchange]] = {}
-    for exchange in recording.exchanges:
-        if isinstance(exchange, WorldExchange):
-            own = [n for n, m in enumerate(models, 1) if m.place.lane == exchange.place.lane]
-            started = [n for n in own if models[n - 1].started_ns <= exchange.started_ns]
-            if started:
-                after.setdefault(started[-1], []).append(exchange)
-            else:
-                before.setdefault(own[0] if own else 1, []).append(exchange)
-    return before, after
-
-
-def _sorted(exchanges: Iterable[WorldExchange], calls: list[str]) -> list[WorldExchange]:
-    """Return questions to the world in an order that does not depend on which came first.
-
-    Those of one answer's calls come in the order of the calls, all others by kind and key, in which
-    numbers count as numbers.
-    """
-
-    def place(exchange: WorldExchange) -> tuple[Any, ...]:
-        key, kind = exchange.question.key, exchange.question.kind
-        named = [(-len(call), at) for at, call in enumerate(calls) if call in key]
-        parts = re.split(r"(\d{1,18})", key)
-        numbered = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
-        return min(named, default=(0, len(calls)))[1], _KINDS.index(kind), numbered
-
-    return sorted(exchanges, key=place)
-
-
-def _world_line(exchange: WorldExchange) -> dict[str, Any]:
-    return {
-        "world": exchange.question.kind,
-        "key": exchange.question.key,
-        "lane": exchange.place.lane,
-        "turn": exchange.place.turn,
-        "asked": exchange.question.asked,
-        "answer": exchange.answer,
-    }
-
-
-class _Shaper:
-    """Writes each request as a change of an earlier one of its lane."""
-
-    def __init__(self) -> None:
-        self._recent: OrderedDict[int, tuple[ModelExchange, Pieces]] = OrderedDict()
-
-    def shape(self, number: int, exchange: ModelExchange) -> dict[str, Any]:
-        question = exchange.question
-        place = {"lane": exchange.place.lane, "turn": exchange.place.turn}
-        asked = {
-            "method": question.method,
-            "path": question.path,
-            "headers": _meant(question.headers),
-        }
-        if not question.body:
-            return {**place, **asked}
-        pieces = pieces_of(question.body)
-        if pieces is None:
-            return {**place, **asked, **_raw(question.body)}
-        base = self._base(exchange, pieces)
-        self._recent[number] = (exchange, pieces)
-        while len(self._recent) > 16:
-            self._recent.popitem(last=False)
-        if base is None:
-            return {**place, **asked, "body": json.loads(question.body)}
-        like, (before, old) = base
-        same = {k for k in asked if asked[k] == _asked(before)[k]}
-        return {
-            **place,
-            "like": like,
-            **{k: v for k, v in asked.items() if k not in same},
-            **change(old, pieces),
-        }
-
-    def _base(
-        self, exchange: ModelExchange, pieces: Pieces
-    ) -> tuple[int, tuple[ModelExchange, Pieces]] | None:
-        best, most = None, 0
-        for number, (before, old) in reversed(self._recent.items()):
-            if before.place.lane != exchange.place.lane or list(old.keys) != list(pieces.keys):
-                continue
-            if len(old.messages) <= most:
-                continue
-            kept, _ = kept_of(old.messages, pieces.messages)
-            if kept > most:
-                best, most = (number, (before, old)), kept
-        return best
-
-
-def _asked(exchange: ModelExchange) -> dict[str, Any]:
-    question = exchange.question
-    return {"method": question.method, "path": question.path, "headers": _meant(question.headers)}
-
-
-def _meant(headers: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if not name.startswith("x-stainless-")}
-
-
-def _answer_line(number: int, exchange: ModelExchange) -> dict[str, Any]:
-    answer = exchange.answer
-    failure = answer.failure
-    return {
-        "answer": number,
-        "status": answer.status,
-        "headers": answer.headers,
-        "ending": answer.ending,
-        **({"failure": [failure.name, failure.message]} if failure else {}),
-        "chunks": [[len(c.data), c.after_ns // 1_000_000] for c in answer.chunks],
-    }
-
-
-def _body_lines(answer: Answer) -> Iterator[dict[str, Any]]:
-    body = answer.body
-    if not body:
-        return
-    if is_stream(answer.headers):
-        for piece in split_events(body):
-            raw = _raw(piece)
-            yield {"event": raw["text"]} if "text" in raw else raw
-        return
-    try:
-        value = json.loads(body)
-        exact = compact(value) == body
-    except (ValueError, RecursionError):
-        exact = False
-    yield {"body": value} if exact else _raw(body)
-
-
-def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
-    answer = exchange.answer
-    return {
-        "tool": exchange.question.tool_use_id,
-        "lane": exchange.place.lane,
-        "turn": exchange.place.turn,
-        "name": exchange.question.name,
-        "input": exchange.question.input,
-        "result": answer.content,
-        **({"is_error": True} if answer.is_error else {}),
-        **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
-        **({"tries": answer.tries} if answer.tries != 1 else {}),
-    }
-
-
-def _raw(data: bytes) -> dict[str, str]:
-    try:
-        return {"text": data.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
-
-
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"

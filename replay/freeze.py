@@ -9,8 +9,9 @@ from pathlib import Path
 
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, is_beside
-from replay.fixture import FILE, redacted_in, write
+from replay.fixture import FILE
 from replay.sharing import Redacted
+from replay.writing import redacted_in, write
 
 
 @dataclass(frozen=True, slots=True)

@@ -731,7 +731,7 @@ def record(names: Sequence[str]) -> None:
     from agentobs.recording.home import open_home
     from agentobs.recording.journal import segment_ids
     from agentobs.recording.vault import read_session
-    from replay.fixture import write as fixture_bytes
+    from replay.writing import write as fixture_bytes
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["AGENTOBS_HOME"] = str(Path(folder) / "home")

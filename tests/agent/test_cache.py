@@ -280,7 +280,7 @@ def test_a_recording_with_marks_stays_small_and_replays(
     from agentobs.recording.journal import segment_ids
     from agentobs.recording.vault import read_session
     from replay import Replayer, load
-    from replay.fixture import write
+    from replay.writing import write
 
     sizes = {}
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))

@@ -14,7 +14,7 @@ from replay.fixture import FORMAT
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
-VERSIONS = {"refund-loop": FORMAT, "old/1/refund-loop": 1}
+VERSIONS = {"refund-loop": FORMAT, "old/1/refund-loop": 1, "old/2/refund-loop": 2}
 """The demo's session as it is frozen now, and as each older version of the format froze it."""
 
 

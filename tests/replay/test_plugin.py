@@ -117,8 +117,8 @@ def test_a_missing_fixture_is_told(project: pytest.Pytester, marker: str, told: 
         (lambda data: b"", "*not a fixture*"),
         (lambda data: b"\x00\xff" * 99, "*not a fixture*"),
         (
-            lambda data: data.replace(b'"agentobs_fixture": 2', b'"agentobs_fixture": 9'),
-            "*a fixture of version 9; this version of agentobs reads up to 2*",
+            lambda data: data.replace(b'"agentobs_fixture": 3', b'"agentobs_fixture": 9'),
+            "*a fixture of version 9; this version of agentobs reads up to 3*",
         ),
     ],
     ids=["cut", "edited", "empty", "binary", "newer"],

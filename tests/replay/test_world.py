@@ -18,7 +18,8 @@ from agentobs.agent.tools import tool
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Answer, ModelExchange, WorldExchange, WorldQuestion
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
-from replay.fixture import FORMAT, write
+from replay.fixture import FORMAT
+from replay.writing import write
 from tests.provider_script import call, cut, streamed, text
 from tests.replay.agents import frozen
 from tests.replay.mailer import FAX, SAVE, SEND, Mailer, made, mails, once, send
@@ -288,7 +289,7 @@ def test_old_recordings_need_no_consent(tmp_path: Path) -> None:
     """In a fixture of version 1, from when nobody was asked, a call that ran was permitted."""
     rules = ruled("allow")
     fixture, _, _ = made(tmp_path, mails("ann"), options={"permissions": rules})
-    data = fixture.path.read_bytes().replace(b'"agentobs_fixture": 2', b'"agentobs_fixture": 1')
+    data = fixture.path.read_bytes().replace(b'"agentobs_fixture": 3', b'"agentobs_fixture": 1')
     told = data.splitlines(keepends=True)
     end = {**json.loads(told[-1]), "digest": digest(b"".join(told[:-1]))}
     fixture.path.write_bytes(b"".join(told[:-1]) + json.dumps(end).encode() + b"\n")

@@ -14,7 +14,8 @@ import agentobs
 from agentobs.records.exchanges import ModelExchange
 from agentobs.records.messages import fault_of_request
 from replay import Replayer, load
-from replay.fixture import FILE, write
+from replay.fixture import FILE
+from replay.writing import write
 from tests.wire import corpus, usage
 from tests.wire.asking import ask
 from tests.wire.corpus import Exchange, continued
