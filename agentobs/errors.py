@@ -94,6 +94,8 @@ def say_once(text: str, *, about: str = "") -> None:
     _said.add(about or text)
     try:
         warnings.warn(f"agentobs: {text}", RuntimeWarning, stacklevel=3)
-    except Exception:
+    except (
+        Exception
+    ):  # warnings are errors here; where there is no standard error either, nobody can be told
         with contextlib.suppress(Exception):
             print(f"agentobs: {text}", file=sys.stderr)

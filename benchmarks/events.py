@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,7 +26,15 @@ from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
 from agentobs.sink import Record, Sink, sink
-from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio
+from benchmarks.measure import (
+    Cost,
+    Part,
+    Round,
+    compare,
+    cost_in_threads,
+    milliseconds,
+    ratio,
+)
 from benchmarks.report import Section, Verdict
 
 EVENTS = 1_000
@@ -112,14 +119,14 @@ def _section(threads: int, recorder: Recorder, provider: LoggerProvider) -> Sect
             logger.emit(LogRecord(timestamp=1, event_name="context", attributes=ATTRIBUTES.copy()))
 
     def nobody(_: int) -> Cost:
-        return _in_threads(partial(_emit, Sink(EVENTS), count), threads, None)
+        return cost_in_threads(partial(_emit, Sink(EVENTS), count), threads, None)
 
     def own(_: int) -> Cost:
         with sink.redirect(recorder), tracing.at(PLACE):
-            return _in_threads(agentobs.carried(made), threads, flush)
+            return cost_in_threads(agentobs.carried(made), threads, flush)
 
     def alone(work: Callable[[], None], settle: Callable[[], object] | None, _: int) -> Cost:
-        return _in_threads(work, threads, settle)
+        return cost_in_threads(work, threads, settle)
 
     flush = partial(recorder.flush, 60.0)
     variants: dict[str, Callable[[int], Cost]] = {
@@ -197,25 +204,3 @@ def _emit(into: Sink, count: int) -> None:
 
 def _each(measured: list[Round], who: str, part: Part) -> float:
     return 1e3 * milliseconds(measured, who, part) / EVENTS
-
-
-def _in_threads(
-    work: Callable[[], None], threads: int, settle: Callable[[], object] | None
-) -> Cost:
-    """Return what it costs; as the caller's CPU time, that of all callers together."""
-    spent: list[int] = []
-
-    def measured() -> None:
-        before = time.thread_time_ns()
-        work()
-        spent.append(time.thread_time_ns() - before)
-
-    def begin() -> None:
-        running = [threading.Thread(target=measured) for _ in range(threads)]
-        for each in running:
-            each.start()
-        for each in running:
-            each.join()
-
-    whole = cost_of(begin, settle)
-    return Cost(whole.wall_ns, sum(spent), whole.process_ns)

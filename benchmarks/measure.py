@@ -7,6 +7,7 @@ turns within each round, and what counts is the median over the rounds of their 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,31 @@ def cost_of(work: Callable[[], object], settle: Callable[[], object] | None = No
     if settle is not None:
         settle()
     return Cost(wall, thread, time.process_time_ns() - process)
+
+
+def cost_in_threads(
+    work: Callable[[], None], threads: int, settle: Callable[[], object] | None
+) -> Cost:
+    """Return what work costs that `threads` callers do at once; as the caller's CPU time, that of all of them.
+
+    `settle` ends what the work set going, see `cost_of`.
+    """
+    spent: list[int] = []
+
+    def measured() -> None:
+        before = time.thread_time_ns()
+        work()
+        spent.append(time.thread_time_ns() - before)
+
+    def begin() -> None:
+        running = [threading.Thread(target=measured) for _ in range(threads)]
+        for each in running:
+            each.start()
+        for each in running:
+            each.join()
+
+    whole = cost_of(begin, settle)
+    return Cost(whole.wall_ns, sum(spent), whole.process_ns)
 
 
 def compare(variants: Mapping[str, Callable[[T], Cost]], inputs: Iterable[T]) -> list[Round]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +17,15 @@ from agentobs.recording.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place
 from agentobs.sink import Record, sink
-from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio
+from benchmarks.measure import (
+    Cost,
+    Part,
+    Round,
+    compare,
+    cost_in_threads,
+    milliseconds,
+    ratio,
+)
 from benchmarks.report import Section, Verdict
 
 SPANS = 1_000
@@ -135,31 +142,9 @@ def _cost(
 ) -> Cost:
     """Do the work in so many threads, at a place of a session, with this consumer of what is told."""
     if consumer is None:
-        return _in_threads(work, threads, settle)
+        return cost_in_threads(work, threads, settle)
     with sink.redirect(consumer), tracing.at(PLACE):
-        return _in_threads(agentobs.carried(work), threads, settle)
-
-
-def _in_threads(
-    work: Callable[[], None], threads: int, settle: Callable[[], object] | None
-) -> Cost:
-    """Return what it costs; as the caller's CPU time, that of all callers together."""
-    spent: list[int] = []
-
-    def measured() -> None:
-        before = time.thread_time_ns()
-        work()
-        spent.append(time.thread_time_ns() - before)
-
-    def begin() -> None:
-        running = [threading.Thread(target=measured) for _ in range(threads)]
-        for each in running:
-            each.start()
-        for each in running:
-            each.join()
-
-    whole = cost_of(begin, settle)
-    return Cost(whole.wall_ns, sum(spent), whole.process_ns)
+        return cost_in_threads(agentobs.carried(work), threads, settle)
 
 
 def _floor(threads: int) -> None:

@@ -85,7 +85,7 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
             yield told
         result = "cancelled" if told.is_stopped else told.subtype
     except Exception:
-        raise
+        raise  # an error of the run, which its result says already
     except BaseException:
         result = "cancelled"
         raise

@@ -44,7 +44,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         outcome: tuple[T | None, BaseException | None]
         try:
             outcome = context.run(work), None
-        except BaseException as error:
+        except BaseException as error:  # whatever it raised is raised where it is awaited
             outcome = None, error
         here.end()
         return lambda: loop.call_soon_threadsafe(_tell, ended, outcome)
