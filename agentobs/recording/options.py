@@ -78,6 +78,13 @@ class Options:
         chosen = [self.content, self.sync, kinds, sorted(self.sampling.items()), spans]
         return digest(json.dumps(chosen).encode())
 
+    def live_exports(self) -> dict[str, str] | None:
+        """Return the profile of each backend by its destination, of those that say where they send to."""
+        found = {
+            each.destination: each.profile for each in self.backends if hasattr(each, "destination")
+        }
+        return found or None
+
 
 def check_sampling(options: Options) -> None:
     """Check what is to be sampled.

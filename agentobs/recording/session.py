@@ -305,6 +305,7 @@ class Session:
             relation=self._link[0] if self._link else None,
             content=Label(self.content),
             options=options.digest(),
+            live_exports=options.live_exports(),
         )
         sink.emit(SessionCall(start, self._arguments))
 

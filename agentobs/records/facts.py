@@ -47,6 +47,7 @@ class SessionStart:
     content: Label = _VAULT
     options: str | None = None
     source: Label = _RECORDED
+    live_exports: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +365,22 @@ class Pruning:
     what: Literal["content", "all"]
 
 
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A part of a session was sent to a destination, after the fact."""
+
+    session_id: str
+    destination: Label
+    profile: Label
+    signal: Literal["traces", "logs", "metrics"]
+    through_segment_id: str
+    through_sequence: int
+    items: int
+    rejected: int
+    whole: bool
+    at_ns: int
+
+
 Fact = (
     SessionStart
     | SessionEnd
@@ -382,6 +399,7 @@ Fact = (
     | SpanEnd
     | Gap
     | Pruning
+    | Export
 )
 
 TABLES: dict[type, str] = {
@@ -402,6 +420,7 @@ TABLES: dict[type, str] = {
     SpanEnd: "span_ends",
     Gap: "gaps",
     Pruning: "prunings",
+    Export: "exports",
 }
 """The table of each kind of fact; its name is also the kind of its journal line."""
 
