@@ -7,7 +7,6 @@ it arrives; nothing is buffered for it, and nothing that we do can raise into it
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
@@ -18,6 +17,7 @@ import httpx2
 
 from agentobs import tracing, world
 from agentobs.errors import UsageError, error_kind, say_once
+from agentobs.recording.answers import Onward, Stopped, grace, respond
 from agentobs.recording.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
@@ -39,33 +39,37 @@ PlaceOf = Callable[[], Place]
 KEPT_BYTES = 32 * 1024 * 1024
 """How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
 
-GRACE_SECONDS = 1.0
-"""How long a client has to stop where it had stopped when it was recorded. Our choice: one that does ends the wait."""
-
 _answerer: Answerer | None = None
 _stopped: Callable[[], Exception] | None = None
+_goes_on = False
 
 
 @contextlib.contextmanager
-def answering(answerer: Answerer, stopped: Callable[[], Exception] | None = None) -> Iterator[None]:
+def answering(
+    answerer: Answerer,
+    stopped: Callable[[], Exception] | None = None,
+    *,
+    goes_on: bool = False,
+) -> Iterator[None]:
     """Answer every instrumented client of this process from `answerer`, letting nothing out.
 
     Process-wide, not by context: threads that the agent starts are answered, too. Where the recorded
     client had stopped reading, a client that reads on gets what `stopped` returns; our own loop, which
-    knows where it was stopped, gets a timeout.
+    knows where it was stopped, gets a timeout. Where it `goes_on`, the answerer may raise `Onward`, and all is recorded
+    as if nobody answered.
     """
-    global _answerer, _stopped
-    before = _answerer, _stopped
-    _answerer, _stopped = answerer, stopped
+    global _answerer, _stopped, _goes_on
+    before = _answerer, _stopped, _goes_on
+    _answerer, _stopped, _goes_on = answerer, stopped, goes_on
     try:
         yield
     finally:
-        _answerer, _stopped = before
+        _answerer, _stopped, _goes_on = before
 
 
 def is_answered() -> bool:
-    """Return whether an answerer stands in the provider's place."""
-    return _answerer is not None
+    """Return whether an answerer stands in the provider's place, so that nothing is to be recorded."""
+    return _answerer is not None and not _goes_on
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
@@ -375,7 +379,7 @@ def _start(request: httpx2.Request, place_of: PlaceOf, client: int) -> _Tape | N
         tape = _Tape(request, tracing.place() or place_of(), client)
         if _propagates:
             request.headers.update(tracing.trace_context())
-        if _answerer is None:
+        if not is_answered():
             _open.add(tape)
             if _attendant is not None:
                 _attendant.opened()
@@ -401,14 +405,16 @@ class RecordingTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request through, or answer it from the current answerer."""
-        tape = _start(request, self._place_of, self._client)
+        tape, response = _start(request, self._place_of, self._client), None
         if _answerer is not None:
             request.read()
             try:
-                response = _respond(_answerer, request, self._place_of, tape)
-            except _Stopped as stopped:
+                response = _answered(_answerer, request, self._place_of, tape)
+            except Stopped as stopped:
                 raise stopped.error from None
-        else:
+            except Onward as onward:
+                request = _let_out(onward, request, tape)
+        if response is None:
             if tape and not _is_read(request):
                 request.stream = _TeeRequest(request.stream, tape)
             try:
@@ -442,15 +448,17 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request through, or answer it from the current answerer."""
-        tape = _start(request, self._place_of, self._client)
+        tape, response = _start(request, self._place_of, self._client), None
         if _answerer is not None:
             await request.aread()
             try:
-                response = _respond(_answerer, request, self._place_of, tape)
-            except _Stopped as stopped:
-                await _grace(stopped.error)
+                response = _answered(_answerer, request, self._place_of, tape)
+            except Stopped as stopped:
+                await grace(stopped.error)
                 raise stopped.error from None
-        else:
+            except Onward as onward:
+                request = _let_out(onward, request, tape)
+        if response is None:
             if tape and not _is_read(request):
                 request.stream = _AsyncTeeRequest(request.stream, tape)
             try:
@@ -582,88 +590,27 @@ class _AsyncTeeRequest(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def _respond(
+def _let_out(onward: Onward, request: httpx2.Request, tape: _Tape | None) -> httpx2.Request:
+    """Return the request that goes to the provider after all; it is what is recorded."""
+    request = onward.request(request)
+    if tape:
+        tape.request, tape.question = request, None
+    return request
+
+
+def _answered(
     answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, tape: _Tape | None
 ) -> httpx2.Response:
-    """Return an answer as a response that streams its recorded chunks.
+    """Return what the answerer says.
 
     Raises:
         httpx2.TransportError: the recorded one, where there was no response.
-        _Stopped: there was none, for the client had stopped waiting.
+        Stopped: there was none, for the client had stopped waiting.
+        Onward: the question goes to the provider.
     """
     question = question_of(request)
     if tape:
         tape.question = question
     place = tracing.place() or place_of()
     answer = answerer(question, place)
-    end: Exception | None = None
-    if answer.ending == "cancelled":
-        text = "the client stopped here when this was recorded"
-        foreign = place.interaction_id is None and _stopped is not None
-        end = _stopped() if foreign and _stopped else httpx2.ReadTimeout(text, request=request)
-    elif answer.ending == "cut":
-        end = transport_error(answer.failure, request)
-    if answer.status is None:
-        if answer.ending == "cancelled" and end is not None:
-            raise _Stopped(end)
-        raise transport_error(answer.failure, request)
-    return httpx2.Response(
-        answer.status,
-        headers=answer.headers,
-        stream=_AnswerStream(answer, end),
-        request=request,
-    )
-
-
-class _Stopped(Exception):
-    """The recorded client did not wait for an answer."""
-
-    def __init__(self, error: Exception) -> None:
-        """Carry what a client gets that does wait."""
-        self.error = error
-
-
-async def _grace(end: Exception) -> None:
-    """Give whatever stopped the recorded client time to stop this one; our own loop needs none."""
-    if not isinstance(end, httpx2.ReadTimeout):
-        with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
-            asyncio.get_running_loop()
-            await asyncio.sleep(GRACE_SECONDS)
-
-
-class _AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The body of a recorded answer, in its chunks, with what was raised at its end."""
-
-    def __init__(self, answer: Answer, end: Exception | None) -> None:
-        self._answer, self._end = answer, end
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._answer.chunks:
-            yield chunk.data
-        if self._end is not None:
-            raise self._end
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._answer.chunks:
-            yield chunk.data
-        if self._end is not None:
-            if self._answer.ending == "cancelled":
-                await _grace(self._end)
-            raise self._end
-
-    def close(self) -> None:
-        return None
-
-    async def aclose(self) -> None:
-        return None
-
-
-def transport_error(
-    failure: Failure | None, request: httpx2.Request | None = None
-) -> httpx2.TransportError:
-    """Return a recorded failure as the exception of httpx2 that it was; unknown names become `ReadError`."""
-    found = getattr(httpx2, failure.name, None) if failure else None
-    message = failure.message if failure else "the connection was closed"
-    if isinstance(found, type) and issubclass(found, httpx2.TransportError):
-        return found(message, request=request)
-    return httpx2.ReadError(message, request=request)
+    return respond(answer, request, _stopped if place.interaction_id is None else None)

@@ -1,0 +1,115 @@
+"""Answers in the provider's place: a recorded answer as the response that a client gets, failures included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import httpx2
+
+from agentobs.records.exchanges import Answer, Failure
+
+GRACE_SECONDS = 1.0
+"""How long a client has to stop where it had stopped when it was recorded. Our choice: one that does ends the wait."""
+
+
+class Onward(Exception):
+    """Raised by an answerer that has no answer: the question goes to the provider, where given with another body."""
+
+    def __init__(self, body: bytes | None = None) -> None:
+        """Let a question out."""
+        self.body = body
+
+    def request(self, request: httpx2.Request) -> httpx2.Request:
+        """Return the request that goes out."""
+        if self.body is None:
+            return request
+        headers = [(k, v) for k, v in request.headers.raw if k.lower() != b"content-length"]
+        extensions = request.extensions
+        return httpx2.Request(
+            request.method, request.url, headers=headers, content=self.body, extensions=extensions
+        )
+
+
+def respond(
+    answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
+) -> httpx2.Response:
+    """Return an answer as a response that streams its recorded chunks.
+
+    `stopped` makes what a client gets that reads on where the recorded one had stopped; by default it is a timeout.
+
+    Raises:
+        httpx2.TransportError: the recorded one, where there was no response.
+        Stopped: there was none, for the client had stopped waiting.
+    """
+    end: Exception | None = None
+    if answer.ending == "cancelled":
+        text = "the client stopped here when this was recorded"
+        end = stopped() if stopped else httpx2.ReadTimeout(text, request=request)
+    elif answer.ending == "cut":
+        end = transport_error(answer.failure, request)
+    if answer.status is None:
+        if answer.ending == "cancelled" and end is not None:
+            raise Stopped(end)
+        raise transport_error(answer.failure, request)
+    return httpx2.Response(
+        answer.status,
+        headers=answer.headers,
+        stream=AnswerStream(answer, end),
+        request=request,
+    )
+
+
+class Stopped(Exception):
+    """The recorded client did not wait for an answer."""
+
+    def __init__(self, error: Exception) -> None:
+        """Carry what a client gets that does wait."""
+        self.error = error
+
+
+async def grace(end: Exception) -> None:
+    """Give whatever stopped the recorded client time to stop this one; our own loop needs none."""
+    if not isinstance(end, httpx2.ReadTimeout):
+        with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
+            asyncio.get_running_loop()
+            await asyncio.sleep(GRACE_SECONDS)
+
+
+class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """The body of a recorded answer, in its chunks, with what was raised at its end."""
+
+    def __init__(self, answer: Answer, end: Exception | None) -> None:
+        self._answer, self._end = answer, end
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._answer.chunks:
+            yield chunk.data
+        if self._end is not None:
+            raise self._end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._answer.chunks:
+            yield chunk.data
+        if self._end is not None:
+            if self._answer.ending == "cancelled":
+                await grace(self._end)
+            raise self._end
+
+    def close(self) -> None:
+        """Close nothing."""
+
+    async def aclose(self) -> None:
+        """Close nothing."""
+
+
+def transport_error(
+    failure: Failure | None, request: httpx2.Request | None = None
+) -> httpx2.TransportError:
+    """Return a recorded failure as the exception of httpx2 that it was; unknown names become `ReadError`."""
+    found = getattr(httpx2, failure.name, None) if failure else None
+    message = failure.message if failure else "the connection was closed"
+    if isinstance(found, type) and issubclass(found, httpx2.TransportError):
+        return found(message, request=request)
+    return httpx2.ReadError(message, request=request)
