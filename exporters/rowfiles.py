@@ -1,22 +1,29 @@
-"""Rows as a file of their own, Parquet, CSV or JSON lines, streamed by DuckDB."""
+"""Rows as a file of their own: Parquet, CSV or JSON lines by DuckDB's own writers, or an Arrow stream.
+
+DuckDB itself writes no Arrow: its extension would have to be fetched. It hands its rows on as Arrow all the same, a
+batch at a time (`__arrow_c_stream__`), and nanoarrow, which is 1 MB and needs nothing else, writes them down; pyarrow
+could too, with 45 MB. The form is the IPC stream, `.arrows`
+(https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format), which all readers of Arrow take.
+"""
 
 from __future__ import annotations
 
-import os
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from agentobs import world
 from agentobs.errors import UsageError
+from exporters.newfiles import new_file, unwritable
 
 _FORMS = {
     ".parquet": "FORMAT parquet, COMPRESSION zstd",
     ".csv": "FORMAT csv, HEADER",
     ".jsonl": "FORMAT json",
 }
+_ARROW = ".arrows"
 _FORMULA = "^[=+@\\t\\r-]"
 """How a text begins that a spreadsheet would compute."""
 
@@ -29,7 +36,7 @@ def write_file(
     *,
     force: bool = False,
 ) -> int:
-    """Write the rows of a SELECT statement to a new file, streamed by DuckDB; return how many.
+    """Write the rows of a SELECT statement to a new file, a batch at a time; return how many.
 
     The file is for its owner alone (0600), and is there when it is whole. In CSV a text that a spreadsheet would
     compute gets a quote in front, as in `tabular.write_csv`.
@@ -38,48 +45,67 @@ def write_file(
         connection: one that may write files: `connect(home, unsafe=True)`.
         sql: one SELECT statement of ours.
         parameters: its parameters, by name.
-        path: where; its ending says the form: .parquet, .csv or .jsonl.
+        path: where; its ending says the form: .parquet, .csv, .jsonl or .arrows.
         force: replace what is there.
 
     Raises:
         UsageError: the ending is another one, the file exists, or it cannot be written there.
     """
-    options = _FORMS.get(path.suffix.lower())
-    if options is None:
+    ending = path.suffix.lower()
+    if ending not in (*_FORMS, _ARROW):
         raise UsageError(
             f"no form of that ending: {path.suffix or 'none'}",
             where=str(path),
-            todo="Name a file that ends in .parquet, .csv or .jsonl",
+            todo="Name a file that ends in .parquet, .csv, .jsonl or .arrows",
         )
-    if not force and (path.exists() or path.is_symlink()):
-        raise UsageError(
-            "the file exists", where=str(path), todo="Name another one, or say --force"
-        )
-    draft = path.with_name(f".{path.name}.{world.new_id()}")
-    try:
-        _create(draft)
-        chosen = _chosen(connection, sql, parameters, path.suffix.lower())
-        place = str(draft).replace("'", "''")
-        copy = f"COPY ({chosen}) TO '{place}' ({options}, USE_TMP_FILE false)"
-        row = connection.execute(copy, dict(parameters)).fetchone()
-        if force:
-            draft.replace(path)
-        else:
-            os.link(draft, path)
-    except FileExistsError as error:
-        raise _unwritable(path, "it was made by somebody else at this moment") from error
-    except (duckdb.IOException, OSError) as error:
-        raise _unwritable(path, str(error).partition("\n")[0]) from error
-    finally:
-        draft.unlink(missing_ok=True)
+    streamer = _arrow_writer(path) if ending == _ARROW else None
+    with new_file(path, force=force) as draft:
+        chosen = _chosen(connection, sql, parameters, ending)
+        try:
+            if streamer is not None:
+                return _stream(connection, chosen, parameters, draft, streamer)
+            place = str(draft).replace("'", "''")
+            copy = f"COPY ({chosen}) TO '{place}' ({_FORMS[ending]}, USE_TMP_FILE false)"
+            row = connection.execute(copy, dict(parameters)).fetchone()
+        except duckdb.IOException as error:
+            raise unwritable(path, str(error).partition("\n")[0]) from error
     return row[0] if row else 0
 
 
-def _create(path: Path) -> None:
-    """Create an empty file for its owner alone, whatever the umask."""
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
-    os.fchmod(descriptor, 0o600)
-    os.close(descriptor)
+def _arrow_writer(path: Path) -> Any:
+    """Return what writes Arrow.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return importlib.import_module("nanoarrow.ipc").StreamWriter
+    except ImportError as error:
+        raise UsageError(
+            "writing Arrow needs the package nanoarrow",
+            where=str(path),
+            todo="pip install 'agentobs-kit[arrow]', or name a file that ends in .parquet",
+        ) from error
+
+
+def _stream(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Mapping[str, Any],
+    draft: Path,
+    streamer: Any,
+) -> int:
+    """Write rows as a stream of Arrow batches; return how many."""
+    rows = 0
+    arrow = importlib.import_module("nanoarrow")
+    with streamer.from_path(draft) as out:
+        batches = arrow.c_array_stream(connection.sql(sql, params=dict(parameters)))
+        schema = batches.get_schema()
+        out.write_stream(arrow.c_array_stream([], schema=schema), write_schema=True)
+        for batch in batches:
+            rows += len(batch)
+            out.write_stream(batch, write_schema=False)
+    return rows
 
 
 def _chosen(
@@ -98,9 +124,3 @@ def _chosen(
             made = f"{quoted}::DECIMAL(38, 0)"  # Parquet has no such integers; a DOUBLE would round
         columns.append(f"{made} AS {quoted}")
     return f"SELECT {', '.join(columns)} FROM ({sql})"
-
-
-def _unwritable(path: Path, why: str) -> UsageError:
-    return UsageError(
-        f"cannot be written: {why}", where=str(path), todo="Name a file in a directory of your own"
-    )

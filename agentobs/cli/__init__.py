@@ -65,7 +65,7 @@ _COMMANDS = {
     ),
     "export": (
         "agentobs.cli.export",
-        "Write a table, view or named query to Parquet, CSV or JSON.",
+        "Write what was recorded to files for other tools: tables, flame graphs.",
     ),
     "journal": ("agentobs.cli.journal", "Print what a segment holds, record by record."),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),

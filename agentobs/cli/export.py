@@ -1,28 +1,67 @@
-"""The command that writes rows to a file."""
+"""Commands that write what was recorded to files, in the forms of other tools."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from agentobs.cli import home_option
+from agentobs.cli.tables import printable, text
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from exporters.flames import Of, Profile
 
-@click.command(help="Write a table, view or named query to Parquet, CSV or JSON.")
+
+def _flame_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what all flame graphs take."""
+    for add in (
+        click.argument("sessions", nargs=-1, required=True, metavar="SESSION..."),
+        click.option(
+            "--of",
+            type=click.Choice(["time", "cost"]),
+            default="time",
+            show_default=True,
+            help="What the widths are: where the time of each lane went, or the money.",
+        ),
+        click.option(
+            "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file."
+        ),
+        click.option("--force", is_flag=True, help="Replace the file where it exists."),
+        click.pass_context,
+    ):
+        command = add(command)
+    return command
+
+
+class _Exports(click.Group):
+    """The forms that have a name of their own; any other word is that of a query, a table or a view."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["rows", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Exports, help="Write what was recorded to files for other tools.")
+def export() -> None:
+    """Write what was recorded to files for other tools; without a form's name the word is that of rows."""
+
+
+@export.command(help="Write a table, view or named query; `export NAME` says the same.")
 @click.argument("what", metavar="QUERY_OR_TABLE")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="The file; its ending says the form: .parquet, .csv or .jsonl.",
+    help="The file; its ending says the form: .parquet, .csv, .jsonl or .arrows.",
 )
 @click.option(
     "--param",
@@ -33,7 +72,7 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @click.pass_context
-def export(
+def rows(
     context: click.Context, what: str, output: Path, given: tuple[str, ...], force: bool
 ) -> None:
     """Write rows of the store, what is recorded right now included, to a file that only you can read."""
@@ -44,8 +83,58 @@ def export(
     with connect(existing_home(home_option(context)), unsafe=True) as connection:
         sql, wanted = _statement(connection, what)
         parameters = _parameters(given, wanted)
-        rows = write_file(connection, sql, parameters, output.absolute(), force=force)
-    click.echo(f"{rows} rows: {output}")
+        count = write_file(connection, sql, parameters, output.absolute(), force=force)
+    click.echo(f"{count} rows: {output}")
+
+
+@export.command(help="Write flame graphs of SESSIONS for speedscope.app.")
+@_flame_options
+def speedscope(
+    context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
+) -> None:
+    """Write what SESSIONS spent, stack by stack, in speedscope's form; the page reads it and sends it nowhere."""
+    from exporters import flames
+
+    _write_flames(context, sessions, of, output, force, flames.speedscope)
+
+
+@export.command(help="Write flame graphs of SESSIONS as folded stacks.")
+@_flame_options
+def folded(
+    context: click.Context, sessions: tuple[str, ...], of: Of, output: Path, force: bool
+) -> None:
+    """Write what SESSIONS spent, a line a stack: `frame;frame weight`."""
+    from exporters import flames
+
+    _write_flames(context, sessions, of, output, force, flames.folded)
+
+
+def _write_flames(
+    context: click.Context,
+    sessions: tuple[str, ...],
+    of: Of,
+    output: Path,
+    force: bool,
+    form: Callable[[Sequence[Profile]], str],
+) -> None:
+    from agentobs.cli.answers import open_store, session_of
+    from exporters.flames import profiles_of
+    from exporters.newfiles import write_text
+
+    with open_store(context) as connection:
+        session_ids = [session_of(context, connection, each) for each in sessions]
+        profiles = profiles_of(connection, list(dict.fromkeys(session_ids)), of)
+    write_text(output.absolute(), form(profiles), force=force)
+    for profile in profiles:
+        shown = _usd(profile.total) if of == "cost" else f"{profile.total / 1e9:,.3f} s"
+        click.echo(f"{shown}  {printable(profile.name)}")
+    click.echo(f"wrote  {output}")
+
+
+def _usd(picodollars: int) -> str:
+    from decimal import Decimal
+
+    return text(Decimal(picodollars).scaleb(-12))
 
 
 def _statement(connection: DuckDBPyConnection, what: str) -> tuple[str, set[str]]:
@@ -66,8 +155,8 @@ def _statement(connection: DuckDBPyConnection, what: str) -> tuple[str, set[str]
             where=what,
             todo=f"docs/tables.md describes the tables; the queries are {', '.join(query_names())}",
         )
-    text = re.sub(r"(?m)^\s*--.*$", "", query_text(what)).strip().rstrip(";")
-    return text, set(re.findall(r"\$([a-z_]+)", text))
+    asked = re.sub(r"(?m)^\s*--.*$", "", query_text(what)).strip().rstrip(";")
+    return asked, set(re.findall(r"\$([a-z_]+)", asked))
 
 
 def _parameters(given: tuple[str, ...], wanted: set[str]) -> dict[str, object]:

@@ -1,0 +1,120 @@
+"""Rows as files of other tools: all of them, exact, a batch at a time, and whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import stat
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import nanoarrow
+import pytest
+
+from agentobs.errors import UsageError
+from agentobs.store.asking import query_names
+from agentobs.store.database import connect
+from exporters.rowfiles import write_file
+from tests.store.making import a_home, conversation, record
+from tests.store.test_taking_out import run
+
+FORMS = ("parquet", "csv", "jsonl", "arrows")
+
+
+def read(path: Path) -> list[tuple[Any, ...]]:
+    """Return the rows of a file, by a reader that is not ours."""
+    if path.suffix == ".arrows":
+        with nanoarrow.ArrayStream.from_path(str(path)) as stream:
+            return [tuple(row.values()) for row in stream.read_all().to_pylist()]
+    reader = {"parquet": "read_parquet", "csv": "read_csv", "jsonl": "read_json"}[path.suffix[1:]]
+    return duckdb.execute(f"FROM {reader}('{path}')").fetchall()
+
+
+def test_arrow_holds_what_the_table_does(tmp_path: Path) -> None:
+    """Each value of a table, exact money included, comes back from the Arrow file; it is for its owner alone."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    with connect(home) as connection:
+        for what in ("costs", "attempts", "turns"):
+            path = tmp_path / f"{what}.arrows"
+            told = run(home, "export", what, "-o", path)
+            assert told.exit_code == 0, told.exception
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            rows = connection.execute(f'FROM "{what}"').fetchall()
+            columns = [each[0] for each in connection.description or []]
+            with nanoarrow.ArrayStream.from_path(str(path)) as stream:
+                values = stream.read_all().to_pylist()
+            assert told.output == f"{len(rows)} rows: {path}\n"
+            assert len(values) == len(rows)
+            for row, value in zip(rows, values, strict=True):
+                assert list(value) == columns
+                for mine, theirs in zip(row, value.values(), strict=True):
+                    if isinstance(mine, Decimal | int | str | float):
+                        assert theirs == mine
+
+
+def test_every_named_query_can_be_taken_out(tmp_path: Path) -> None:
+    """All of them, in a form that has their types: none holds a column that it cannot."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    with connect(home, unsafe=True) as connection:
+        for name in query_names():
+            told = {"parquet": 0, "arrows": 0}
+            for form in told:
+                asked = run_named(connection, name, tmp_path / f"{name}.{form}")
+                told[form] = asked
+            assert told["parquet"] == told["arrows"], name
+
+
+def run_named(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
+    from agentobs.cli.export import _statement
+
+    sql, wanted = _statement(connection, name)
+    return write_file(connection, sql, dict.fromkeys(wanted), path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_larger_than_the_memory(tmp_path: Path, form: str) -> None:
+    """Rows are written a batch at a time: 190 MB of them pass through a database that may use 128."""
+    path = tmp_path / f"rows.{form}"
+    sql = "SELECT range AS n, repeat(md5(range::VARCHAR), 6) AS text FROM range($rows)"
+    with duckdb.connect(config={"memory_limit": "128MB", "threads": 1}) as connection:
+        connection.execute("SET temp_directory = ''")
+        assert write_file(connection, sql, {"rows": 1_000_000}, path) == 1_000_000
+    if form == "arrows":
+        with nanoarrow.ArrayStream.from_path(str(path)) as stream:
+            assert sum(len(batch) for batch in stream) == 1_000_000
+    else:
+        counted = {"parquet": "read_parquet", "csv": "read_csv", "jsonl": "read_json"}[form]
+        assert duckdb.execute(f"SELECT count(*) FROM {counted}('{path}')").fetchall() == [
+            (1_000_000,)
+        ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_is_whole_or_not_there(tmp_path: Path, form: str) -> None:
+    """A query that fails in its middle leaves nothing behind."""
+    path = tmp_path / f"rows.{form}"
+    sql = "SELECT CASE WHEN range = 900000 THEN error('no') ELSE range END AS n FROM range($rows)"
+    with duckdb.connect() as connection, pytest.raises(Exception, match="no"):
+        write_file(connection, sql, {"rows": 1_000_000}, path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_54_no_form_but_a_spreadsheets_is_changed(tmp_path: Path) -> None:
+    """A formula has a quote in front in CSV alone, in texts of columns and of nothing else."""
+    sql = "SELECT '=1+1' AS a, -5 AS b, ['=2'] AS c, '@x' AS d"
+    with duckdb.connect() as connection:
+        for form in FORMS:
+            assert write_file(connection, sql, {}, tmp_path / f"x.{form}") == 1
+    assert (tmp_path / "x.csv").read_text() == "a,b,c,d\n'=1+1,-5,['=2'],'@x\n"
+    assert json.loads((tmp_path / "x.jsonl").read_text())["a"] == "=1+1"
+    assert read(tmp_path / "x.parquet") == [("=1+1", -5, ["=2"], "@x")]
+    assert read(tmp_path / "x.arrows") == [("=1+1", -5, ["=2"], "@x")]
+
+
+def test_an_ending_that_is_none_is_said(tmp_path: Path) -> None:
+    """One clear error with the endings that there are."""
+    with duckdb.connect() as connection, pytest.raises(UsageError, match=r"\.arrows"):
+        write_file(connection, "SELECT 1", {}, tmp_path / "x.arrow")
