@@ -9,6 +9,7 @@ What is kept is bounded: an interval that nobody ends leaves the table when it i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -31,6 +32,9 @@ from agentobs.records.told import Said, Told
 
 KNOWN = 10_000
 """How many open intervals, and names of closed ones, are remembered. Our choice: some 20 MB at most."""
+
+SAME_ID = 64
+"""How many calls of one id may wait for their results at once. Our choice: some servers have one id for all."""
 
 SAID_BYTES = 16 * 1024 * 1024
 """How much of what was said is kept until the intervals it belongs to end, where sessions opted in. Our choice."""
@@ -78,7 +82,12 @@ class Tokens:
     @property
     def prompt(self) -> int:
         """All input, cached or not."""
-        return self.input + self.cache_read + self.cache_write_5m + self.cache_write_1h
+        return self.input + self.cache_read + self.cache_write
+
+    @property
+    def cache_write(self) -> int:
+        """Input written to the cache, for whatever time."""
+        return self.cache_write_5m + self.cache_write_1h
 
     def add(self, row: UsageRow) -> None:
         """Add the counts of a row."""
@@ -195,7 +204,12 @@ class Follower:
     _ending: Known[str, Interval] = field(default_factory=Known)
     """Interactions whose span has ended and whose end is still to come, by trace."""
     _by_attempt: Known[str, Interval] = field(default_factory=Known)
-    _calls: Known[tuple[str, str, str], _Call] = field(default_factory=Known)
+    _calls: Known[tuple[str, int], _Call] = field(default_factory=Known)
+    """Calls that wait for their result, by the answer that makes them and their place in it: ids of calls recur."""
+    _named: Known[tuple[str, str, str], deque[tuple[str, int]]] = field(default_factory=Known)
+    """The same by session, lane and id, for results that do not say whose they are."""
+    _early: Known[tuple[str, str, str, int], int] = field(default_factory=Known)
+    """Results that were there before the answer that makes their call had ended, by session, lane, id and turn."""
     _traces: Known[str, str] = field(default_factory=Known)
     _last: Known[str, int] = field(default_factory=Known)
     """When something last happened in a session."""
@@ -415,13 +429,22 @@ class Follower:
         yield Move("closes", interval)
 
     def _asked(self, fact: ToolUse) -> None:
+        early = (fact.session_id, str(fact.lane), str(fact.tool_use_id), fact.turn or 0)
+        if (results := self._early.pop(early, 0)) > 0:
+            if results > 1:
+                self._early.put(early, results - 1)
+            return
         request = self._by_attempt.get(fact.attempt_id)
         if request is not None:
             call = _Call(fact, request.trace_id, request.span_id, request.parent_span_id)
-            self._calls.put((fact.session_id, fact.lane, fact.tool_use_id), call)
+            self._calls.put((fact.attempt_id, fact.ordinal), call)
+            named = (fact.session_id, str(fact.lane), str(fact.tool_use_id))
+            places = self._named.get(named) or deque(maxlen=SAME_ID)
+            places.append((fact.attempt_id, fact.ordinal))
+            self._named.put(named, places)
 
     def _answered(self, fact: ToolResult, said: Said | None) -> Iterator[Move]:
-        call = self._calls.pop((fact.session_id, fact.lane or "main", fact.tool_use_id), None)
+        call = self._call_of(fact)
         at = self.above(fact.span_id, "tool")
         if at is not None:
             at.tool = fact
@@ -449,6 +472,20 @@ class Follower:
                     interaction_id=call.use.interaction_id,
                 )
             )
+
+    def _call_of(self, fact: ToolResult) -> _Call | None:
+        """Return the call that a result answers, which then waits no more."""
+        if fact.attempt_id is not None and fact.ordinal is not None:
+            return self._calls.pop((fact.attempt_id, fact.ordinal), None)
+        named = (fact.session_id, str(fact.lane or "main"), str(fact.tool_use_id))
+        turn = fact.turn if fact.source == "run" else None
+        for place in reversed(self._named.get(named, ())):
+            call = self._calls.get(place)
+            if call is not None and turn in (None, call.use.turn):
+                return self._calls.pop(place)
+        if turn is not None:
+            self._early.put((*named, turn), self._early.get((*named, turn), 0) + 1)
+        return None
 
     def _root(
         self, trace_id: str, started_in: str | None = None
@@ -543,6 +580,13 @@ def cost_of(row: UsageRow) -> Spent:
     return meter.total()
 
 
+def tokens_of(row: UsageRow) -> Tokens:
+    """Return the counts of one row."""
+    tokens = Tokens()
+    tokens.add(row)
+    return tokens
+
+
 def _status(fact: Attempt) -> str:
     if fact.outcome == "ok":
         return "ok"
@@ -556,7 +600,7 @@ def _wrong(tool: ToolResult) -> str:
 
 def _span_of(call: _Call) -> str:
     """Return a span id for a call that nobody opened a span for: the same for the same call, of 16 hex digits."""
-    return digest_of(f"{call.span_id} {call.use.tool_use_id}", 16)
+    return digest_of(f"{call.span_id} {call.use.ordinal} {call.use.tool_use_id}", 16)
 
 
 def digest_of(text: str, digits: int) -> str:

@@ -35,6 +35,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceS
 
 from agentobs import world
 from agentobs.errors import UsageError
+from agentobs.records.labels import Label, is_label
+from exporters.intervals import digest_of
 from exporters.outbox import Sent, Signal
 
 ANSWER_BYTES = 64 * 1024
@@ -80,6 +82,13 @@ class Collector:
         """Host and port, for people: no user, no path."""
         host = str(self.url.hostname)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def destination(self) -> Label:
+        """The same as a label, which is noted of sessions: of a path, which may hold a key, a digest."""
+        path = self.url.path.strip("/")
+        place = f"{self.url.hostname}:{self.port}" + (f"/{digest_of(path, 8)}" if path else "")
+        return Label(place) if is_label(place) else Label(digest_of(place, 16))
 
     @property
     def port(self) -> int:

@@ -24,6 +24,9 @@ from agentobs.errors import UsageError
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 """How much work a model may be asked to put in; a test holds this to what the loop knows."""
 
+PROFILES = ("both", "genai-latest", "genai-1.41", "openinference")
+"""Whose names telemetry can speak; a test holds this to what the exporters know."""
+
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
@@ -98,6 +101,13 @@ KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
     "else vault.",
 )
 @click.option("--otlp", metavar="URL", help="Send spans, events and metrics to this collector.")
+@click.option(
+    "--otlp-profile",
+    type=click.Choice(PROFILES),
+    default=PROFILES[0],
+    show_default=True,
+    help="Whose names it speaks to the collector, see docs/exporting.md.",
+)
 @click.option("--trace-dir", metavar="DIR", help="Write a Perfetto trace of the session there.")
 @click.option("--name", default="run", show_default=True, help="The session's name.")
 @click.option(
@@ -134,6 +144,7 @@ def run(
     unattended: bool,
     content: str | None,
     otlp: str | None,
+    otlp_profile: str,
     trace_dir: str | None,
     name: str,
     resume: str | None,
@@ -179,7 +190,10 @@ def run(
     )
     _tell_useless(options.permissions, load_tools(tools) if tools else [])
     earlier = _earlier(context, resume, fork, at_turn)
-    start(str(open_home(home_option(context)).path), _recording(content, otlp, trace_dir))
+    start(
+        str(open_home(home_option(context)).path),
+        _recording(content, otlp, otlp_profile, trace_dir),
+    )
     decorated = session(name, resume=earlier.get("resume"), fork=earlier.get("fork"))(answer)
     failed = asyncio.run(
         decorated(
@@ -198,7 +212,7 @@ def run(
     sys.exit(1 if failed else 0)
 
 
-def _recording(content: Any, otlp: str | None, trace_dir: str | None) -> Any:
+def _recording(content: Any, otlp: str | None, profile: str, trace_dir: str | None) -> Any:
     """Return how the session is recorded.
 
     Raises:
@@ -210,7 +224,7 @@ def _recording(content: Any, otlp: str | None, trace_dir: str | None) -> Any:
     if otlp is not None:
         from exporters.otlp import standard
 
-        backends.append(standard(otlp))
+        backends.append(standard(otlp, profile=profile))
     if trace_dir is not None:
         from exporters.perfetto import trace_file
 

@@ -111,7 +111,9 @@ def test_providers_are_of_each_backend_alone() -> None:
                 id(each)
                 for each in reachable(backend)
                 if type(each).__module__.startswith(ours)
-                and not type(each).__module__.startswith(("exporters.semconv", "exporters.outbox"))
+                and not type(each).__module__.startswith(
+                    ("exporters.profiles", "exporters.semconv", "exporters.outbox")
+                )
                 and "sampling" not in type(each).__module__
             }
             for backend in (one, two)

@@ -514,12 +514,14 @@ def test_what_was_said_is_gone_with_the_end_of_its_interval() -> None:
         for number in range(10):
             tell(backend, *opened("tool", f"{number:x}"))
             backend(Told(result(number), 1, large))
-        held = [each for each in backend._follower.open.values() if each.said is not None]
+        held = [
+            each for each in backend._translator.follower.open.values() if each.said is not None
+        ]
         assert 0 < sum(len(each.said.question) for each in held if each.said) <= SAID_BYTES
         for number in range(10):
             tell(backend, ended(f"{number:x}"))
-        assert backend._follower._said_bytes == 0
-        assert backend._follower._saying == {}
+        assert backend._translator.follower._said_bytes == 0
+        assert backend._translator.follower._saying == {}
         backend.close()
 
 

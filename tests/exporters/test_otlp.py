@@ -16,6 +16,7 @@ from opentelemetry import _logs, metrics, trace
 from opentelemetry.context import attach, detach
 
 import agentobs
+from agentobs.cli.run import PROFILES
 from agentobs.errors import UsageError
 from agentobs.recording.home import existing_home
 from agentobs.recording.journal import Line, facts_path, read, segment_ids
@@ -290,6 +291,55 @@ def test_a_foreign_client_has_whole_traces(tmp_path: Path) -> None:
     [root] = [span for span in collector.spans() if span.name == "invoke_agent"]
     assert len({span.trace_id for span in collector.spans()}) == 1
     assert root.start <= min(span.start for span in collector.spans())
+
+
+def test_calls_whose_ids_recur_are_told_apart(tmp_path: Path) -> None:
+    """Some servers have one id for all calls: each call has a span of its own, of its own tool and its own answer."""
+
+    def foreign() -> None:
+        def same(name: str) -> dict[str, Any]:
+            return {**called(1, name, where="box"), "id": "toolu_1"}
+
+        answers = (
+            answered(same("look"), same("peek")),
+            answered(same("write"), number=2),
+            answered(said("ok"), number=3),
+        )
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
+        with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
+            client = agentobs.record(Anthropic(api_key="made-up", base_url=provider.url))
+            messages: list[Any] = [{"role": "user", "content": "Hello"}]
+            with agentobs.session("foreign"):
+                for results in (2, 1, 0):
+                    with client.messages.stream(
+                        model="claude-sonnet-5", max_tokens=64, messages=messages
+                    ) as stream:
+                        answer = stream.get_final_message()
+                    messages.append({"role": "assistant", "content": answer.content})
+                    messages.append({"role": "user", "content": [result] * results})
+
+    collector = collected(tmp_path, foreign)
+    tools = [span for span in collector.spans() if span.name.startswith("execute_tool")]
+    assert sorted(span.name for span in tools) == [
+        "execute_tool look",
+        "execute_tool peek",
+        "execute_tool write",
+    ]
+    assert len({span.span_id for span in tools}) == 3
+
+
+def test_a_profile_is_chosen_by_its_name() -> None:
+    """Each that there is, on the command line as well; another name is refused with those that there are."""
+    assert list(semconv.PROFILES) == list(PROFILES)
+    with pytest.raises(UsageError, match="profile: no profile of that name") as raised:
+        otlp.standard(profile="genai-0.1")
+    assert "genai-1.41" in str(raised.value.todo)
+    backend = otlp.beta(profile="openinference")
+    assert (str(backend.profile), repr(backend)) == (
+        "openinference-beta",
+        "Backend(openinference-beta)",
+    )
+    backend.close()
 
 
 def test_events_are_log_records(tmp_path: Path) -> None:
