@@ -85,6 +85,7 @@ class Sink:
         """Keep at most `capacity` records, and `WAITING_BYTES` of them, until a consumer is attached."""
         self._consumers: tuple[Consumer, ...] = ()
         self._aside: tuple[Consumer, ...] | None = None
+        self._beside: Consumer | None = None
         self._capacity = capacity
         self._retired: dict[str, None] = {}
         """The sessions of which nothing more is taken, oldest first."""
@@ -111,6 +112,8 @@ class Sink:
     def emit(self, record: Record) -> None:
         """Hand a record to every consumer; behind those that wait, where some do."""
         aside = self._aside
+        if self._beside is not None:
+            self._give(self._beside, record)
         if aside is not None:
             self._emitted += 1
             for consumer in aside:
@@ -219,6 +222,15 @@ class Sink:
             yield
         finally:
             self._aside = before
+
+    @contextlib.contextmanager
+    def overheard(self, consumer: Consumer) -> Iterator[None]:
+        """Let `consumer` hear every record at once, beside all others, for as long as the context is open."""
+        before, self._beside = self._beside, consumer
+        try:
+            yield
+        finally:
+            self._beside = before
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""

@@ -14,31 +14,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from replay.divergence import Divergence, DivergenceError
+    from replay.faults import Fault
     from replay.fixture import Fixture, load
+    from replay.forking import Fork
     from replay.options import ReplayOptions
     from replay.replayer import Replayer
+    from replay.script import calls, fails, says
     from replay.step import Next, Step
 
 _HOMES = {
     "Divergence": "replay.divergence",
     "DivergenceError": "replay.divergence",
+    "Fault": "replay.faults",
     "Fixture": "replay.fixture",
+    "Fork": "replay.forking",
     "ReplayOptions": "replay.options",
     "Replayer": "replay.replayer",
     "Next": "replay.step",
     "Step": "replay.step",
+    "calls": "replay.script",
+    "fails": "replay.script",
     "load": "replay.fixture",
+    "says": "replay.script",
 }
 
 __all__ = [
     "Divergence",
     "DivergenceError",
+    "Fault",
     "Fixture",
+    "Fork",
     "Next",
     "ReplayOptions",
     "Replayer",
     "Step",
+    "calls",
+    "fails",
     "load",
+    "says",
 ]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from agentobs import world
+from agentobs.recording.answers import Onward
 from agentobs.records.exchanges import (
     MADE_BY_THE_LOOP,
     SILENT,
@@ -24,10 +25,12 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.world import World
+from replay.arriving import answer_of
 from replay.divergence import ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
 from replay.lanes import Lane, Mismatch, asked_body
+from replay.pieces import value_of
 from replay.reporting import mismatch, tool_mismatch, world_mismatch
 from replay.state import State
 from replay.tools import same_call
@@ -50,18 +53,20 @@ class Answering:
             self._state.raise_divergence()
             lane = self._state.lane(place.lane)
             taken = lane.take(question) if not self._is_next(lane, question) else None
-            if self._is_past(lane) and not isinstance(taken, Ask):
-                came = asked_body(question, self._state.renaming)
-                self._state.captured = self._state.captured or (question.path, came)
-                raise ReplayStopped(f"replayed until turn {self._state.until}")
+            if self._state.is_past(lane) and not isinstance(taken, Ask):
+                return self._beyond(question)
             if isinstance(taken, Mismatch) and self._is_beyond(lane, taken.expected):
                 return Answer(None, {}, (), "cancelled")
             if not isinstance(taken, Ask):
                 assert taken is not None
                 raise self._state.error(mismatch(self._state, lane, question, taken))
+            made = self._state.faults.answer(taken, lane) if self._state.faults.all else None
+            if made is not None:
+                lane.put_back(taken)
+                return made
             self._state.numbers[id(question.body)] = taken.number
             # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
-            return taken.answer if place.turn is not None else _without_wait(taken.answer)
+            return answer_of(taken, self._state.options, is_ours=place.turn is not None)
 
     def stopped(self) -> Exception:
         """Return what a client gets that goes on reading where it had stopped when it was recorded."""
@@ -71,17 +76,27 @@ class Answering:
         """Return whether an agent that was left when this was recorded has come further now."""
         return expected is None and went_beside(self._state.fixture, lane.name)
 
-    def _is_past(self, lane: Lane) -> bool:
-        """Return whether the recorded path of `until` has ended."""
-        return (
-            self._state.until is not None
-            and lane.name == "main"
-            and lane.turns >= self._state.until
-        )
+    def _beyond(self, question: Question) -> Answer:
+        """Answer a question beyond the recorded path: live, from the script, or not at all.
+
+        Raises:
+            Onward: it goes to the provider.
+            ReplayStopped: nobody answers.
+        """
+        state = self._state
+        state.beyond.append((question.path, asked_body(question, state.renaming)))
+        if state.options.fork is not None:
+            raise Onward(state.options.fork.changed(question.body))
+        number = len(state.beyond)
+        if number > len(state.script):
+            raise ReplayStopped(f"replayed until turn {state.until}")
+        asked = value_of(question.body)
+        return state.script[number - 1].answer(number, asked if isinstance(asked, dict) else {})
 
     def _is_next(self, lane: Lane, question: Question) -> bool:
         """Return whether this is the question that `until` waits for: the next one for a message."""
-        return self._is_past(lane) and question.path.partition("?")[0] == MESSAGES
+        is_message = question.path.partition("?")[0].endswith(MESSAGES)
+        return self._state.is_past(lane) and is_message
 
     def world(self, live: World) -> World:
         """Return the world that answers from the recording in the place of the live one."""
@@ -90,17 +105,26 @@ class Answering:
             if (lane_here(), tool_use_id) in self._state.calls.live:
                 live.stop_tool(tool_use_id)
 
+        self._state.functions.append(live.tool_function)
         return dataclasses.replace(
             live,
+            sections=self._sections,
             run_tool=self._tool_runner(live),
             tool_name=self._tool_name,
             stop_tool=stop_tool,
-            ask=self._ask,
+            ask=functools.partial(self._ask, live),
             abort=RecordedAbort(self._state.answers),
-            sleep=_no_wait,
+            sleep=functools.partial(self._sleep, live),
         )
 
-    async def _ask(self, question: WorldQuestion) -> Any:
+    async def _sleep(self, live: World, seconds: float) -> None:
+        """Wait no time, but where all is live."""
+        is_live = self._state.options.fork is not None and self._state.is_past(
+            self._state.lane("main")
+        )
+        await (live.sleep(seconds) if is_live else asyncio.sleep(0))
+
+    async def _ask(self, live: World, question: WorldQuestion) -> Any:
         """Answer for the world beside model and tools."""
         with self._state.lock:
             self._state.raise_divergence()
@@ -111,11 +135,15 @@ class Answering:
             )
             if recorded is not None and same:
                 return self._state.answers.give(recorded)
-            if recorded is None and question.kind in SILENT:
+            is_past = self._state.is_past(lane)
+            answer: Awaitable[Any]
+            if is_past and self._state.options.fork is not None:
+                answer = live.ask(question)
+            elif recorded is None and question.kind in SILENT:
                 return silence(question.kind)
-            if not self._state.fixture.asks_the_world:
+            elif not self._state.fixture.asks_the_world:
                 answer = unasked(question)
-            elif self._is_past(lane):
+            elif is_past:
                 # Beyond the recorded path nobody is there to ask, least of all a person.
                 answer = world.nobody(question)
             elif recorded is None and self._is_beyond(lane):
@@ -124,6 +152,10 @@ class Answering:
             else:
                 raise self._state.error(world_mismatch(self._state, lane, question, recorded))
         return await answer
+
+    def _sections(self, sections: Sequence[tuple[str, str]]) -> None:
+        """Keep what the next system prompt of a lane is made of."""
+        self._state.sections[lane_here()] = sections
 
     def _tool_name(self, name: str, former: Sequence[str]) -> str:
         """Return the name that a tool had when this was recorded: its own, else the first former one."""
@@ -136,6 +168,8 @@ class Answering:
             self._state.raise_divergence()
             lane = lane_here()
             recorded = self._state.calls.of(lane, question.tool_use_id)
+            if (failed := self._failed(question, recorded)) is not None:
+                return self._state.calls.ran(lane, question.tool_use_id, failed)
             if self._runs_live(question, recorded):
                 self._state.calls.live.add((lane, question.tool_use_id))
                 self._state.calls.came(recorded)
@@ -155,6 +189,13 @@ class Answering:
 
         return run_tool
 
+    def _failed(self, question: ToolQuestion, recorded: RecordedTool | None) -> ToolAnswer | None:
+        """Return the answer of a call that is made to fail; None where it is not."""
+        turn = self._state.calls.turn_of(recorded) if recorded is not None else None
+        if (answer := self._state.faults.tool(question.name, turn)) is not None:
+            self._state.calls.came(recorded)
+        return answer
+
     def _runs_live(self, question: ToolQuestion, recorded: RecordedTool | None) -> bool:
         if (
             self._state.until is not None
@@ -162,21 +203,8 @@ class Answering:
             and self._state.calls.turn_of(recorded) < self._state.until
         ):
             return False
+        if recorded is None and self._state.beyond:
+            return True  # the call of an answer that was not recorded
         if isinstance(self._state.tools, str):
             return self._state.tools == "live"
         return question.name in self._state.tools
-
-
-def _without_wait(answer: Answer) -> Answer:
-    """Return an answer whose retry takes no time: the recorded wait is replaced by the shortest one."""
-    if answer.status is None or answer.status < 400:
-        return answer
-    headers = {
-        k: v for k, v in answer.headers.items() if k not in ("retry-after", "retry-after-ms")
-    }
-    return dataclasses.replace(answer, headers={**headers, "retry-after-ms": "0.001"})
-
-
-async def _no_wait(seconds: float) -> None:
-    del seconds
-    await asyncio.sleep(0)

@@ -10,11 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.recording.origins import digests
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
 from replay.fixture import Ask, Fixture
 from replay.pieces import value_of
 from replay.renaming import Renaming
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A request that others of its lane asked as well, at the same time, and that nobody could tell from them."""
+
+    lane: str
+    taken: int
+    """The ask that it was taken for: the first that was left."""
+    others: tuple[int, ...]
+    """The asks that it might have been as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,8 @@ class Lane:
         self.asks = [ask for ask in fixture.asks if ask.lane == name]
         self._left = list(self.asks)
         self.turns = 0
+        self.guesses: list[Guess] = []
+        """Which of equal requests were told apart by their order alone, and may have got the answers of others."""
 
     @property
     def asked(self) -> int:
@@ -63,17 +77,48 @@ class Lane:
                 due.append(ask)
         return due
 
-    def take(self, question: Question) -> Ask | Mismatch:
-        """Return the request that `question` is, which is then asked; or how it misses."""
+    def take(self, question: Question, since: int | None = None) -> Ask | Mismatch:
+        """Return the request that `question` is, which is then asked; or how it misses.
+
+        `since` is the ask that the same task made before, or the one that started it.
+        """
         due = self.due()
         for same in (self._same_bytes, self._same_meaning):
             for ask in due:
                 if same(ask, question):
+                    if ask.by is not None:
+                        ask = self._of_origin(ask, due, question, since)
                     self._left.remove(ask)
                     self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
                     return ask
         elsewhere = next((ask for ask in self._left if self._same_meaning(ask, question)), None)
         return Mismatch(self._nearest(due, question), elsewhere)
+
+    def place_of(self, ask: Ask) -> int:
+        """Return the number of a request in this lane, from 1."""
+        return [each.number for each in self.asks].index(ask.number) + 1
+
+    def put_back(self, ask: Ask) -> None:
+        """Let a request that was taken be asked again."""
+        left = {each.number for each in self._left} | {ask.number}
+        self._left = [each for each in self.asks if each.number in left]
+        asked = [each for each in self.asks if each.number not in left]
+        self.turns = max((each.turn or 0 for each in asked if _made_turn(each)), default=0)
+
+    def _of_origin(self, first: Ask, due: list[Ask], question: Question, since: int | None) -> Ask:
+        """Return which of equal requests this one is: the one that was asked from the same place, else the first."""
+        equal = [a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)]
+        told = set(digests(question.origin)) if question.origin else set[str]()
+        likeness = {
+            ask.number: ([digest in told for digest in ask.by or ()], ask.since == since)
+            for ask in equal
+        }
+        best = max(likeness.values())
+        nearest = [ask for ask in equal if likeness[ask.number] == best]
+        if len(nearest) > 1:
+            others = tuple(ask.number for ask in nearest[1:])
+            self.guesses.append(Guess(self.name, nearest[0].number, others))
+        return nearest[0]
 
     def _nearest(self, due: list[Ask], question: Question) -> Ask | None:
         """Return the due request to compare with: one of the same path where there is one."""

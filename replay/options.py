@@ -6,7 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentobs.errors import UsageError
 from agentobs.redaction import Rule
+from replay.faults import Fault
+from replay.forking import Fork
 
 ToolPolicy = Literal["recorded", "live"] | Collection[str]
 """Which tools of the agent loop run: none, all, or those of these names."""
@@ -22,6 +25,33 @@ class ReplayOptions:
     """Whether connections of live tools are let out."""
     redactors: Sequence[Rule] = ()
     """The rules of your own that the session was recorded with, see `agentobs.Options`."""
+    chunks: Literal["events", "recorded"] | int = "events"
+    """In which pieces answers come: event by event, in the pieces in which they came off the wire when they were
+    recorded, or so many bytes at a time."""
+    pace: Literal["recorded"] | float | None = None
+    """How many times as fast as recorded the pieces of an answer come, and how long a client waits before it asks
+    again: `recorded` is 1.0. By default no time passes."""
+    serve_rest: bool = False
+    """What a client gets that reads on where the recorded one had stopped: all that had come, and then the end of the
+    stream. By default it is stopped there."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and factors that are none.
+
+        Raises:
+            UsageError: one of them is.
+        """
+        if isinstance(self.chunks, bool) or (isinstance(self.chunks, int) and self.chunks < 1):
+            raise UsageError(
+                f"pieces of {self.chunks} bytes", todo='Ask for "events", "recorded" or 1 and more'
+            )
+        if isinstance(self.pace, int | float) and not 0 < self.pace < float("inf"):
+            raise UsageError(f"a pace of {self.pace}", todo='Ask for "recorded" or more than 0')
+
+    faults: Sequence[Fault | str] = ()
+    """Failures to be made on demand, such as `529 at turn 3`; see `replay.faults`."""
+    fork: Fork | None = None
+    """Where to go on live with the real provider; None: nowhere."""
 
 
 STRICT = ReplayOptions()

@@ -30,9 +30,11 @@ from replay.judging import judge_outcome, judge_path
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
 from replay.reporting import end_reason, refused, report
+from replay.script import Scripted
 from replay.state import State, with_body
-from replay.step import Next, Step, step_of
+from replay.step import Expectation, Next, Step, decisions_of, step_of
 from replay.trajectory import trajectory
+from replay.waits import no_backoff
 
 Entry = Callable[..., Any] | EllipsisType | None
 """What starts the agent: a function, the dots of a frozen test that nobody has filled in, or what was recorded."""
@@ -53,12 +55,17 @@ class Replayer:
     def __enter__(self) -> Replayer:
         """Start answering from the fixture."""
         with ExitStack() as stack:
-            stack.enter_context(wire.answering(self._answering.answer, self._answering.stopped))
-            stack.enter_context(sink.redirect(self._state.collect))
+            forks = self.options.fork is not None
+            answers = self._answering.answer, self._answering.stopped
+            stack.enter_context(wire.answering(*answers, goes_on=forks))
+            hears = sink.overheard if forks else sink.redirect
+            stack.enter_context(hears(self._state.collect))
             stack.enter_context(world.transformed(self._answering.world))
-            for key in KEYS:
+            if not self.options.pace:
+                stack.enter_context(no_backoff())
+            for key in () if forks else KEYS:
                 stack.enter_context(world.lent_environ(key, "a-made-up-key"))
-            if not self.options.network:
+            if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
             self._stack = stack.pop_all()
         return self
@@ -100,6 +107,10 @@ class Replayer:
         result, error = await self._aran(self._call(function, args, kwargs))
         return self._judged(result, error)
 
+    def then(self, *answers: Scripted) -> None:
+        """Say what the model answers after the turn of `until`, see `replay.script`; without it nobody answers."""
+        self._state.script = answers
+
     def until(
         self,
         function: Entry = None,
@@ -107,12 +118,13 @@ class Replayer:
         *args: Any,
         turn: int,
         tools: ToolPolicy = "recorded",
+        expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
         """Replay up to the answer of a turn, let the agent go on, and return what it does next.
 
         The recorded answers lead up to and include that of turn `turn` of the main lane. The agent's next
-        question to the model is kept, not answered.
+        question to the model is kept, and not answered but with what `then` was given.
 
         Args:
             function: what starts the agent, with its arguments; default the recorded entry.
@@ -120,15 +132,16 @@ class Replayer:
             turn: the turn, from 1.
             tools: which tools of the agent loop run for real in that turn; those of earlier turns never
                 do. Tools of other agents are their own code, and always run.
+            expect: what must hold of the step: it asserts, or returns False where it does not.
             kwargs: its arguments by name.
 
         Raises:
+            AssertionError: `expect` does not hold; with both steps, as recorded and as they are.
             DivergenceError: the path parts before that turn ends, or the agent never gets there.
             UsageError: the recording has no such turn.
         """
-        self._set_until(turn, tools)
-        _, error = self._ran(self._call(function, args, kwargs))
-        return self._stepped(turn, error)
+        self._state.stop_after(turn, tools)
+        return self._stepped(turn, *self._ran(self._call(function, args, kwargs)), expect)
 
     async def auntil(
         self,
@@ -137,37 +150,60 @@ class Replayer:
         *args: Any,
         turn: int,
         tools: ToolPolicy = "recorded",
+        expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
         """Do as `until`, from inside an event loop."""
-        self._set_until(turn, tools)
-        _, error = await self._aran(self._call(function, args, kwargs))
-        return self._stepped(turn, error)
+        self._state.stop_after(turn, tools)
+        return self._stepped(turn, *await self._aran(self._call(function, args, kwargs)), expect)
 
-    def _set_until(self, turn: int, tools: ToolPolicy) -> None:
-        turns = [ask.turn for ask in self.fixture.asks if ask.lane == "main" and ask.turn]
-        if turn not in turns:
+    def _stepped(
+        self, turn: int, result: Any, error: BaseException | None, expect: Expectation | None
+    ) -> Next:
+        self._check_arrival(turn, error)
+        self._check_faults()
+        step = Next(
+            self._now(turn, error),
+            self._recorded(turn),
+            result=result,
+            later=tuple(step_of(value_of(body)) for _, body in self._state.beyond[1:]),
+            decisions=tuple(decisions_of(self._state.records, turn)),
+        )
+        if expect is not None:
+            step.require(expect)
+        return step
+
+    def _check_faults(self) -> None:
+        """Raise where a fault was asked for that never happened."""
+        if untouched := [fault.text() for fault in self._state.faults.untouched]:
             raise UsageError(
-                f"the recording has no turn {turn}",
+                f"{', '.join(untouched)} never happened",
                 where=str(self.fixture.path),
-                todo=f"It has turns 1 to {max(turns, default=0)}",
+                todo="Nothing came there: name a turn, a request or a tool that the recording has",
             )
-        self._state.until, self._state.tools = turn, tools
 
-    def _stepped(self, turn: int, error: BaseException | None) -> Next:
+    def _check_arrival(self, turn: int, error: BaseException | None) -> None:
+        """Raise where the agent did not come to the end of a turn."""
         self._state.raise_divergence(error)
         if self._state.lane("main").turns < turn:
             summary = f"the agent ended before turn {turn} was answered"
             raised = (
                 f"it raised {type(error).__name__}: {error}" if error else end_reason(self._state)
             )
-            short = report(self._state, "missing", self._state.lane("main"), summary, why=raised)
+            lane = self._state.lane("main")
+            short = report(self._state, "missing", lane, summary, why=raised)
             raise self._state.error(short) from error
-        return Next(self._now(turn, error), self._recorded(turn))
 
     def _judged(self, result: Any, error: BaseException | None) -> Any:
         """Return a run's result, or raise what it differs in; an exception may be the recorded one."""
+        if self.options.fork is not None:
+            self._check_arrival(self.options.fork.turn, error)
         self._state.raise_divergence(error)
+        self._check_faults()
+        if self._state.until is not None:
+            if error is not None:
+                raise error
+            return result
         if error is not None and self.fixture.header.get("reason") != type(error).__name__:
             raise error
         self.check()
@@ -253,8 +289,8 @@ class Replayer:
         return self._state.error(refused(self._state, address))
 
     def _now(self, turn: int, error: BaseException | None) -> Step:
-        if self._state.captured is not None:
-            path, came = self._state.captured
+        if self._state.beyond:
+            path, came = self._state.beyond[0]
             later = self._state.lane("main").asked_after(turn, path)
             body = self.fixture.body(later.number) if later else b""
             return step_of(value_of(self._state.renaming.read_bytes(body, came)))
@@ -265,7 +301,7 @@ class Replayer:
     def _recorded(self, turn: int) -> Step:
         """Return what was recorded after a turn: the next question of the kind that was asked now."""
         later = self._state.lane("main").asked_after(
-            turn, self._state.captured[0] if self._state.captured else MESSAGES
+            turn, self._state.beyond[0][0] if self._state.beyond else MESSAGES
         )
         if later is not None:
             return step_of(value_of(self.fixture.body(later.number)))

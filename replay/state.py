@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from agentobs.errors import UsageError
 from agentobs.records.exchanges import ModelExchange, ToolExchange, WorldExchange, is_inside_answer
 from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
-from replay.divergence import Divergence, DivergenceError, Progress
+from replay.divergence import Divergence, DivergenceError, Progress, Suspicion
 from replay.ends import last_of
+from replay.faults import Faults
 from replay.fixture import Fixture
 from replay.lanes import Lane
-from replay.options import ReplayOptions
+from replay.options import ReplayOptions, ToolPolicy
 from replay.renaming import Renaming
+from replay.script import Scripted
 from replay.tools import Calls
 from replay.world import Answers
 
@@ -33,14 +38,47 @@ class State:
         """Which tools run: as in the options, until `until` says otherwise."""
         self.until: int | None = None
         """The turn of the main lane whose answer is the last that is given; None where all are."""
-        self.captured: tuple[str, bytes] | None = None
-        """Path and body of the first request beyond that turn."""
+        self.beyond: list[tuple[str, bytes]] = []
+        """Path and body of the requests beyond that turn."""
+        self.script: Sequence[Scripted] = ()
+        """What is answered to them; where it ends, so does the replay."""
+        self.faults = Faults(options.faults)
         self.numbers: dict[int, int] = {}
         """The ask that a request is, by the identity of its body, until the agent tells of it."""
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
+        self.suspicions: list[Suspicion] = []
+        """What was taken for the recorded path and may not have been, such as answers that were given by order alone."""
+        self.sections: dict[str, Sequence[tuple[str, str]]] = {}
+        """The sections that the last system prompt of each lane was made of, where our own loop told of them."""
+        self.functions: list[Callable[[str], Callable[..., Any] | None]] = []
+        """Finds the function that a tool runs, one for each world that is replayed."""
         self.lock = threading.RLock()
+        if options.fork is not None:
+            self.stop_after(options.fork.turn, "live")
+
+    def stop_after(self, turn: int, tools: ToolPolicy) -> None:
+        """Let the recorded path end with the answer of a turn, in which the tools of a policy run.
+
+        Raises:
+            UsageError: the recording has no such turn.
+        """
+        turns = [ask.turn for ask in self.fixture.asks if ask.lane == "main" and ask.turn]
+        if turn not in turns:
+            raise UsageError(
+                f"the recording has no turn {turn}",
+                where=str(self.fixture.path),
+                todo=f"It has turns 1 to {max(turns, default=0)}",
+            )
+        self.until, self.tools = turn, tools
+
+    def is_past(self, lane: Lane) -> bool:
+        """Return whether the recorded path of `until` has ended in a lane."""
+        if self.until is None or self.lane("main").turns < self.until:
+            return False
+        goes_on = self.options.fork is not None or self.script
+        return lane.name == "main" or bool(goes_on and not lane.left)
 
     def collect(self, record: Record) -> None:
         """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""

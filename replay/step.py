@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.records.canonical import canonical
+from agentobs.records.facts import Permission
 from agentobs.records.messages import blocks, text_of
+from agentobs.sink import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,12 @@ class Next:
 
     now: Step = field(repr=False)
     recorded: Step = field(repr=False)
+    result: Any = None
+    """What the agent returned, where it came to its end; None where it was stopped at its next question."""
+    later: tuple[Step, ...] = ()
+    """The steps after that one, where answers were scripted."""
+    decisions: tuple[Permission, ...] = ()
+    """How it was decided about the calls of the turn, and of later ones."""
 
     @property
     def differs(self) -> bool:
@@ -89,11 +98,47 @@ class Next:
         """
         return self.now.tool(name)
 
+    def decision(self, name: str) -> Permission:
+        """Return how it was decided about the first call of a tool.
+
+        Raises:
+            LookupError: nothing was decided about it.
+        """
+        for decision in self.decisions:
+            if decision.tool == name:
+                return decision
+        raise LookupError(f"nothing was decided about {name}")
+
+    def require(self, expect: Expectation) -> None:
+        """Raise where something does not hold of this step: `expect` asserts it, or returns False.
+
+        Raises:
+            AssertionError: it does not hold; the steps stand beside it.
+        """
+        try:
+            holds = expect(self)
+        except (AssertionError, LookupError) as error:
+            raise AssertionError(f"{error}\n{self.describe()}") from error
+        if holds is False:
+            name = getattr(expect, "__name__", repr(expect))
+            raise AssertionError(f"{name} does not hold\n{self.describe()}")
+
     def describe(self) -> str:
         """Return both steps for people."""
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
         now = "\n".join(f"    {line}" for line in self.now.lines())
         return f"recorded next:\n{recorded}\nnow:\n{now}"
+
+
+Expectation = Callable[[Next], object]
+"""What must hold of a step: a function that asserts it, or returns False where it does not hold."""
+
+
+def decisions_of(records: Iterable[tuple[Record, int | None]], turn: int) -> Iterator[Permission]:
+    """Yield how it was decided about the agent's own calls of a turn and of those after it."""
+    for record, _ in records:
+        if isinstance(record, Permission) and record.lane == "main" and (record.turn or 0) >= turn:
+            yield record
 
 
 def step_of(

@@ -1,0 +1,55 @@
+"""Forking: a replay up to a turn that goes on with the real provider, with another model, prompt or option.
+
+Whatever comes after the recorded path is live: the model, the tools, whoever is asked, and time. All of it, what was
+answered from the recording too, is recorded as a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentobs.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a replay goes on live, and what is changed from there on."""
+
+    turn: int
+    """The turn of the main lane whose answer is the last recorded one, from 1."""
+    model: str | None = None
+    """The model that is asked from then on; None: whichever the agent asks."""
+    system: str | None = None
+    """The system prompt from then on; None: the agent's own."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Other options of requests, such as `{"max_tokens": 2000}`; None as a value takes one away."""
+
+    def changed(self, body: bytes) -> bytes | None:
+        """Return a request's body as it goes out; None where it goes as it is.
+
+        Raises:
+            UsageError: it has to be changed, and is no JSON object.
+        """
+        if self.model is None and self.system is None and not self.options:
+            return None
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            raise UsageError("a request of a fork is no JSON object, and cannot be changed")
+        if self.model is not None:
+            asked["model"] = self.model
+        if self.system is not None:
+            asked["system"] = self.system
+        for name, value in self.options.items():
+            if value is None:
+                asked.pop(name, None)
+            else:
+                asked[name] = value
+        return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "surrogatepass"
+        )

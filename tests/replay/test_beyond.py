@@ -1,0 +1,273 @@
+"""Beyond the recorded path: scripted answers, expectations, faults, and forks that go on live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+
+import agentobs
+from agentobs.cli.demo import refund_agent
+from agentobs.errors import UsageError
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.session import stop_recorder
+from agentobs.records.exchanges import ModelExchange
+from replay import (
+    DivergenceError,
+    Fault,
+    Fixture,
+    Fork,
+    Next,
+    Replayer,
+    ReplayOptions,
+    calls,
+    fails,
+    load,
+    says,
+)
+from replay.faults import parse_fault
+from tests.provider_script import call, script, streamed, text
+from tests.replay.agents import KEY, Agent, frozen, last_session, weather
+
+REFUND = load(Path(__file__).parents[2] / "fixtures" / "refund-loop")
+
+
+@pytest.fixture(scope="module")
+def sunny(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """Three turns of an agent that is not ours."""
+    return weather(tmp_path_factory.mktemp("sunny"))
+
+
+def until(replayed: Replayer, turn: int, **more: Any) -> Next:
+    return replayed.until(refund_agent.answer, **REFUND.header["arguments"], turn=turn, **more)
+
+
+def test_scripted_answers_follow_the_recorded_path() -> None:
+    """After the turn the model says what the test says; the calls that it makes run, and the run comes to its end."""
+    with Replayer(REFUND) as replayed:
+        replayed.then(
+            says("One moment.") + calls("issue_refund", order_id="A-17", amount="41.90"),
+            says("Done."),
+        )
+        step = until(replayed, 2, tools="live")
+    assert step.result == "Done."
+    (refunded,) = step.later
+    assert refunded.tool("issue_refund").text == "refunded 4190 cents for A-17"
+    assert step.decision("issue_refund").behaviour == "allow"
+
+
+def test_without_a_script_the_agent_is_stopped_at_its_next_question() -> None:
+    """Nobody answers beyond the turn: there is a next request, and no result."""
+    with Replayer(REFUND) as replayed:
+        step = until(replayed, 2, tools="live")
+    assert step.now.request is not None
+    assert (step.result, step.later) == (None, ())
+
+
+def test_a_scripted_failure_is_an_error_of_the_provider(sunny: Fixture) -> None:
+    """A scripted status other than 200 reaches the agent as the SDK's own exception."""
+    with Replayer(sunny) as replayed:
+        replayed.then(fails(400, "invalid_request_error"))
+        step = replayed.until(Agent().answer, "How is it?", turn=1)
+    assert (step.now.request is not None, step.result) == (True, None)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_scripted_answers_are_whole_for_the_sdk(sunny: Fixture, streams: bool) -> None:
+    """A text and two calls read back through the SDK, streamed or not."""
+
+    def agent(prompt: str) -> Any:
+        client = agentobs.record(anthropic.Anthropic(api_key=KEY))
+        asked: dict[str, Any] = {**Agent().ask(), "messages": [{"role": "user", "content": prompt}]}
+        with client.messages.stream(**asked) as stream:
+            stream.get_final_message()
+        asked["messages"] = [*asked["messages"], {"role": "assistant", "content": "x"}]
+        if not streams:
+            return client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            return stream.get_final_message()
+
+    with Replayer(sunny) as replayed:
+        replayed.then(says("Both.") + calls("weather", city="Oslo") + calls("clock", zone="UTC"))
+        message = replayed.until(agent, "How is it?", turn=1).result
+    assert [block.type for block in message.content] == ["text", "tool_use", "tool_use"]
+    assert message.content[1].input == {"city": "Oslo"}
+    assert message.content[1].id != message.content[2].id
+    assert message.stop_reason == "tool_use"
+
+
+def test_what_is_expected_of_a_step_holds_or_tells_both_steps() -> None:
+    """An expectation that asserts, returns False or looks for what is not there fails with both steps beside it."""
+
+    def refunds(step: Next) -> None:
+        assert not step.tool("issue_refund").is_error, "the refund failed"
+
+    def never(step: Next) -> bool:
+        return False
+
+    for expect, told in ((refunds, "the refund failed"), (never, "never does not hold")):
+        with Replayer(REFUND) as replayed, pytest.raises(AssertionError) as raised:
+            until(replayed, 2, expect=expect)
+        assert told in str(raised.value)
+        assert "recorded next:" in str(raised.value)
+    with Replayer(REFUND) as replayed:
+        step = until(replayed, 2, expect=lambda step: step.tool("issue_refund").is_error)
+    assert not step.differs
+    with (
+        Replayer(REFUND) as replayed,
+        pytest.raises(AssertionError, match="was not called in this turn"),
+    ):
+        until(replayed, 2, expect=lambda step: step.tool("nothing"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "529",
+        "529 at turn 3",
+        "429 x2 at request 1",
+        "cut after event 12 at turn 2",
+        "slow",
+        "tool a.b fails at turn 2",
+    ],
+)
+def test_faults_read_as_they_are_written(text: str) -> None:
+    """Each form of a fault is read, and told in the same words."""
+    assert parse_fault(text).text() == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "529 at", "cut", "tool fails", "slow at turn x", "200", "529 at turn 3 or so"]
+)
+def test_no_fault_is_guessed(text: str) -> None:
+    """What names no fault is one clear error with an example of each."""
+    with pytest.raises(UsageError, match="529 at turn 3"):
+        parse_fault(text)
+
+
+@pytest.mark.parametrize(
+    "fault", ["529 at turn 2", "529 x2 at request 1", "cut after event 4 at turn 3", "500"]
+)
+def test_our_loop_copes_with_failures_of_the_provider(fault: str) -> None:
+    """After an error or a broken stream it asks again, and takes the recorded path; the failure is in its records."""
+    with Replayer(REFUND, ReplayOptions(faults=[fault])) as replayed:
+        replayed.run(refund_agent.answer, **REFUND.header["arguments"])
+    plain = Replayer(REFUND)
+    with plain:
+        plain.run(refund_agent.answer, **REFUND.header["arguments"])
+    more = len(attempts(replayed)) - len(attempts(plain))
+    assert more == (2 if "x2" in fault else 1)
+    assert replayed.progress.requests_matched == replayed.progress.requests
+
+
+def attempts(replayed: Replayer) -> list[ModelExchange]:
+    return [each for each in replayed.records if isinstance(each, ModelExchange)]
+
+
+def test_an_agent_that_does_not_cope_fails(sunny: Fixture) -> None:
+    """A stream that breaks reaches an agent that does nothing about it as the error that it would be."""
+    with pytest.raises(httpx2.RemoteProtocolError):
+        with Replayer(sunny, ReplayOptions(faults=["cut after event 3 at turn 2"])) as replayed:
+            replayed.run(Agent().answer, "How is it?")
+
+
+def test_the_sdks_own_retries_cope(sunny: Fixture) -> None:
+    """A status that the SDK retries costs an attempt and no time."""
+    with Replayer(
+        sunny, ReplayOptions(faults=[Fault("status", request=2, status=529)])
+    ) as replayed:
+        assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
+    assert [each.answer.status for each in attempts(replayed)] == [200, 529, 200, 200]
+
+
+def test_a_tool_that_fails_is_seen_in_the_next_question() -> None:
+    """The tool does not run, and the agent tells the model that it failed."""
+    with Replayer(REFUND, ReplayOptions(faults=["tool lookup_policy fails"])) as replayed:
+        step = until(replayed, 1)
+    failed = step.tool("lookup_policy")
+    assert (failed.is_error, failed.text) == (True, "injected failure")
+    assert not step.tool("lookup_order").is_error
+
+
+def test_a_fault_that_never_happens_is_an_error() -> None:
+    """A fault at a turn that the recording has not, or of a tool that nobody calls, is not passed over."""
+    for fault in ("529 at turn 9", "tool nothing fails"):
+        with pytest.raises(UsageError, match="never happened"):
+            with Replayer(REFUND, ReplayOptions(faults=[fault])) as replayed:
+                replayed.run(refund_agent.answer, **REFUND.header["arguments"])
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ServedProvider]:
+    """A provider that gives one answer after the other, and a home of one's own."""
+    answers = (
+        streamed(call(90, "issue_refund", order_id="A-17", amount="41.90"), number=90),
+        streamed(text("Refunded."), number=91),
+    )
+    with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))
+        stop_recorder()
+        yield provider
+        stop_recorder()
+
+
+def test_a_fork_goes_on_live(live: ServedProvider, tmp_path: Path) -> None:
+    """Recorded answers lead up to the turn; then the provider is asked, with what the fork changes, and tools run."""
+    fork = Fork(2, model="claude-opus-5", system="Mind the comma.", options={"max_tokens": 77})
+    with Replayer(REFUND, ReplayOptions(fork=fork)) as replayed:
+        result = replayed.run(refund_agent.answer, **REFUND.header["arguments"])
+    assert result == "Refunded."
+    asked = [json.loads(each.question.body) for each in attempts(replayed)]
+    assert [each["model"] for each in asked] == ["claude-sonnet-5"] * 3 + ["claude-opus-5"] * 2
+    assert [each["max_tokens"] for each in asked[-2:]] == [77, 77]
+    assert asked[-1]["system"] == "Mind the comma."
+    assert "refunded 4190 cents" in json.dumps(asked[-1])
+    assert live.script.asked == 2
+
+
+def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: Path) -> None:
+    """All of it is recorded, what was answered from the fixture too: it freezes, and replays with nobody outside."""
+    with Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:
+        replayed.run(refund_agent.answer, **REFUND.header["arguments"])
+    stop_recorder()
+    fixture = frozen(tmp_path, last_session(tmp_path / "home"), "forked")
+    with Replayer(fixture) as again:
+        assert again.run(refund_agent.answer, **fixture.header["arguments"]) == "Refunded."
+    assert again.progress.requests == 5
+
+
+def test_a_fork_that_parts_before_its_turn_diverges(live: ServedProvider) -> None:
+    """Up to the turn the path must be the recorded one; nothing is asked of the provider otherwise."""
+    with pytest.raises(DivergenceError), Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:
+        replayed.run(refund_agent.answer, prompt="Something else")
+    assert live.script.asked == 0
+
+
+def test_a_fork_needs_a_turn_that_there_is() -> None:
+    """A turn beyond the recording is one clear error."""
+    with pytest.raises(UsageError, match="no turn 9"):
+        Replayer(REFUND, ReplayOptions(fork=Fork(9)))
+
+
+def test_async_entries_have_the_same(sunny: Fixture) -> None:
+    """`auntil` takes a script and an expectation, too."""
+
+    async def main() -> Next:
+        with Replayer(REFUND) as replayed:
+            replayed.then(says("Done."))
+            return await replayed.auntil(
+                refund_agent.answer,
+                **REFUND.header["arguments"],
+                turn=2,
+                expect=lambda step: step.result == "Done.",
+            )
+
+    assert asyncio.run(main()).now.request is not None
