@@ -263,6 +263,11 @@ class Replayer:
                 yield record
 
     @property
+    def beyond(self) -> int:
+        """How many requests were asked beyond the recorded path."""
+        return len(self._state.beyond)
+
+    @property
     def progress(self) -> Progress:
         """How many of the recorded requests, tool calls and other questions were asked."""
         return self._state.progress

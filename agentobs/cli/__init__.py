@@ -54,6 +54,7 @@ _COMMANDS = {
         "agentobs.cli.again",
         "Rerun an agent against a fixture and show where it parts from it.",
     ),
+    "fork": ("agentobs.cli.fork", "Replay a fixture up to a turn, and go on live from there."),
     "serve": (
         "agentobs.cli.again",
         "Answer over loopback HTTP from a recording, in the provider's place.",
@@ -66,6 +67,10 @@ _COMMANDS = {
     "export": (
         "agentobs.cli.export",
         "Write what was recorded to files for other tools: tables, flame graphs.",
+    ),
+    "bundle": (
+        "agentobs.cli.bundle",
+        "Put sessions into one file that another machine imports, without what was said.",
     ),
     "journal": ("agentobs.cli.journal", "Print what a segment holds, record by record."),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),

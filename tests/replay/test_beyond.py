@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 import agentobs
+from agentobs.cli import main
 from agentobs.cli.demo import refund_agent
 from agentobs.errors import UsageError
 from agentobs.recording.serve import ServedProvider, ServeOptions
@@ -244,6 +245,26 @@ def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: 
     assert again.progress.requests == 5
 
 
+def test_the_command_forks(
+    live: ServedProvider,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`agentobs fork` prints what the agent returns, and the new session; a wrong option is one clear error."""
+    monkeypatch.chdir(Path(refund_agent.__file__).parent)
+    asked = ["fork", str(REFUND.path.parent), "--at", "2"]
+    main([*asked, "--model", "claude-opus-5", "--set", "max_tokens=99"])
+    told = capsys.readouterr()
+    assert told.out == "Refunded.\n"
+    assert "2 live requests" in told.err
+    assert f"agentobs freeze {last_session(tmp_path / 'home').session_id}" in told.err
+    with pytest.raises(SystemExit) as ended:
+        main([*asked, "--set", "max_tokens"])
+    assert ended.value.code != 0
+    assert "sets no option" in capsys.readouterr().err
+
+
 def test_a_fork_that_parts_before_its_turn_diverges(live: ServedProvider) -> None:
     """Up to the turn the path must be the recorded one; nothing is asked of the provider otherwise."""
     with pytest.raises(DivergenceError), Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:
@@ -260,7 +281,7 @@ def test_a_fork_needs_a_turn_that_there_is() -> None:
 def test_async_entries_have_the_same(sunny: Fixture) -> None:
     """`auntil` takes a script and an expectation, too."""
 
-    async def main() -> Next:
+    async def going() -> Next:
         with Replayer(REFUND) as replayed:
             replayed.then(says("Done."))
             return await replayed.auntil(
@@ -270,4 +291,4 @@ def test_async_entries_have_the_same(sunny: Fixture) -> None:
                 expect=lambda step: step.result == "Done.",
             )
 
-    assert asyncio.run(main()).now.request is not None
+    assert asyncio.run(going()).now.request is not None
