@@ -233,6 +233,14 @@ def _not_stopped(tool_use_id: str) -> None:
     """Leave a tool call alone."""
 
 
+def _unknown(name: str) -> Callable[..., Any] | None:  # noqa: ARG001 - the port has an argument
+    return None
+
+
+def _unheard(sections: Sequence[tuple[str, str]]) -> None:
+    """Listen to nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What an agent may ask of the outside, as one frozen bundle of plain callables."""
@@ -251,6 +259,11 @@ class World:
     """Return when nothing works in the background any more: hooks that nobody waits for, each within its time."""
     abort: Abort = field(default_factory=Abort)
     """Says whether the run is to stop."""
+    tool_function: Callable[[str], Callable[..., Any] | None] = _unknown
+    """The function that a tool runs, by the tool's name; asked only where a report says in which line it is written."""
+    sections: Callable[[Sequence[tuple[str, str]]], None] = _unheard
+    """Hears the names and texts of the sections that the next system prompt of its lane is made of. A replay tells by
+    them which one of them has changed."""
     now: Callable[[], int] = now
     """Wall clock, nanoseconds since 1970."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -1,28 +1,34 @@
-"""The divergence: the first question that differs from the recorded one, and a report of it.
+"""The divergence: the first question that differs from the recorded one, with all that is known about it.
 
-One line first: where. Then what, as aligned lines; why, as far as the value can be followed back; what
-was recorded after it; and the commands to go on with.
+It is a value: `replay.telling` makes a report for people of it, `json` one for programs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anthropic import AnthropicError
 
 from agentobs.errors import ReplaySays
 from agentobs.redaction import redact
-from replay.diff import Difference, aligned, looks_like
+from replay.diff import Difference
+from replay.looks import Nature, Proposal
+from replay.sites import Site
+from replay.telling import COLUMNS, explanation, told
 
-Kind = Literal["content", "missing", "extra", "order", "tool", "world", "outcome", "network"]
-ToolUses = Callable[[str], dict[str, Any] | None]
-"""Finds a tool call by its id."""
+Kind = Literal[
+    "content", "missing", "extra", "order", "timing", "tool", "world", "outcome", "network"
+]
+"""What sort of question differs: the body of a request; one that was recorded and never came; one more than recorded; a
+later one, too early; one that came too late or too soon; a tool call; another question of the loop; how it ended; a
+connection."""
 SHOWN = 6
 """How many differences a report shows; of the rest it tells the number."""
+VERSION = 1
+"""The version of a divergence's JSON. Within one, keys are only added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,121 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneProgress:
+    """How far one lane had come."""
+
+    lane: str
+    asked: int
+    """How many of its requests were the recorded ones."""
+    of: int
+    """How many were recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What was recorded and not asked for when the paths parted, all of it a consequence."""
+
+    requests: int = 0
+    tools: int = 0
+    answers: int = 0
+    """Questions to the world beside model and tools."""
+    following: tuple[str, ...] = ()
+    """What came next in the recording, one short line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task that waits in the agent's code while another one diverges."""
+
+    task: str
+    """Its name."""
+    site: Site
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Something earlier that was taken for the recorded path and may not have been."""
+
+    lane: str
+    request: int | None
+    """The number of the request in the fixture."""
+    text: str
+    """What it was, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChange:
+    """A package that is of another version than when the session was recorded."""
+
+    package: str
+    recorded: str
+    now: str
+
+
+CauseKind = Literal[
+    "tool_result",
+    "prompt_section",
+    "system_prompt",
+    "tool_schema",
+    "tool_set",
+    "agent_message",
+    "option",
+    "header",
+    "sdk_version",
+    "redaction",
+    "decision",
+    "arguments",
+    "other",
+]
+"""What a difference stems from: the result of a tool call; a named section of the system prompt; another part of it;
+what one tool declares; which tools there are; a message that the agent wrote; an option, or the head, of the request;
+another version of the SDK; what counts as a secret; a decision of the agent loop; the arguments that the agent was
+started with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a divergence probably stems from."""
+
+    kind: CauseKind
+    text: str
+    """In one sentence."""
+    site: Site | None = None
+    """The line of the agent's code: of the tool's function where a tool is the cause, else of the request."""
+    tool: str | None = None
+    tool_use_id: str | None = None
+    input: Any = field(default=None, repr=False)
+    """What the tool was called with."""
+    place: str | None = None
+    """Which section of a prompt, property of a tool, or option."""
+    line: int | None = None
+    """Which line of the prompt, from 1."""
+    message: int | None = None
+    """Which message, from 0."""
+    contains: str | None = None
+    """What of the machine, the process or the moment the new value holds, by name: `the current directory`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step back from a difference to what it comes from."""
+
+    what: str
+    """What it is, in one line."""
+    site: Site | None = None
+    """Where it is in the agent's code."""
+    request: int | None = None
+    """The request of the fixture that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """The first difference between a recording and its replay, with all its facts."""
 
     fixture: str
     """The fixture's name."""
     path: str
-    """The fixture's file."""
+    """The fixture's folder."""
     kind: Kind
     lane: str
     number: int
@@ -58,54 +172,55 @@ class Divergence:
     differences: tuple[Difference, ...]
     more: int
     """How many differences are not in `differences`."""
-    why: str
-    """The probable cause, or an empty string."""
     progress: Progress
-    never_asked: str
-    """What was recorded and not asked for."""
+    """How much had come that was the recorded path."""
+    left: Left
+    """What was never asked."""
+    nature: Nature = ""
+    """What all the differences have in common."""
+    request: int | None = None
+    """The number of that request in the fixture, which counts those of all lanes."""
+    attempt: int = 1
+    """Which attempt of that request, from 1."""
+    cause: Cause | None = None
+    """What it probably stems from; None where nothing can be said."""
+    chain: tuple[Link, ...] = ()
+    """The way back from the difference to what it comes from."""
+    sent: Site | None = None
+    """The line of the agent's code that asked; None where no frame of it was there."""
+    lanes: tuple[LaneProgress, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    """The tasks that wait in the agent's code meanwhile."""
+    suspicions: tuple[Suspicion, ...] = ()
+    """What was suspicious earlier, in order."""
+    proposals: tuple[Proposal, ...] = ()
+    """The rules that would hide differences."""
+    versions: tuple[VersionChange, ...] = ()
+    """The packages that are others than when it was recorded."""
+    commands: tuple[str, ...] = ()
+    """Commands to go on with, each as it is to be typed."""
 
-    def text(self) -> str:
-        """Return the report for people; secrets are taken out of it."""
-        p = self.progress
-        parts = [f"{p.requests_matched} of {p.requests} requests"]
-        parts += [f"{p.tools_matched} of {p.tools} tool calls"] if p.tools else []
-        parts += [f"{p.answers_matched} of {p.answers} other questions"] if p.answers else []
-        lines = [f"DIVERGED  {self.fixture}  {self._where()}   ({listed(parts)} matched)", ""]
-        if not self.differences:
-            lines += [f"  {self.summary}", ""]
-        for difference in self.differences:
-            lines.append(f"  {difference.path}")
-            lines += [f"    {line}" for line in aligned(difference)]
-            lines.append("")
-        if self.more:
-            lines += [f"  and {self.more} more difference{'s' * (self.more != 1)}", ""]
-        facts = {
-            "why": self.why,
-            "kind": self._kind(),
-            "after it": self.never_asked,
-            "next": f"agentobs replay {self.path} --tools recorded | --tools live | --json",
-        }
-        lines += [f"  {name:<10} {value}" for name, value in facts.items() if value]
-        return redact("\n".join(lines).encode("utf-8", "replace")).decode()
+    @property
+    def why(self) -> str:
+        """The probable cause in a sentence, or an empty string."""
+        return self.cause.text if self.cause else ""
+
+    def text(self, columns: int = COLUMNS) -> str:
+        """Return the report for people; secrets are taken out of it.
+
+        Args:
+            columns: how many columns a line may have, commands excepted.
+        """
+        return _clean(told(self, columns))
+
+    def explanation(self, columns: int = COLUMNS) -> str:
+        """Return the way back from the difference to what it comes from, for people."""
+        return _clean(explanation(self, columns))
 
     def json(self) -> str:
         """Return the same facts as JSON; secrets are taken out of it."""
-        value = dataclasses.asdict(self)
-        return redact(
-            json.dumps(value, ensure_ascii=False, indent=2, default=str).encode()
-        ).decode()
-
-    def _where(self) -> str:
-        turn = f", turn {self.turn}" if self.turn else ""
-        return f"{self.lane}, request {self.number} of {self.of}{turn}"
-
-    def _kind(self) -> str:
-        looks = [looks_like(d) for d in self.differences]
-        known = sorted({look for look in looks if look})
-        if not known:
-            return self.kind
-        hint = f"{self.kind}, {'; '.join(known)}"
-        return hint if all(looks) else f"{hint} (in {sum(map(bool, looks))} of {len(looks)})"
+        value = {"agentobs_divergence": VERSION, **dataclasses.asdict(self)}
+        return _clean(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
 class DivergenceError(AnthropicError, ReplaySays):
@@ -127,91 +242,5 @@ class ReplayStopped(AnthropicError, ReplaySays):
     """Raised instead of an answer where `until` ends the recorded path; not an error of anybody."""
 
 
-def explain(
-    difference: Difference | None, body: Any, went: Callable[[str], str], tool_use: ToolUses
-) -> str:
-    """Follow a difference in a request body back to what put it there.
-
-    Args:
-        difference: the first difference, or None.
-        body: the request that came, parsed.
-        went: tells, of a tool_use id, how the call went otherwise in this replay.
-        tool_use: finds a call in the recorded answers, for a body that does not repeat its history.
-    """
-    match difference.keys if difference else ():
-        case ("messages", int(at), "content", int(block), *_):
-            return _explain_block(body, at, block, went, tool_use)
-        case ("messages", int(at), *_):
-            return f"message {at} was written by the agent ({_role(body, at)})"
-        case ("system", *_):
-            return "the system prompt was built differently"
-        case ("tools", int(at), *_):
-            return f"the declaration of tool {_tool_name(body, difference, at)} changed"
-        case ("tools", *_):
-            return "the set of tools changed"
-        case ("(request)", str(part)):
-            return f"the request's {part} changed"
-        case (str(option), *_):
-            return f"the request option {option} changed"
-        case _:
-            return ""
-
-
-def _explain_block(
-    body: Any, at: int, block_at: int, went: Callable[[str], str], tool_use: ToolUses
-) -> str:
-    block = _get(body, "messages", at, "content", block_at)
-    if not isinstance(block, dict):
-        return f"message {at} was written by the agent ({_role(body, at)})"
-    if block.get("type") != "tool_result":
-        return f"a {block.get('type', 'text')} block of message {at} was written by the agent ({_role(body, at)})"
-    tool_use_id = str(block.get("tool_use_id"))
-    call = _call(body, at, tool_use_id) or tool_use(tool_use_id)
-    name = f"{call.get('name')}({_arguments(call.get('input'))})" if call else tool_use_id
-    return f"tool_result of {name}: {went(tool_use_id)}"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return parts as one listing: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
-
-
-def _call(body: Any, before: int, tool_use_id: str) -> dict[str, Any] | None:
-    for message in reversed((body.get("messages") or [])[:before]):
-        content = message.get("content") if isinstance(message, dict) else None
-        for block in content if isinstance(content, list) else []:
-            if isinstance(block, dict) and block.get("id") == tool_use_id:
-                return block
-    return None
-
-
-def _arguments(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "..."
-    text = ", ".join(
-        f"{key}={json.dumps(inner, ensure_ascii=False)}" for key, inner in value.items()
-    )
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _tool_name(body: Any, difference: Difference | None, at: int) -> str:
-    for value in (
-        difference.actual if difference else None,
-        difference.expected if difference else None,
-    ):
-        if isinstance(value, dict) and "name" in value:
-            return str(value["name"])
-    return str(_get(body, "tools", at, "name") or at)
-
-
-def _role(body: Any, at: int) -> str:
-    return f"role {_get(body, 'messages', at, 'role')}"
-
-
-def _get(value: Any, *keys: str | int) -> Any:
-    for key in keys:
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
+def _clean(text: str) -> str:
+    return redact(text.encode("utf-8", "replace")).decode()

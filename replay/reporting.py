@@ -3,54 +3,96 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import MADE_BY_THE_LOOP, Question, ToolQuestion, WorldQuestion
-from replay.diff import Difference, differences, safe
-from replay.divergence import SHOWN, Divergence, Kind, explain, listed
+from replay.aligning import safe
+from replay.causes import Asked, Traced, plain, traced, version_changes
+from replay.diff import Difference, differences, shortened
+from replay.divergence import (
+    SHOWN,
+    Cause,
+    Divergence,
+    Kind,
+    LaneProgress,
+    Left,
+    Waiting,
+)
 from replay.fixture import Ask, RecordedAnswer, RecordedTool
 from replay.lanes import Lane, Mismatch, asked_body, compared, without_boundary
+from replay.looks import Nature, proposals
 from replay.pieces import value_of
+from replay.sites import call_site, waiting_tasks
 from replay.state import State
 from replay.tools import Missed, ask_of
 from replay.world import WHY, meant
+
+TIMED = ("abort", "background", "elapsed", "limit")
+"""Questions to the world whose answers depend on when something happens, or on who comes first."""
+FOLLOWING = 6
+"""How many of the steps that followed in the recording are told of."""
 
 
 def refused(state: State, address: str) -> Divergence:
     """Describe an attempt to connect to somebody."""
     summary = f"a connection to {address} was attempted: nothing leaves a replay"
     why = "a client that agentobs.record() was not called with, or a tool that ran live"
-    return report(state, "network", state.lane("main"), summary, why=why)
+    return report(state, "network", state.lane("main"), summary, why=why, live=True)
 
 
 def mismatch(state: State, lane: Lane, question: Question, missed: Mismatch) -> Divergence:
     """Describe a request that is not the one that was due."""
     if missed.expected is None:
-        summary = f"one more request than recorded: {question.method} {question.path}"
-        return report(
-            state, "extra", lane, summary, why="the recording of this lane ends before it"
-        )
+        return _extra(state, lane, question)
+    found, came = _compared(state, question, missed.expected)
+    sent = call_site()
     if missed.elsewhere is not None:
-        place = [ask.number for ask in lane.asks].index(missed.elsewhere.number) + 1
+        place = lane.place_of(missed.elsewhere)
         summary = f"this is request {place} of the recording, asked out of order"
-        return report(state, "order", lane, summary)
-    old = value_of(state.fixture.body(missed.expected.number))
-    came = state.renaming.read_bytes(
-        state.fixture.body(missed.expected.number), asked_body(question, state.renaming)
+        why = (
+            f"request {lane.place_of(missed.expected)} was recorded before it and has not come yet"
+        )
+        cause = plain("other", why, sent)
+        return report(state, "order", lane, summary, found, cause=cause, live=True)
+    asked = Asked(lane.name, missed.expected, came, sent)
+    told = traced(state, asked, found)
+    return report(
+        state,
+        "content",
+        lane,
+        "the requests differ",
+        found,
+        due=missed.expected,
+        traced=told,
+        live=True,
     )
-    new = value_of(came)
+
+
+def _compared(state: State, question: Question, due: Ask) -> tuple[list[Difference], object]:
+    """Return where a request differs from the one that was due, and its body, parsed."""
+    body = state.fixture.body(due.number)
+    came = state.renaming.read_bytes(body, asked_body(question, state.renaming))
+    old, new = value_of(body), value_of(came)
     if old is None or new is None:
-        body = state.fixture.body(missed.expected.number)
-        old = without_boundary(body, missed.expected.headers).decode("utf-8", "replace")
+        old = without_boundary(body, due.headers).decode("utf-8", "replace")
         new = without_boundary(came, question.headers).decode("utf-8", "replace")
-    found = differences(compared(missed.expected, old), compared(question, new))
-    first = found[0] if found else None
-    went = functools.partial(state.calls.went, lane.name)
-    why = explain(first, new, went, state.fixture.tool_use)
-    return report(state, "content", lane, "the bodies differ", found, why)
+    return differences(compared(due, old), compared(question, new)), new
+
+
+def _extra(state: State, lane: Lane, question: Question) -> Divergence:
+    """Describe a request for which the recording has none left, and whether it is one that was answered before."""
+    summary = f"one more request than recorded: {question.method} {question.path}"
+    came = value_of(asked_body(question, state.renaming))
+    known = (ask for ask in reversed(lane.asks) if ask.path == question.path)
+    repeated = next((a for a in known if came == value_of(state.fixture.body(a.number))), None)
+    if repeated is not None:
+        summary += f", which asks again what request {lane.place_of(repeated)} asked"
+    why = "the recording of this lane ends before it"
+    return report(state, "extra", lane, summary, why=why, live=True)
 
 
 def missing(state: State, lane: Lane) -> Divergence:
@@ -74,19 +116,21 @@ def tool_mismatch(
     """Describe a tool call that has no recorded result, or is another one than recorded."""
     if recorded is None:
         summary = f"tool {question.name} was called ({question.tool_use_id}); the recording has no result for it"
-        return report(state, "tool", state.lane(lane), summary)
+        return report(state, "tool", state.lane(lane), summary, live=True)
     outcome = recorded.answer.outcome
     if outcome in MADE_BY_THE_LOOP:
         summary = f"tool {question.name} was run ({question.tool_use_id}); it was {outcome} when it was recorded"
         why = (
             "permissions, the tools or their inputs are checked otherwise than when it was recorded"
         )
-        return report(state, "tool", state.lane(lane), summary, why=why)
-    old, new = ({"name": q.name, "input": q.input} for q in (recorded.question, question))
+        cause = plain("decision", why, call_site())
+        return report(state, "tool", state.lane(lane), summary, cause=cause, live=True)
+    name, given = recorded.question.name, recorded.question.input
+    came = json.loads(state.renaming.clean_text(canonical(question.input)))
+    found = differences({"name": name, "input": given}, {"name": question.name, "input": came})
     why = f"tool call {question.tool_use_id} reached the tool with something else than recorded"
-    return report(
-        state, "tool", state.lane(lane), "a tool call differs", differences(old, new), why
-    )
+    summary = f"the call of {name} ({question.tool_use_id}) differs"
+    return report(state, "tool", state.lane(lane), summary, found, why, live=True)
 
 
 def world_mismatch(
@@ -101,12 +145,21 @@ def world_mismatch(
         )
         summary = f"{kind} {key} was asked about something else"
         why = f"{kind} {key} is about something else than when it was recorded"
-        return report(state, "world", lane, summary, found, why, between=True)
+        return report(
+            state, "world", lane, summary, found, why, between=True, nature=_timed(kind), live=True
+        )
     call = state.fixture.tool_use(question.key)
     about = f" for {safe(str(call.get('name')))}" if call else ""
     summary = f"{kind} {key} was asked{about}; the recording has no answer for it"
     near = _answers_near(state, lane)
-    return report(state, "world", lane, summary, why=f"{WHY[kind]}; {near}", between=True)
+    why = f"{WHY[kind]}; {near}"
+    return report(
+        state, "world", lane, summary, why=why, between=True, nature=_timed(kind), live=True
+    )
+
+
+def _timed(kind: str) -> Nature:
+    return "timing" if kind in TIMED else ""
 
 
 def _answers_near(state: State, lane: Lane) -> str:
@@ -129,8 +182,13 @@ def missed(state: State, call: Missed) -> Divergence:
     told = report(state, kind, lane, call.summary, found, why, between=True)
     number = lane.asks.index(ask) + 1 if ask is not None else told.number
     others = state.calls.total - state.calls.matched - 1
-    after = f"{_count(others, 'other tool call')} never asked" if others else ""
-    return dataclasses.replace(told, number=number, turn=recorded.turn, never_asked=after)
+    return dataclasses.replace(
+        told,
+        number=number,
+        turn=recorded.turn,
+        request=ask.number if ask is not None else None,
+        left=Left(tools=others),
+    )
 
 
 def not_asked(state: State, answer: RecordedAnswer) -> Divergence:
@@ -139,7 +197,7 @@ def not_asked(state: State, answer: RecordedAnswer) -> Divergence:
     what = "told" if kind == "abort" else "asked"
     turn = f" in turn {answer.turn}" if answer.turn else ""
     summary = f"{kind} {safe(answer.question.key)} was recorded{turn} and never {what}"
-    return report(state, "missing", lane, summary, why=WHY[kind], between=True)
+    return report(state, "missing", lane, summary, why=WHY[kind], between=True, nature=_timed(kind))
 
 
 def report(
@@ -151,40 +209,108 @@ def report(
     why: str = "",
     *,
     between: bool = False,
+    due: Ask | None = None,
+    cause: Cause | None = None,
+    traced: Traced | None = None,
+    nature: Nature = "",
+    live: bool = False,
 ) -> Divergence:
-    """Describe a divergence at the request that is due, or `between` the last one and the next."""
-    due = None if between else next(iter(lane.due()), None)
-    turn = lane.turns or None if between else due.turn if due else None
-    return Divergence(
+    """Describe a divergence.
+
+    Args:
+        state: how far the replay has come.
+        kind: what sort of question differs.
+        lane: where.
+        summary: what happened, in one sentence.
+        found: the differences, all of them.
+        why: the probable cause in a sentence, where `cause` or `traced` says no more.
+        between: it lies between the last request and the next, not at the one that is due.
+        due: the request that was due, where more than one may be.
+        cause: the probable cause.
+        traced: what is known about where the differences come from.
+        nature: what they have in common, where `traced` does not say.
+        live: whether it is raised in the midst of the agent, not at the end.
+    """
+    due = None if between else due or next(iter(lane.due()), None)
+    sent = call_site() if live else None
+    found = found or []
+    known = traced or Traced(nature, cause or plain("other", why), ())
+    told = Divergence(
         fixture=state.fixture.name,
         path=_short_path(state.fixture.path.parent),
         kind=kind,
         lane=lane.name,
         number=max(lane.asked, 1) if between else lane.asked + 1,
         of=len(lane.asks),
-        turn=turn,
+        turn=(lane.turns or None) if between else due.turn if due else None,
         summary=summary,
-        differences=tuple((found or [])[:SHOWN]),
-        more=max(len(found or []) - SHOWN, 0),
-        why=why,
+        differences=tuple(map(shortened, found[:SHOWN])),
+        more=max(len(found) - SHOWN, 0),
         progress=state.progress,
-        never_asked=_never_asked(state, due),
+        left=_left(state, due),
+        nature=known.nature,
+        request=due.number if due else None,
+        attempt=_attempt(state, lane, due) if due else 1,
+        cause=known.cause,
+        chain=known.chain,
+        sent=sent,
+        lanes=tuple(LaneProgress(n, each.asked, len(each.asks)) for n, each in state.lanes.items()),
+        waiting=tuple(Waiting(*each) for each in waiting_tasks() if live and each[1] != sent),
+        suspicions=tuple(state.suspicions),
+        proposals=proposals(found),
+        versions=version_changes(state.fixture),
+    )
+    return dataclasses.replace(told, commands=_commands(state, told))
+
+
+def _commands(state: State, found: Divergence) -> tuple[str, ...]:
+    """Return the commands to go on with; none where the recording does not say how the agent is started."""
+    header = state.fixture.header
+    if not header.get("entry") or header.get("arguments") is None:
+        return ()
+    folder = shlex.quote(found.path)
+    again = f"agentobs replay {folder}"
+    commands = [f"{again} --explain", f"{again} --json"]
+    if found.progress.tools:
+        commands.append(f"{again} --tools {'live' if state.tools == 'recorded' else 'recorded'}")
+    if found.kind == "content" and found.request is not None:
+        commands.append(f"{again} --accept-from {found.request}")
+    if found.turn is not None and found.lane == "main":
+        commands.append(f"agentobs fork {folder} --at {found.turn}")
+    return tuple(commands)
+
+
+def _attempt(state: State, lane: Lane, due: Ask) -> int:
+    """Return which attempt a request is: those before it that failed and asked the same are its earlier ones."""
+    at = lane.place_of(due) - 1
+    body, attempt = state.fixture.body(due.number), 1
+    for ask in reversed(lane.asks[:at]):
+        failed = ask.answer.status is None or ask.answer.status >= 400 or ask.answer.failure
+        if not failed or state.fixture.body(ask.number) != body:
+            break
+        attempt += 1
+    return attempt
+
+
+def _left(state: State, due: Ask | None) -> Left:
+    """Return what of the recording is left, but for the request that is due."""
+    asks = [ask for lane in state.lanes.values() for ask in lane.left if ask is not due]
+    return Left(
+        requests=len(asks),
+        tools=max(state.calls.total - state.calls.matched, 0),
+        answers=len(state.answers.left),
+        following=tuple(_following(asks)),
     )
 
 
-def _never_asked(state: State, due: Ask | None) -> str:
-    """Return what of the recording is left, but for the request that is due."""
-    left = sum(len(lane.left) for lane in state.lanes.values()) - (due is not None)
-    tools = state.calls.total - state.calls.matched
-    parts = [_count(left, "recorded request")] if left > 0 else []
-    parts += [_count(tools, "tool call")] if tools > 0 else []
-    others = len(state.answers.left)
-    parts += [_count(others, "other question")] if others > 0 else []
-    return f"{listed(parts)} never asked" if parts else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+def _following(asks: list[Ask]) -> Iterator[str]:
+    """Yield what came next in the recording, one short line each."""
+    for ask in sorted(asks, key=lambda each: each.number)[:FOLLOWING]:
+        status = "no answer" if ask.answer.status is None else ask.answer.status
+        turn = f", turn {ask.turn}" if ask.turn else ""
+        yield safe(f"request {ask.number}: {ask.method} {ask.path} in {ask.lane}{turn} -> {status}")
+    if len(asks) > FOLLOWING:
+        yield f"and {len(asks) - FOLLOWING} more"
 
 
 def _short_path(path: Path) -> str:

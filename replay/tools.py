@@ -18,7 +18,8 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import Permission
 from agentobs.records.messages import assemble, is_stream, server_events, tool_uses
-from replay.diff import Difference, differences, safe
+from replay.aligning import safe
+from replay.diff import Difference, differences, same
 from replay.ends import was_left
 from replay.fixture import Ask, Fixture, RecordedTool
 from replay.renaming import Renaming
@@ -105,6 +106,26 @@ class Calls:
         left = [tool for tool in known if id(tool) not in self._matched]
         return next(iter(left or known[-1:]), None)
 
+    def left_of(self, lane: str, name: str) -> list[RecordedTool]:
+        """Return the recorded calls of a function in a lane that have not come, of those with ids that count."""
+        return [
+            tool
+            for tool in self._tools
+            if id(tool) not in self._matched
+            and tool.is_function
+            and (tool.lane, tool.question.name) == (lane, name)
+            and tool.question.tool_use_id.startswith(f"{name}@")
+        ]
+
+    def is_answered(self, lane: str) -> bool:
+        """Return whether a lane lies in a call that was answered from the recording: nothing of it comes again."""
+        while is_beside(lane):
+            starter = self._starters.get(lane)
+            if starter is not None and id(starter) in self._matched and _key(starter) not in self.live:
+                return starter.is_function
+            lane = lane.rpartition("/")[0]
+        return False
+
     def turn_of(self, recorded: RecordedTool) -> int:
         """Return the turn of the agent itself in which a call was made, also by an agent that it started."""
         tool, lane = recorded, recorded.lane
@@ -132,15 +153,33 @@ class Calls:
                 self.came(recorded)
         self._now[key] = exchange.answer
 
+    def differed(self) -> list[tuple[RecordedTool, ToolAnswer]]:
+        """Return the calls that were answered otherwise than recorded, in recorded order, each with its answer now."""
+        pairs = ((tool, self._answers_of(_key(tool))) for tool in self._tools)
+        return [
+            (tool, given[-1])
+            for tool, given in pairs
+            if given and not any(same(tool.answer.content, each.content) for each in given)
+        ]
+
+    def _answers_of(self, key: tuple[str, str]) -> list[ToolAnswer]:
+        now = self._now.get(key)
+        return [*self._given.get(key, ()), *([] if now is None else [now])]
+
     def decided(self, permission: Permission) -> None:
         """Note how it was decided about a call."""
         self._decided[permission.lane, permission.tool_use_id] = permission
 
-    def missed(self) -> Missed | None:
-        """Return the first recorded call that did not come, though it had to, or came out otherwise."""
+    def missed(self, *, functions_alone: bool = False) -> Missed | None:
+        """Return the first recorded call that did not come, though it had to, or came out otherwise.
+
+        With `functions_alone` only those of recorded functions count: nobody tells of others.
+        """
         free: dict[tuple[str, str], int] = {}
         for tool in self._tools:
-            if id(tool) in self._matched:
+            if id(tool) in self._matched or (functions_alone and not tool.is_function):
+                continue
+            if self.is_answered(tool.lane):
                 continue
             key = _key(tool)
             now = self._now.get(key)
@@ -191,6 +230,14 @@ def same_call(recorded: ToolQuestion, came: ToolQuestion, renaming: Renaming) ->
     if recorded.name != came.name:
         return False
     old, new = canonical(recorded.input), canonical(came.input)
+    return old == new or renaming.same(old, renaming.clean_text(new))
+
+
+def same_answer(recorded: ToolAnswer, came: ToolAnswer, renaming: Renaming) -> bool:
+    """Return whether a call was answered as recorded, but for secrets, which were not recorded."""
+    if recorded.outcome != came.outcome:
+        return False
+    old, new = canonical(recorded.content), canonical(came.content)
     return old == new or renaming.same(old, renaming.clean_text(new))
 
 

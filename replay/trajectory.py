@@ -10,7 +10,7 @@ from agentobs.records.facts import Permission, SessionEnd
 from agentobs.records.messages import assemble, blocks
 from agentobs.redaction import redact
 from agentobs.sink import Record
-from replay.diff import safe
+from replay.aligning import safe
 from replay.pieces import value_of
 
 WIDTH = 100

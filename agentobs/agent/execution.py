@@ -74,6 +74,11 @@ class LiveTools:
         self._stopped: dict[_Call, None] = {}
         self._lock = threading.Lock()
 
+    def function(self, name: str) -> Function | None:
+        """Return the function that a tool runs; None where there is no such tool."""
+        known = self._named.get(name)
+        return None if known is None else known.function
+
     async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
         """Run one call and return its answer, whatever the tool does; see `World.run_tool`.
 

@@ -123,6 +123,7 @@ def live_world(
             client=client,
             run_tool=running.run_tool,
             stop_tool=running.stop_tool,
+            tool_function=running.function,
             ask=answers.ask,
             settled=hooked.settled,
             abort=abort or Abort(),

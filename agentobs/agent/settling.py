@@ -124,6 +124,8 @@ async def _system(
         elif isinstance(section.text, str) and section.text != kept:
             changed.append(f"section:{section.name}")
         texts[section.name] = kept
+    told = [(name, text) for name, text in texts.items() if text]
+    this.world.sections([*told, *([("append", prompt.tail)] if prompt.tail else [])])
     return rendered(prompt, texts), changed
 
 

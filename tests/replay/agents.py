@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import Answer, Recording
-from replay import Fixture, load
+from replay import Divergence, Fixture, load
 from replay.freeze import freeze
 from tests.provider_script import call, script, streamed, text
 
@@ -118,6 +119,13 @@ def weather(tmp_path: Path) -> Fixture:
     """Return a fixture of the plain agent's session."""
     run = recorded(tmp_path, lambda url: Agent(url).answer("How is it?"), answers())
     return frozen(tmp_path, run)
+
+
+def report(divergence: Divergence) -> str:
+    """Return a report without what differs from one checkout to the next: the fixture's folder, lines of code."""
+    return re.sub(
+        r"(\.py):\d+ in ", r"\1:LINE in ", divergence.text().replace(divergence.path, "FIXTURE")
+    )
 
 
 async def gather_twins(url: str | None, order: Sequence[int]) -> list[str]:

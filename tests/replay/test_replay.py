@@ -33,6 +33,7 @@ from tests.replay.agents import (
     frozen,
     gather_twins,
     recorded,
+    report,
     weather,
 )
 
@@ -46,7 +47,7 @@ def diverges(fixture: Fixture, agent: Agent, prompt: str = "How is it?") -> str:
     """Run a changed agent, and return the report of its divergence."""
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(agent.answer, prompt)
-    return raised.value.divergence.text().replace(str(fixture.path.parent), "FIXTURE")
+    return report(raised.value.divergence)
 
 
 def test_the_same_agent_matches(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
@@ -143,7 +144,7 @@ def test_one_request_more_diverges(fixture: Fixture, snapshot: SnapshotAssertion
         Agent().answer("How is it?")
     assert raised.value.divergence.kind == "extra"
     assert replayed.progress.requests_matched == 3
-    assert str(raised.value).replace(str(fixture.path.parent), "FIXTURE") == snapshot
+    assert report(raised.value.divergence) == snapshot
 
 
 def test_one_request_fewer_diverges_at_the_end(
@@ -160,7 +161,7 @@ def test_one_request_fewer_diverges_at_the_end(
 
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replayed:
         replayed.run(impatient)
-    assert str(raised.value).replace(str(fixture.path.parent), "FIXTURE") == snapshot
+    assert report(raised.value.divergence) == snapshot
 
 
 def test_requests_in_another_order_diverge(tmp_path: Path) -> None:

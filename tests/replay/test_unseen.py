@@ -25,7 +25,7 @@ from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Answer
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions, load
 from tests.provider_script import MODEL, call, cut, streamed, text
-from tests.replay.agents import KEY, frozen, recorded, weather
+from tests.replay.agents import KEY, frozen, recorded, report, weather
 from tests.replay.mailer import SEND, Mailer, made, mails
 
 ALLOWED = Permissions(rules=(Rule.parse("send", "allow", "user"),))
@@ -51,7 +51,7 @@ def diverges(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded")
 
 
 def shown(divergence: Divergence) -> str:
-    return divergence.text().replace(divergence.path, "FIXTURE")
+    return report(divergence)
 
 
 def rewritten(fixture: Fixture, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Fixture:

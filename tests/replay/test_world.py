@@ -21,7 +21,7 @@ from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
 from replay.fixture import FORMAT
 from replay.writing import write
 from tests.provider_script import call, cut, streamed, text
-from tests.replay.agents import frozen
+from tests.replay.agents import frozen, report
 from tests.replay.mailer import FAX, SAVE, SEND, Mailer, made, mails, once, send
 
 
@@ -41,7 +41,7 @@ def diverges(fixture: Fixture, **changes: Any) -> str:
     with pytest.raises(DivergenceError) as raised:
         replayed(fixture, **changes)
     assert json.loads(raised.value.divergence.json())["kind"] == raised.value.divergence.kind
-    return raised.value.divergence.text().replace(str(fixture.path.parent), "FIXTURE")
+    return report(raised.value.divergence)
 
 
 def ruled(behaviour: Literal["allow", "deny"]) -> Permissions:
