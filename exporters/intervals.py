@@ -275,6 +275,10 @@ class Follower:
         """Return the session that a session goes on from, or itself."""
         return self._conversations.get(session_id, session_id)
 
+    def goes_on(self, session_id: str, conversation_id: str) -> None:
+        """Say which conversation a session belongs to that is not heard of here, but gone on from."""
+        self._conversations.put(session_id, conversation_id)
+
     def above(self, span_id: str | None, name: str) -> Interval | None:
         """Return the open interval of a name at a span, or above it."""
         seen: set[str] = set()

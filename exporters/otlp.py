@@ -11,23 +11,27 @@ those of the recording: an interaction is a trace.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from agentobs import world
 from agentobs.errors import UsageError, say_once
 from agentobs.ledger import warm
-from agentobs.records.labels import Label
+from agentobs.records.labels import Label, is_label
 from agentobs.records.told import Told
-from exporters.outbox import DeliveryStatistics, Limits, Outbox, Sent, Signal
+from exporters.outbox import DeliveryStatistics, Limits, Outbox, Send, Sent, Signal
 from exporters.profiles import Profile
 from exporters.semconv import profile_named
 
 try:
-    from exporters.senders import GrpcSender, HttpSender, collector
+    from exporters.senders import Collector, GrpcSender, HttpSender, collector
     from exporters.translating import Instruments, Translator, encoded, package_version
 except ImportError as error:
     raise UsageError(
@@ -182,14 +186,71 @@ class Backend:
 
     def _send(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
         """Send one message; runs on the outbox's thread, and never raises."""
-        try:
-            message = encoded(signal, payloads)
-        except Exception as error:
-            return Sent("unreadable", why=f"a message could not be written: {type(error).__name__}")
-        try:
-            return self._sender(signal, message)
-        except Exception as error:
-            return Sent("later", why=type(error).__name__)
+        told = payloads[0].resource_metrics if signal == "metrics" else payloads
+        return _sent(self._sender, signal, told)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A way to a collector, for whoever sends on a thread of their own."""
+
+    send: Send = field(repr=False)
+    """Sends one message; never raises."""
+    destination: Label
+    """What it is called in what is noted."""
+
+    def named(self, name: str | None) -> Label:
+        """Return what it is to be called: the name, where one is given.
+
+        Raises:
+            UsageError: the name is no label.
+        """
+        if name is not None and not is_label(name):
+            raise UsageError(
+                "the name may hold something private",
+                where="--as",
+                todo="Say a word of letters, digits and . _ : / @ -",
+            )
+        return Label(name) if name is not None else self.destination
+
+
+@contextlib.contextmanager
+def sending(
+    endpoint: str | None,
+    protocol: Protocol = "http/protobuf",
+    headers: Mapping[str, str] | None = None,
+    certificate: str | None = None,
+    limits: Limits | None = None,
+) -> Iterator[Sending]:
+    """Open a way to a collector; the arguments are those of `standard`.
+
+    Raises:
+        UsageError: as for `standard`.
+    """
+    to, sender = _opened(endpoint, protocol, headers, certificate, limits or Limits())
+    try:
+        yield Sending(partial(_sent, sender), to.destination)
+    finally:
+        sender.close()
+
+
+def headers_of(variable: str | None) -> dict[str, str]:
+    """Return the headers that a variable of the environment holds, as `OTEL_EXPORTER_OTLP_HEADERS` has them.
+
+    Raises:
+        UsageError: it is not set, or is no list of name=value; nothing of it is told.
+    """
+    if variable is None:
+        return {}
+    told = world.environ(variable)
+    pairs = [each.partition("=") for each in (told or "").split(",") if each.strip()]
+    if not told or not all(equals for _, equals, _ in pairs):
+        raise UsageError(
+            "the variable is not set" if not told else "the variable holds no list of headers",
+            where=variable,
+            todo="Set it to name=value,name=value",
+        )
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
 
 
 def _backend(
@@ -202,13 +263,29 @@ def _backend(
     certificate: str | None,
     limits: Limits | None,
 ) -> Backend:
+    limits = limits or Limits()
+    to, sender = _opened(endpoint, protocol, headers, certificate, limits)
+    # Half a second, here and not while the agent runs.
+    warm()
+    described = {"service.name": service, "service.version": package_version(), **(resource or {})}
+    described |= {"agentobs.semconv": profile.version}
+    return Backend(profile, sender, described, limits, to.to, to.destination)
+
+
+def _opened(
+    endpoint: str | None,
+    protocol: Protocol,
+    headers: Mapping[str, str] | None,
+    certificate: str | None,
+    limits: Limits,
+) -> tuple[Collector, HttpSender | GrpcSender]:
+    """Return where telemetry goes, and what sends it there."""
     if protocol not in ENDPOINTS:
         raise UsageError(
             f"protocol cannot be {str(protocol)[:40]!r}",
             where="protocol",
             todo=f"Say {', '.join(ENDPOINTS)}",
         )
-    limits = limits or Limits()
     to = collector(
         endpoint or ENDPOINTS[protocol], headers or {}, limits.timeout_seconds, certificate
     )
@@ -223,11 +300,19 @@ def _backend(
     if (world.environ("OTEL_SDK_DISABLED") or "").strip().lower() == "true":
         say_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK makes nothing to send")
     sender = GrpcSender(to) if protocol == "grpc" else HttpSender(to, is_json="json" in protocol)
-    # Half a second, here and not while the agent runs.
-    warm()
-    described = {"service.name": service, "service.version": package_version(), **(resource or {})}
-    described |= {"agentobs.semconv": profile.version}
-    return Backend(profile, sender, described, limits, to.to, to.destination)
+    return to, sender
+
+
+def _sent(sender: HttpSender | GrpcSender, signal: Signal, payloads: Sequence[Any]) -> Sent:
+    """Send one message; never raises."""
+    try:
+        message = encoded(signal, payloads)
+    except Exception as error:
+        return Sent("unreadable", why=f"a message could not be written: {type(error).__name__}")
+    try:
+        return sender(signal, message)
+    except Exception as error:
+        return Sent("later", why=type(error).__name__)
 
 
 def _call(weak: weakref.WeakMethod[Any]) -> None:

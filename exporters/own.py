@@ -49,7 +49,7 @@ def place(interval: Interval) -> Attributes:
 
 def given(interval: Interval) -> Attributes:
     """Return what whoever opened a span said of it, and what started it."""
-    found: Attributes = {f"agentobs.metadata.{n}": value for n, value in interval.metadata.items()}
+    found: Attributes = {f"agentobs.metadata.{n}": _told(v) for n, v in interval.metadata.items()}
     if interval.linked_span_id is not None:
         found["agentobs.linked_span_id"] = interval.linked_span_id
     return found
@@ -155,8 +155,7 @@ def event(logged: Logged) -> Attributes:
     for name, word in logged.labels.items():
         told[f"agentobs.{name}"] = word
     for name, number in logged.numbers.items():
-        whole = int(number) if float(number).is_integer() else None
-        told[f"agentobs.{name}"] = number if whole is None or not is_long(whole) else whole
+        told[f"agentobs.{name}"] = _told(number)
     return {name: value for name, value in told.items() if value is not None}
 
 
@@ -174,6 +173,13 @@ def is_error(logged: Logged) -> bool:
 def seconds(nanoseconds: int) -> float:
     """Return a duration in seconds, the unit of the conventions."""
     return max(nanoseconds, 0) / 1e9
+
+
+def _told(value: float | str) -> Value:
+    """Return a number as it is told: whole ones as integers where 64 bits hold them, live as from the store."""
+    if isinstance(value, str) or not float(value).is_integer():
+        return value
+    return int(value) if is_long(int(value)) else float(value)
 
 
 def _closer(interval: Interval) -> Iterator[tuple[str, Value | None]]:

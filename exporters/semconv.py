@@ -291,3 +291,5 @@ GENAI = PROFILES["both"]
 """The default one."""
 GENAI_BETA = beta(GENAI)
 """The same with more attributes, and the spans of hooks."""
+
+__all__ = ["GENAI", "GENAI_BETA", "PROFILES", "Measure", "Profile", "profile_named"]

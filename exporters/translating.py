@@ -25,7 +25,11 @@ from opentelemetry.sdk._logs import (
     ReadWriteLogRecord,
 )
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Counter, Histogram, MeterProvider
-from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    InMemoryMetricReader,
+    MetricsData,
+)
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
@@ -55,14 +59,14 @@ Put = Callable[[Signal, Any, int], object]
 
 
 def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
-    """Return one OTLP message with spans, or log records, or the metrics as they were read."""
+    """Return one OTLP message with spans, or log records, or the metrics of resources."""
     match signal:
         case "traces":
             return encode_spans(payloads)
         case "logs":
             return encode_logs(payloads)
         case "metrics":
-            return encode_metrics(payloads[0])
+            return encode_metrics(MetricsData(resource_metrics=list(payloads)))
 
 
 class Translator:
@@ -277,10 +281,12 @@ class Instruments:
         cost = metrics.cost
         self._cost = self._meter.create_counter(cost.name, cost.unit, cost.about)
         self._has_any = False
+        self.is_counting = True
+        """Whether what is told now counts."""
 
     def ended(self, interval: Interval) -> None:
         """Count an interval that ended."""
-        if interval.status == "orphaned":
+        if interval.status == "orphaned" or not self.is_counting:
             return
         took = own.seconds(interval.ended_ns - interval.started_ns)
         if interval.name == "interaction":
@@ -302,6 +308,8 @@ class Instruments:
 
     def used(self, row: UsageRow) -> None:
         """Count tokens and what they cost."""
+        if not self.is_counting:
+            return
         about = self._metrics.on_usage(row)
         for kind, count in self._metrics.on_tokens(tokens_of(row)):
             self._tokens.record(count, {**about, **kind}, context=_NOWHERE)

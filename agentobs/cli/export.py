@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentobs.cli import home_option
+from agentobs.cli.run import PROFILES
 from agentobs.cli.tables import printable, text
+from agentobs.cli.when import WHEN
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,6 +110,95 @@ def folded(
     from exporters import flames
 
     _write_flames(context, sessions, of, output, force, flames.folded)
+
+
+@export.command(help="Send recorded sessions to an OTLP collector, with their own ids and times.")
+@click.option("--since", type=WHEN, help="Only sessions that began then or later, such as 7d.")
+@click.option(
+    "--session", "sessions", multiple=True, help="Only this session; may be given several times."
+)
+@click.option(
+    "--endpoint", metavar="URL", help="The collector. Default: this machine, the usual port."
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["http/protobuf", "http/json", "grpc"]),
+    default="http/protobuf",
+    show_default=True,
+    help="How to say it.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    default=PROFILES[0],
+    show_default=True,
+    help="Whose names are spoken, see docs/exporting.md.",
+)
+@click.option("--beta", is_flag=True, help="With the spans of hooks, and more attributes.")
+@click.option(
+    "--headers-env",
+    metavar="VARIABLE",
+    help="A variable of the environment with what it takes to get in: name=value,name=value.",
+)
+@click.option("--certificate", metavar="FILE", help="A PEM file to trust.")
+@click.option("--service", default="agentobs", show_default=True, help="The service's name.")
+@click.option(
+    "--signal",
+    "signals",
+    multiple=True,
+    type=click.Choice(["traces", "logs", "metrics"]),
+    help="Only this signal; may be given several times. Default: all three.",
+)
+@click.option(
+    "--as", "name", metavar="NAME", help="What the collector is called in what is remembered."
+)
+@click.option("--again", is_flag=True, help="Send also what was sent there before.")
+@click.pass_context
+def otlp(
+    context: click.Context,
+    since: int | None,
+    sessions: tuple[str, ...],
+    endpoint: str | None,
+    protocol: Any,
+    profile: str,
+    beta: bool,
+    headers_env: str | None,
+    certificate: str | None,
+    service: str,
+    signals: tuple[Any, ...],
+    name: str | None,
+    again: bool,
+) -> None:
+    """Send what the collector has not been sent yet; exits with 1 where not all of it was taken."""
+    from agentobs.cli.answers import session_of
+    from agentobs.recording.home import existing_home
+    from agentobs.store.database import connect
+    from exporters.otlp import headers_of, sending
+    from exporters.semconv import profile_named
+
+    home = existing_home(home_option(context))
+    with (
+        sending(endpoint, protocol, headers_of(headers_env), certificate) as to,
+        connect(home) as connection,
+    ):
+        from exporters.after import SIGNALS, send_recorded
+
+        report = send_recorded(
+            home,
+            connection,
+            to.send,
+            profile_named(profile, is_beta=beta),
+            to.named(name),
+            since_ns=since,
+            session_ids=[session_of(context, connection, each) for each in sessions],
+            signals=signals or SIGNALS,
+            service=service,
+            again=again,
+            told=lambda wait: click.echo(printable(wait), err=True),
+        )
+    for line in report.lines():
+        click.echo(printable(line))
+    sys.exit(0 if report.is_complete else 1)
 
 
 def _write_flames(

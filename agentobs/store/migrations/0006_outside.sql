@@ -27,7 +27,7 @@ COMMENT ON COLUMN exports.signal IS '`traces`, `logs` or `metrics`.';
 COMMENT ON COLUMN exports.through_segment_id IS 'The segment of the session that was sent so far.';
 COMMENT ON COLUMN exports.through_sequence IS 'The number of the last record in that segment whose telemetry was sent.';
 COMMENT ON COLUMN exports.items IS 'What was sent with this step: spans, log records or data points.';
-COMMENT ON COLUMN exports.rejected IS 'Those of them that the destination did not take; they are not sent again.';
+COMMENT ON COLUMN exports.rejected IS 'What the destination did not take of the message that this step ended with, whichever of its sessions that was of; it is not sent again.';
 COMMENT ON COLUMN exports.whole IS 'Whether the session has ended and all of it was sent.';
 COMMENT ON COLUMN exports.at_ns IS 'When that was noted. [ns since 1970 UTC]';
 COMMENT ON COLUMN exports.session_sequence IS 'Always NULL: it is told from outside of the session.';
