@@ -85,6 +85,8 @@ class Ask:
     and to `set` other keys.
     """
     answer: Answer = field(repr=False)
+    pieces: Sequence[Sequence[int]] = field(default=(), repr=False)
+    """In which pieces the answer came off the wire: the bytes of each, and its milliseconds after the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,12 +320,12 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
         while at < len(lines) and not {"ask", "tool", "world"} & lines[at].keys():
             body.append(lines[at])
             at += 1
-        asks.append(_ask(value, _answer(answer, body), asks))
+        asks.append(_ask(value, _answer(answer, body), answer.get("chunks", []), asks))
         asked[asks[-1].lane] += 1
     return asks, tools, world
 
 
-def _ask(value: dict[str, Any], answer: Answer, before: list[Ask]) -> Ask:
+def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before: list[Ask]) -> Ask:
     if value["ask"] != len(before) + 1:
         raise ValueError(f"request {value['ask']} stands in place {len(before) + 1}")
     base = None
@@ -345,6 +347,7 @@ def _ask(value: dict[str, Any], answer: Answer, before: list[Ask]) -> Ask:
             if k in value
         },
         answer=answer,
+        pieces=pieces,
     )
 
 

@@ -22,6 +22,7 @@ from agentobs.recording import wire
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
 from replay.answering import MESSAGES, Answering
+from replay.arriving import factor
 from replay.divergence import DivergenceError, Progress, ReplayStopped
 from replay.entry import awaited, entry_of, in_event_loop, let_go
 from replay.fixture import Fixture
@@ -34,7 +35,7 @@ from replay.script import Scripted
 from replay.state import State, with_body
 from replay.step import Expectation, Next, Step, decisions_of, step_of
 from replay.trajectory import trajectory
-from replay.waits import no_backoff
+from replay.waits import backoff
 
 Entry = Callable[..., Any] | EllipsisType | None
 """What starts the agent: a function, the dots of a frozen test that nobody has filled in, or what was recorded."""
@@ -61,8 +62,7 @@ class Replayer:
             hears = sink.overheard if forks else sink.redirect
             stack.enter_context(hears(self._state.collect))
             stack.enter_context(world.transformed(self._answering.world))
-            if not self.options.pace:
-                stack.enter_context(no_backoff())
+            stack.enter_context(backoff(factor(self.options)))
             for key in () if forks else KEYS:
                 stack.enter_context(world.lent_environ(key, "a-made-up-key"))
             if not (forks or self.options.network):

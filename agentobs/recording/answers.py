@@ -6,12 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import anyio
 import httpx2
 
+from agentobs import world
 from agentobs.records.exchanges import Answer, Failure
 
 GRACE_SECONDS = 1.0
 """How long a client has to stop where it had stopped when it was recorded. Our choice: one that does ends the wait."""
+
+AS_RECORDED = "agentobs.headers"
+"""The extension of a response that holds the headers of the answer as it was recorded."""
 
 
 class Onward(Exception):
@@ -53,11 +58,13 @@ def respond(
         if answer.ending == "cancelled" and end is not None:
             raise Stopped(end)
         raise transport_error(answer.failure, request)
+    told = {} if answer.retry_ms is None else {"retry-after-ms": f"{answer.retry_ms:f}"}
     return httpx2.Response(
         answer.status,
-        headers=answer.headers,
+        headers={**answer.headers, **told},
         stream=AnswerStream(answer, end),
         request=request,
+        extensions={AS_RECORDED: answer.headers},
     )
 
 
@@ -78,20 +85,31 @@ async def grace(end: Exception) -> None:
 
 
 class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The body of a recorded answer, in its chunks, with what was raised at its end."""
+    """The body of a recorded answer, in its chunks, with what was raised at its end.
+
+    Chunks that say when they arrived come at that time, others at once.
+    """
 
     def __init__(self, answer: Answer, end: Exception | None) -> None:
         self._answer, self._end = answer, end
 
     def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._answer.chunks:
-            yield chunk.data
+        before = 0
+        for data, after_ns in self._answer.chunks:
+            if after_ns > before:
+                world.pause((after_ns - before) / 1e9)
+                before = after_ns
+            yield data
         if self._end is not None:
             raise self._end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._answer.chunks:
-            yield chunk.data
+        before = 0
+        for data, after_ns in self._answer.chunks:
+            if after_ns > before:
+                await anyio.sleep((after_ns - before) / 1e9)
+                before = after_ns
+            yield data
         if self._end is not None:
             if self._answer.ending == "cancelled":
                 await grace(self._end)

@@ -17,7 +17,7 @@ import httpx2
 
 from agentobs import tracing, world
 from agentobs.errors import UsageError, error_kind, say_once
-from agentobs.recording.answers import Onward, Stopped, grace, respond
+from agentobs.recording.answers import AS_RECORDED, Onward, Stopped, grace, respond
 from agentobs.recording.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
@@ -162,7 +162,8 @@ class _Tape:
     @_guarded
     def head(self, response: httpx2.Response) -> None:
         """Note that the head of the response came."""
-        self.status, self.headers = response.status_code, kept_response_headers(response.headers)
+        headers = response.extensions.get(AS_RECORDED, response.headers)
+        self.status, self.headers = response.status_code, kept_response_headers(headers)
         self.headers_ns = world.monotonic() - self.started
         self.encoding = response.headers.get("content-encoding", "")
 
@@ -613,4 +614,13 @@ def _answered(
         tape.question = question
     place = tracing.place() or place_of()
     answer = answerer(question, place)
-    return respond(answer, request, _stopped if place.interaction_id is None else None)
+    try:
+        return respond(answer, request, _stopped if place.interaction_id is None else None)
+    except httpx2.TransportError as error:
+        if tape:
+            tape.finish("error", error)
+        raise
+    except Stopped:
+        if tape:
+            tape.finish("cancelled")
+        raise

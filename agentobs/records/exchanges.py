@@ -103,6 +103,9 @@ class Answer:
     """The transport error, where `ending` is `cut` or `error`."""
     encoding: str = ""
     """The content encoding of the chunks, as the wire named it; empty where it is undone, as in all that is kept."""
+    retry_ms: float | None = None
+    """How long a client is told to wait before it asks again, in place of what the headers say; only of answers that
+    are given in the provider's place, and never kept."""
 
     @property
     def body(self) -> bytes:

@@ -1,0 +1,70 @@
+"""Arriving: in which pieces a recorded answer comes again, and when.
+
+A fixture tells an answer event by event, and beside it how long each piece was in which it came off the wire. By
+default it comes event by event and at once. Pieces that split an event, a character or a line are what parsers of
+one's own fail on; times are for whoever builds what shows an answer while it comes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from agentobs.records.exchanges import Answer, Chunk
+from replay.fixture import Ask
+from replay.options import ReplayOptions
+
+AT_ONCE_MS = 0.001
+"""What a client that asks again is told to wait. To the SDK (anthropic 2.12) 0 says nothing: it would decide itself."""
+
+
+def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool) -> Answer:
+    """Return the answer to a request as the options want it to come; our own loop waits by the world's clock."""
+    answer, pace = ask.answer, factor(options)
+    if options.serve_rest and answer.ending == "cancelled" and answer.status is not None:
+        answer = replace(answer, ending="complete")
+    if options.chunks != "events" or pace:
+        answer = replace(answer, chunks=tuple(_chunks(ask, options, pace)))
+    if answer.status is not None and answer.status >= 400 and not is_ours:
+        answer = replace(answer, retry_ms=_retry_ms(answer, pace))
+    return answer
+
+
+def factor(options: ReplayOptions) -> float:
+    """Return how many times as fast as recorded time passes; 0 where it does not pass."""
+    return 1.0 if options.pace == "recorded" else options.pace or 0.0
+
+
+def _retry_ms(answer: Answer, pace: float) -> float | None:
+    """Return how long a client waits before it asks again; None where it decides, or an instant was named."""
+    if not pace:
+        return AT_ONCE_MS
+    for name, factor_ms in (("retry-after-ms", 1.0), ("retry-after", 1000.0)):
+        with contextlib.suppress(KeyError, ValueError):
+            return float(answer.headers[name]) * factor_ms / pace
+    return None
+
+
+def _chunks(ask: Ask, options: ReplayOptions, pace: float) -> Iterator[Chunk]:
+    """Yield the body in the pieces that are asked for, each at the time at which all of it had come."""
+    body, before = ask.answer.body, 0
+    arrived = list(itertools.accumulate(size for size, _ in ask.pieces))
+    for end in _ends(ask, options, len(body)):
+        if end > before:
+            piece = min(bisect.bisect_left(arrived, end), len(arrived) - 1)
+            after_ms = ask.pieces[piece][1] / pace if pace and arrived else 0
+            yield Chunk(body[before:end], int(after_ms * 1_000_000))
+            before = end
+
+
+def _ends(ask: Ask, options: ReplayOptions, length: int) -> Iterable[int]:
+    """Return where the pieces end; the last one ends where the body does."""
+    if options.chunks == "events":
+        return itertools.accumulate(len(chunk.data) for chunk in ask.answer.chunks)
+    if options.chunks == "recorded":
+        ends = itertools.accumulate(size for size, _ in ask.pieces)
+        return [*(end for end in ends if end < length), length]
+    return [*range(options.chunks, length, options.chunks), length]
