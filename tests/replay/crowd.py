@@ -165,7 +165,7 @@ async def dig(
     async with AsyncAnthropic(api_key=KEY, base_url=url, http_client=inner) as client:
         agentobs.record(client)
         if noise is not None:
-            inner._transport = _Noisy(inner._transport, noise)
+            inner._transport = Noisy(inner._transport, noise)
         abort = Abort()
         world = live_world(client, TOOLS, hooks=HOOKS, abort=abort)
         world = world if noise is None else noisy(world, noise)
@@ -216,7 +216,7 @@ async def _turns(noise: Noise) -> None:
         await asyncio.sleep(0)
 
 
-class _Noisy(httpx2.AsyncBaseTransport):
+class Noisy(httpx2.AsyncBaseTransport):
     """Answers late by some turns of the event loop, and so do the pieces of an answer."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, noise: Noise) -> None:
