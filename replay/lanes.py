@@ -22,11 +22,19 @@ from replay.renaming import Renaming
 class Guess:
     """A request that others of its lane asked as well, at the same time, and that nobody could tell from them."""
 
-    lane: str
     taken: int
     """The ask that it was taken for: the first that was left."""
-    others: tuple[int, ...]
-    """The asks that it might have been as well."""
+    others: int
+    """How many others it might have been as well."""
+
+    @property
+    def text(self) -> str:
+        """What happened, in one sentence."""
+        asks = "ask" if self.others > 1 else "asks"
+        return (
+            f"request {self.taken} was told by its order alone from {self.others} that {asks} the same: the caller's "
+            "functions were given nothing that tells them apart"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Lane:
         self._left = list(self.asks)
         self.turns = 0
         self.guesses: list[Guess] = []
-        """Which of equal requests were told apart by their order alone, and may have got the answers of others."""
+        """The requests that were told from equal ones by their order alone, and may get the answers of others."""
 
     @property
     def asked(self) -> int:
@@ -94,6 +102,12 @@ class Lane:
         elsewhere = next((ask for ask in self._left if self._same_meaning(ask, question)), None)
         return Mismatch(self._nearest(due, question), elsewhere)
 
+    def settle(self, ask: Ask) -> Ask:
+        """Count a request as asked that another one has taken the place of."""
+        self._left.remove(ask)
+        self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
+        return ask
+
     def place_of(self, ask: Ask) -> int:
         """Return the number of a request in this lane, from 1."""
         return [each.number for each in self.asks].index(ask.number) + 1
@@ -116,8 +130,7 @@ class Lane:
         best = max(likeness.values())
         nearest = [ask for ask in equal if likeness[ask.number] == best]
         if len(nearest) > 1:
-            others = tuple(ask.number for ask in nearest[1:])
-            self.guesses.append(Guess(self.name, nearest[0].number, others))
+            self.guesses.append(Guess(nearest[0].number, len(nearest) - 1))
         return nearest[0]
 
     def _nearest(self, due: list[Ask], question: Question) -> Ask | None:

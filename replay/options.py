@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +10,9 @@ from agentobs.errors import UsageError
 from agentobs.redaction import Rule
 from replay.faults import Fault
 from replay.forking import Fork
+from replay.policies import ToolPolicy, check_policy
 
-ToolPolicy = Literal["recorded", "live"] | Collection[str]
-"""Which tools of the agent loop run: none, all, or those of these names."""
+__all__ = ["STRICT", "ReplayOptions", "ToolPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ReplayOptions:
     """What may be chosen about a replay; the defaults are the strictest."""
 
     tools: ToolPolicy = "recorded"
-    """Which tools run for real; all others answer from the recording."""
+    """Which tools run for real, see `replay.policies`; all others answer from the recording."""
     network: bool = False
     """Whether connections of live tools are let out."""
     redactors: Sequence[Rule] = ()
@@ -31,6 +31,8 @@ class ReplayOptions:
     pace: Literal["recorded"] | float | None = None
     """How many times as fast as recorded the pieces of an answer come, and how long a client waits before it asks
     again: `recorded` is 1.0. By default no time passes."""
+    deadline_seconds: float = 30.0
+    """How long nothing may come from the agent, neither a question nor anything that it tells, until it hangs."""
     serve_rest: bool = False
     """What a client gets that reads on where the recorded one had stopped: all that had come, and then the end of the
     stream. By default it is stopped there."""
@@ -41,15 +43,21 @@ class ReplayOptions:
         Raises:
             UsageError: one of them is.
         """
+        check_policy(self.tools)
         if isinstance(self.chunks, bool) or (isinstance(self.chunks, int) and self.chunks < 1):
             raise UsageError(
                 f"pieces of {self.chunks} bytes", todo='Ask for "events", "recorded" or 1 and more'
             )
         if isinstance(self.pace, int | float) and not 0 < self.pace < float("inf"):
             raise UsageError(f"a pace of {self.pace}", todo='Ask for "recorded" or more than 0')
+        if not self.deadline_seconds > 0:
+            raise UsageError(f"a deadline of {self.deadline_seconds} seconds", todo="Ask for more")
 
     faults: Sequence[Fault | str] = ()
     """Failures to be made on demand, such as `529 at turn 3`; see `replay.faults`."""
+    accept_from: int | None = None
+    """From which request of the fixture on what is asked now takes the place of what was recorded, as long as the
+    recorded answers fit; see `replay.accepting`. None: nowhere."""
     fork: Fork | None = None
     """Where to go on live with the real provider; None: nowhere."""
 

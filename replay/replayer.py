@@ -18,14 +18,16 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.recording import wire
+from agentobs.recording import functions, wire
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
+from replay.accepting import Accepted, write_over
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
 from replay.divergence import DivergenceError, Progress, ReplayStopped
 from replay.entry import awaited, entry_of, in_event_loop, let_go
 from replay.fixture import Fixture
+from replay.functions import Functions
 from replay.guard import no_network
 from replay.judging import judge_outcome, judge_path
 from replay.options import STRICT, ReplayOptions, ToolPolicy
@@ -62,6 +64,7 @@ class Replayer:
             hears = sink.overheard if forks else sink.redirect
             stack.enter_context(hears(self._state.collect))
             stack.enter_context(world.transformed(self._answering.world))
+            stack.enter_context(functions.answering(Functions(self._state)))
             stack.enter_context(backoff(factor(self.options)))
             for key in () if forks else KEYS:
                 stack.enter_context(world.lent_environ(key, "a-made-up-key"))
@@ -266,6 +269,22 @@ class Replayer:
     def beyond(self) -> int:
         """How many requests were asked beyond the recorded path."""
         return len(self._state.beyond)
+
+    @property
+    def accepted(self) -> tuple[Accepted, ...]:
+        """The requests that took the place of recorded ones, see `ReplayOptions.accept_from`."""
+        accepting = self._state.accepting
+        return () if accepting is None else tuple(accepting.changes)
+
+    def accept(self) -> None:
+        """Write the fixture with what was accepted in it.
+
+        Raises:
+            RecordingError: something that looks like a secret would be in it; nothing is written.
+            UsageError: it cannot be written.
+        """
+        if (accepting := self._state.accepting) is not None:
+            write_over(self.fixture.path, accepting.data(self._state.calls.ran_live()))
 
     @property
     def progress(self) -> Progress:

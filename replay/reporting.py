@@ -28,6 +28,7 @@ from replay.looks import Nature, proposals
 from replay.pieces import value_of
 from replay.sites import call_site, waiting_tasks
 from replay.state import State
+from replay.telling import DIFFER
 from replay.tools import Missed, ask_of
 from replay.world import WHY, meant
 
@@ -60,11 +61,14 @@ def mismatch(state: State, lane: Lane, question: Question, missed: Mismatch) -> 
         return report(state, "order", lane, summary, found, cause=cause, live=True)
     asked = Asked(lane.name, missed.expected, came, sent)
     told = traced(state, asked, found)
+    summary = DIFFER
+    if state.accepting is not None and state.accepting.refused:
+        summary = f"this cannot be accepted: {state.accepting.refused}"
     return report(
         state,
         "content",
         lane,
-        "the requests differ",
+        summary,
         found,
         due=missed.expected,
         traced=told,
@@ -275,8 +279,9 @@ def _commands(state: State, found: Divergence) -> tuple[str, ...]:
         commands.append(f"{again} --tools {'live' if state.tools == 'recorded' else 'recorded'}")
     if found.kind == "content" and found.request is not None:
         commands.append(f"{again} --accept-from {found.request}")
-    if found.turn is not None and found.lane == "main":
-        commands.append(f"agentobs fork {folder} --at {found.turn}")
+    turn = state.lane("main").turns
+    if turn and found.kind != "network":
+        commands.append(f"agentobs fork {folder} --at {turn}")
     return tuple(commands)
 
 

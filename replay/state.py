@@ -7,15 +7,23 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.records.exchanges import ModelExchange, ToolExchange, WorldExchange, is_inside_answer
+from agentobs.records.exchanges import (
+    ModelExchange,
+    Question,
+    ToolExchange,
+    WorldExchange,
+    is_inside_answer,
+)
 from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
+from replay.accepting import Accepting
 from replay.divergence import Divergence, DivergenceError, Progress, Suspicion
 from replay.ends import last_of
 from replay.faults import Faults
-from replay.fixture import Fixture
-from replay.lanes import Lane
+from replay.fixture import Ask, Fixture, RecordedTool
+from replay.lanes import Lane, Mismatch
 from replay.options import ReplayOptions, ToolPolicy
 from replay.renaming import Renaming
 from replay.script import Scripted
@@ -43,8 +51,22 @@ class State:
         self.script: Sequence[Scripted] = ()
         """What is answered to them; where it ends, so does the replay."""
         self.faults = Faults(options.faults)
-        self.numbers: dict[int, int] = {}
-        """The ask that a request is, by the identity of its body, until the agent tells of it."""
+        first = options.accept_from
+        self.accepting = None if first is None else Accepting(fixture, self.renaming, first)
+        """Takes what is asked now for what was recorded; None where nothing is."""
+        self.numbers: dict[str | int, int] = {}
+        """The ask that a request is, by its attempt or the identity of its body, until the agent tells of it."""
+        self.asked_by: dict[str, int] = {}
+        """The ask that an attempt of a client is that does not say its lane."""
+        self.ended: set[int] = set()
+        """The asks whose answers the agent has taken to their end."""
+        self.waiting: set[int] = set()
+        """Who waits for the answers of others to end."""
+        self.threads = frozenset(t.ident for t in threading.enumerate() if t.ident is not None)
+        """The threads that there were before, which are not the agent's."""
+        self.running = 0
+        """How many runs of the agent are under way."""
+        self._moved_ns = world.monotonic()
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
@@ -80,12 +102,17 @@ class State:
         goes_on = self.options.fork is not None or self.script
         return lane.name == "main" or bool(goes_on and not lane.left)
 
+    def is_before(self, recorded: RecordedTool) -> bool:
+        """Return whether a recorded call lies before the turn that `until` leads to."""
+        return self.until is not None and self.calls.turn_of(recorded) < self.until
+
     def collect(self, record: Record) -> None:
         """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""
         number = None
         if isinstance(record, ModelExchange):
-            number = self.numbers.pop(id(record.question.body), None)
+            number = self.numbers.pop(key_of(record.question), None)
             record = record if number is None else with_body(record, b"")
+            self.ended |= {number} if number is not None else set()
         elif isinstance(record, ToolExchange):
             self.calls.heard(record)
         elif isinstance(record, Permission):
@@ -93,6 +120,27 @@ class State:
         elif isinstance(record, WorldExchange):
             self.answers.told(record)
         self.records.append((record, number))
+        self._moved_ns = world.monotonic()
+
+    def take(self, lane: Lane, question: Question) -> Ask | Mismatch:
+        """Return which ask of a lane a question is, or how it misses."""
+        origin = question.origin
+        since = self.asked_by.get(origin.before) if origin and origin.before else None
+        taken = lane.take(question, since)
+        if self.accepting is not None and isinstance(taken, Mismatch):
+            due = None if taken.elsewhere is not None else taken.expected
+            taken = lane.settle(due) if due and self.accepting.takes(due, question) else taken
+        self._moved_ns = world.monotonic()
+        if isinstance(taken, Ask) and origin is not None:
+            self.asked_by[origin.attempt_id] = taken.number
+        while lane.guesses:
+            guess = lane.guesses.pop()
+            self.suspicions.append(Suspicion(lane.name, guess.taken, guess.text))
+        return taken
+
+    def idle_ns(self) -> int:
+        """Return for how long the agent has neither asked nor told anything."""
+        return world.monotonic() - self._moved_ns
 
     def lane(self, name: str) -> Lane:
         """Return a lane by its name; one that was not recorded is empty."""
@@ -129,6 +177,11 @@ class State:
         """How the session ended this time; None where it has not."""
         ends = [record for record, _ in self.records if isinstance(record, SessionEnd)]
         return settled(ends[-1], last_of(r for r, _ in self.records)) if ends else None
+
+
+def key_of(question: Question) -> str | int:
+    """Return what a question is known by until the agent tells of it."""
+    return question.origin.attempt_id if question.origin else id(question.body)
 
 
 def with_body(exchange: ModelExchange, body: bytes) -> ModelExchange:

@@ -13,6 +13,8 @@ from replay.sites import Site
 if TYPE_CHECKING:
     from replay.divergence import Divergence, Left
 
+DIFFER = "the requests differ"
+"""The summary that needs no line, because what differs is shown."""
 COLUMNS = 100
 """How wide a report is where nobody says otherwise. Our choice: it fits beside nothing and in every review tool."""
 COLUMNS_MIN = 60
@@ -27,7 +29,7 @@ def told(found: Divergence, columns: int = COLUMNS) -> str:
     """Return the report of a divergence, no line of it longer than so many columns but for commands."""
     columns = max(columns, COLUMNS_MIN)
     lines = [*_head(found, columns), ""]
-    if not found.differences or found.kind != "content":
+    if not found.differences or found.summary != DIFFER:
         lines += [*_wrapped(found.summary, 2, columns), ""]
     for difference in found.differences:
         lines += _wrapped(difference.path, 2, columns)

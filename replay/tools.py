@@ -107,15 +107,15 @@ class Calls:
         return next(iter(left or known[-1:]), None)
 
     def left_of(self, lane: str, name: str) -> list[RecordedTool]:
-        """Return the recorded calls of a function in a lane that have not come, of those with ids that count."""
-        return [
+        """Return the recorded calls of a function in a lane that have not come, those with ids that count first."""
+        left = [
             tool
             for tool in self._tools
             if id(tool) not in self._matched
             and tool.is_function
             and (tool.lane, tool.question.name) == (lane, name)
-            and tool.question.tool_use_id.startswith(f"{name}@")
         ]
+        return sorted(left, key=lambda t: not t.question.tool_use_id.startswith(f"{name}@"))
 
     def is_answered(self, lane: str) -> bool:
         """Return whether a lane lies in a call that was answered from the recording: nothing of it comes again."""
@@ -161,6 +161,10 @@ class Calls:
             for tool, given in pairs
             if given and not any(same(tool.answer.content, each.content) for each in given)
         ]
+
+    def ran_live(self) -> list[tuple[RecordedTool, ToolAnswer]]:
+        """Return the calls that ran live and were answered otherwise than recorded, each with its answer now."""
+        return [(tool, now) for tool, now in self.differed() if _key(tool) in self.live]
 
     def _answers_of(self, key: tuple[str, str]) -> list[ToolAnswer]:
         now = self._now.get(key)

@@ -56,19 +56,39 @@ def freeze(
     help="`recorded`: no tool runs; `live`: all run; or names of tools that run, with commas.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a divergence as JSON.")
+@click.option("--explain", is_flag=True, help="Follow a divergence back, step by step.")
+@click.option(
+    "--accept-from",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write what is asked now into the fixture, from its request N on; the recorded answers stay.",
+)
+@click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("--trajectory", is_flag=True, help="Print what the agent did, one line a step.")
-def replay(fixture: Path, tools: str, as_json: bool, trajectory: bool) -> None:
+def replay(
+    fixture: Path,
+    tools: str,
+    as_json: bool,
+    explain: bool,
+    accept_from: int | None,
+    yes: bool,
+    trajectory: bool,
+) -> None:
     """Replay FIXTURE, a folder or its recording.jsonl. Exits with 1 where the path parts."""
+    from agentobs.cli.parting import offer, tell
     from replay import DivergenceError, Replayer, ReplayOptions, load
 
     loaded = load(fixture)
-    replayed = Replayer(loaded, ReplayOptions(tools=_policy(tools, loaded)))
+    options = ReplayOptions(tools=_policy(tools, loaded), accept_from=accept_from)
+    replayed = Replayer(loaded, options)
     try:
         with replayed:
             replayed.run()
     except DivergenceError as error:
-        click.echo(error.divergence.json() if as_json else error.divergence.text())
+        tell(error.divergence, as_json=as_json, explain=explain)
         sys.exit(1)
+    if accept_from is not None:
+        offer(replayed, yes=yes)
     done = replayed.progress
     if trajectory:
         click.echo(replayed.trajectory, nl=False)
