@@ -42,7 +42,7 @@ def freeze(recording: Recording, folder: Path, versions: dict[str, str]) -> Froz
     fixture, test = folder / FILE, folder / f"test_{name}.py"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(fixture, data)
+        replace_file(fixture, data)
         kept = test.exists()
         if not kept:
             test.write_text(_test(recording), encoding="utf-8")
@@ -68,7 +68,7 @@ def failing_turn(recording: Recording) -> int:
     return max(turns, default=1) or 1
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Write a whole file or nothing."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

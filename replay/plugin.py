@@ -1,48 +1,167 @@
-"""The pytest plugin: `@pytest.mark.replay(FIXTURE)`, the `replay` fixture, and divergences in reports.
+"""The pytest plugin: `@pytest.mark.replay(FIXTURE)`, its fixtures and options, and divergences in reports.
 
-It imports nothing but pytest until a test asks for a replay.
+It imports nothing but pytest until a test is marked.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest._code.code import (
+    ExceptionChainRepr,
+    ReprEntryNative,
+    ReprFileLocation,
+    ReprTraceback,
+)
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
+    from syrupy.assertion import SnapshotAssertion
+
+    from agentobs.world import World
+    from replay.client import RecordedSession
     from replay.replayer import Replayer
+
+_REPLAY = pytest.StashKey["Replayer"]()
+_PENDING = pytest.StashKey[Any]()
+_DIVERGED = pytest.StashKey[Any]()
+_NAMED = pytest.StashKey["dict[str, set[str]]"]()
+CHANGES = "replay update"
+"""The property of a test's report that says what its fixture changes."""
+DIVERGENCE = "divergence"
+"""The property of a test's report that has a divergence as JSON; junit.xml shows it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; none is needed to replay."""
+    group = parser.getgroup("replay", "replay of recorded sessions")
+    group.addoption(
+        "--replay-update",
+        nargs="?",
+        const="show",
+        type=_update,
+        metavar="write",
+        help="Run marked tests live and show what their fixtures would change; =write writes it.",
+    )
+    group.addoption(
+        "--replay-live",
+        action="store_true",
+        help="Run marked tests against the real provider: nothing is answered from a fixture.",
+    )
+    group.addoption(
+        "--replay-unused",
+        choices=("fail", "warn", "ignore"),
+        default="fail",
+        help="What fixtures do that no test names, where a whole folder of them was collected.",
+    )
+
+
+def _update(value: str) -> str:
+    if value not in ("show", "write"):
+        raise argparse.ArgumentTypeError(f"{value!r}: say --replay-update=write, and paths first")
+    return value
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
     config.addinivalue_line(
         "markers",
-        "replay(fixture, tools='recorded', network=False, redactors=()): answer the agent under test from a recorded "
-        "session; the path is relative to the test's file, else to the root directory",
+        "replay(*fixtures, **options): answer the agent under test from a recorded session, or from each one of a "
+        "folder or pattern; paths are relative to the test's file, else to the root directory; the options are those "
+        "of replay.ReplayOptions",
     )
+    config.stash[_NAMED] = {}
+    if config.option.replay_live and config.option.replay_update:
+        raise pytest.UsageError("--replay-live writes nothing: leave it out to use --replay-update")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: Any, obj: object) -> None:
+    """Let a marked test be answered although it takes no fixture of ours, so that none is live by mistake."""
+    if _is_marked(getattr(collector, "own_markers", ())):
+        collector.add_marker(pytest.mark.usefixtures("replay"))
+    own = getattr(obj, "__dict__", {}).get("pytestmark", ())
+    if isinstance(own, list) and _is_marked(own):
+        pytest.mark.usefixtures("replay")(obj)
+
+
+def _is_marked(marks: Any) -> bool:
+    """Return whether marks say that a test is replayed, and not yet that it uses the fixture."""
+    names = [(mark.name, mark.args) for mark in marks if isinstance(mark, pytest.Mark)]
+    marked = any(name == "replay" for name, _ in names)
+    return marked and ("usefixtures", ("replay",)) not in names
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test of each fixture, where a mark means a folder or pattern."""
+    mark = metafunc.definition.get_closest_marker("replay")
+    if mark is None or "_replay_place" not in metafunc.fixturenames:
+        return
+    from agentobs.errors import UsageError
+    from replay.marks import many
+
+    try:
+        found = many(mark, metafunc.definition.path.parent, metafunc.config.rootpath)
+    except UsageError:
+        return  # the fixture says so
+    if found is not None:
+        metafunc.parametrize("_replay_place", found.values(), ids=list(found), indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Note which fixtures are named, and in which folders, whether the test will be deselected or not."""
+    mark = item.get_closest_marker("replay")
+    if mark is not None:
+        from replay.unused import note
+
+        note(item.config.stash[_NAMED], mark, item.path.parent, item.config.rootpath)
 
 
 @pytest.fixture
-def replay(request: pytest.FixtureRequest) -> Iterator[Replayer]:
+def _replay_place(request: pytest.FixtureRequest) -> Path:
+    """Return where the one fixture of a test lies."""
+    from agentobs.errors import UsageError
+    from replay.marks import located, many, paths_of
+
+    if hasattr(request, "param"):
+        place: Path = request.param
+        return place
+    mark, where = _mark(request), (request.path.parent, request.config.rootpath)
+    with _told():
+        [path, *_] = paths_of(mark)
+        if found := many(mark, *where):
+            raise UsageError(
+                f"{len(found)} fixtures, and a method of unittest.TestCase has one",
+                where=str(path),
+                todo="Name it, or write a plain test function",
+            )
+    return located(path, *where)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Fail a test with the one line that an error of ours is."""
+    from agentobs.errors import AgentobsError
+
+    try:
+        yield
+    except AgentobsError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+@pytest.fixture
+def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Replayer]:
     """Return a replay of the fixture that the test's `replay` marker names, open for the whole test.
 
     When the test ends, a divergence fails it even where the agent swallowed the exception.
     """
-    from agentobs.errors import AgentobsError
-    from replay.fixture import load
-    from replay.options import ReplayOptions
-    from replay.replayer import Replayer
-
-    marker = request.node.get_closest_marker("replay")
-    if marker is None or not marker.args:
-        pytest.fail('name the fixture: @pytest.mark.replay("fixtures/NAME")', pytrace=False)
-    try:
-        fixture = load(_locate(Path(marker.args[0]), request))
-    except AgentobsError as error:
-        pytest.fail(str(error), pytrace=False)
-    replayed = Replayer(fixture, ReplayOptions(**marker.kwargs))
+    with _told():
+        replayed = _prepared(request, _replay_place)
     request.node.stash[_REPLAY] = replayed
     replayed.__enter__()
     try:
@@ -51,32 +170,156 @@ def replay(request: pytest.FixtureRequest) -> Iterator[Replayer]:
         replayed.stop()
 
 
-_REPLAY = pytest.StashKey[Any]()
+def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:
+    from replay.fixture import load
+    from replay.live import Live
+    from replay.marks import options_of
+    from replay.replayer import Replayer
+
+    options = options_of(_mark(request))
+    if request.config.option.replay_update:
+        return _renewed(request, place)
+    fixture = load(place)
+    return (Live if request.config.option.replay_live else Replayer)(fixture, options)
+
+
+def _renewed(request: pytest.FixtureRequest, place: Path) -> Replayer:
+    """Return what records a test anew, or replays what was shown already and is to be written."""
+    from replay.fixture import load
+    from replay.live import Renewed, empty
+    from replay.marks import file_of, options_of
+    from replay.renewing import Pending
+    from replay.replayer import Replayer
+
+    temporary, config = request.getfixturevalue("tmp_path_factory"), request.config
+    base = temporary.getbasetemp()
+    claims = base.parent if hasattr(config, "workerinput") else base
+    cache = getattr(config, "cache", None)
+    file = file_of(place).resolve()
+    pending = Pending(
+        fixture=file,
+        test=request.node.nodeid,
+        shelf=cache.mkdir("agentobs-replay") if cache is not None else None,
+        claims=claims / "replay-claims",
+    )
+    waiting = pending.waiting() if config.option.replay_update == "write" else None
+    request.node.stash[_PENDING] = pending, waiting
+    options = options_of(_mark(request))
+    if waiting is not None:
+        return Replayer(load(waiting), options)
+    is_new = not file.exists()
+    home = temporary.mktemp("replay-home")
+    return Renewed(empty(file) if is_new else load(file), home, options, is_new=is_new)
+
+
+def _mark(request: pytest.FixtureRequest) -> Any:
+    return request.node.get_closest_marker("replay")
+
+
+@pytest.fixture
+def replay_client(replay: Replayer) -> Anthropic:
+    """Return a client of the SDK that is answered from the fixture."""
+    from replay.client import sync_client
+
+    return sync_client(replay)
+
+
+@pytest.fixture
+def replay_async_client(replay: Replayer) -> AsyncAnthropic:
+    """Return an async client of the SDK that is answered from the fixture."""
+    from replay.client import async_client
+
+    return async_client(replay)
+
+
+@pytest.fixture
+def replay_session(replay: Replayer) -> RecordedSession:
+    """Return the facts of the session that was recorded: its name, entry, arguments and outcome."""
+    from replay.client import session_of
+
+    return session_of(replay.fixture)
+
+
+@pytest.fixture
+def replay_world(replay_async_client: AsyncAnthropic) -> World:
+    """Return the world in force: for an agent of our loop, with its client, and tools that answer from the fixture."""
+    from replay.client import world_of
+
+    return world_of(replay_async_client)
+
+
+@pytest.fixture
+def trajectory(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    """Return a snapshot to compare a replay with: `assert replay == trajectory`."""
+    from replay.snapshots import TrajectoryExtension
+
+    return snapshot.use_extension(TrajectoryExtension)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
-    """Judge the replay when the test's function has returned, so that the test itself fails."""
-    replayed = pyfuncitem.stash.get(_REPLAY, None)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Judge the replay when the test has returned, so that the test itself fails, and write what it recorded."""
+    replayed = item.stash.get(_REPLAY, None)
+    if replayed is None:
+        return (yield)
     try:
-        result = yield
-    except Exception as error:
-        if replayed is not None:
+        try:
+            result = yield
+        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
             replayed.raise_divergence(error)
-        raise
-    if replayed is not None:
+            raise
         replayed.check()
+    except Exception as error:
+        item.stash[_DIVERGED] = getattr(error, "divergence", None)
+        raise
+    if not getattr(
+        item, "_excinfo", None
+    ):  # a TestCase keeps its failures there and raises nothing
+        _write(item, replayed)
     return result
 
 
+def _forget(item: Any) -> None:
+    """Forget how a `unittest.TestCase` ended: pytest keeps that there, and would report it in the place of what is
+    raised.
+    """
+    if getattr(item, "_excinfo", None):
+        item._excinfo = None
+
+
+def _write(item: pytest.Item, replayed: Replayer) -> None:
+    """Show or write what a test that has passed recorded."""
+    from replay.live import Renewed
+
+    pending, waiting = item.stash.get(_PENDING, (None, None))
+    if pending is None:
+        return
+    told = None
+    if waiting is not None:
+        told = pending.write_waiting(waiting)
+    elif isinstance(replayed, Renewed) and (recording := replayed.recorded()) is not None:
+        writes = item.config.option.replay_update == "write"
+        told = pending.write_recorded(recording) if writes else pending.show(recording)
+    if told is not None:
+        where = pending.fixture.parent
+        item.user_properties.append((CHANGES, f"{where}: {told or 'unchanged'}"))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Any:
-    """Show a divergence as its report in place of a traceback."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Show a divergence as its report in place of a traceback, and what else is ours in one line."""
     report = yield
-    divergence = _divergence(call.excinfo.value) if call.excinfo else None
+    if not (report.failed and call.excinfo):
+        return report
+    divergence = item.stash.get(_DIVERGED, None) or _divergence(call.excinfo.value)
     if divergence is not None:
-        report.longrepr = divergence.text()
-        report.sections.append(("divergence as JSON", divergence.json()))
+        report.longrepr = _shown(item, divergence.text())
+        for properties in (item.user_properties, report.user_properties):
+            properties.append((DIVERGENCE, divergence.json()))
+        if item.config.option.verbose > 0:
+            report.sections.append(("divergence as JSON", divergence.json()))
+    elif item.stash.get(_REPLAY, None) is not None and _is_ours(call.excinfo.value):
+        report.longrepr = _shown(item, str(call.excinfo.value))
     return report
 
 
@@ -89,8 +332,59 @@ def _divergence(error: BaseException | None) -> Any:
     return None
 
 
-def _locate(path: Path, request: pytest.FixtureRequest) -> Path:
-    if path.is_absolute():
-        return path
-    beside = request.path.parent / path
-    return beside if beside.exists() else request.config.rootpath / path
+def _is_ours(error: BaseException) -> bool:
+    from agentobs.errors import AgentobsError
+
+    return isinstance(error, AgentobsError)
+
+
+def _shown(item: pytest.Item, text: str) -> ExceptionChainRepr:
+    """Return a text as what a failed test shows: its first line goes into the summary, all of it into junit.xml."""
+    path, line, _ = item.location
+    crash = ReprFileLocation(path, (line or 0) + 1, text.partition("\n")[0])
+    trace = ReprTraceback([ReprEntryNative([f"{text}\n"])], None, "native")
+    return ExceptionChainRepr([(trace, crash, None)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over which fixtures the tests of a worker of xdist name."""
+    for folder, used in getattr(node, "workeroutput", {}).get("replay_named", {}).items():
+        node.config.stash[_NAMED].setdefault(folder, set()).update(used)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run where fixtures are left that no test names."""
+    config, named = session.config, session.config.stash[_NAMED]
+    if not named or config.option.replay_unused == "ignore":
+        return
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["replay_named"] = {folder: list(used) for folder, used in named.items()}
+        return
+    from replay.unused import left
+
+    config.stash[_LEFT] = found = left(config, named)
+    if found and config.option.replay_unused == "fail" and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_LEFT = pytest.StashKey["list[str]"]()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tell what fixtures change, and which are unused."""
+    told = [
+        text
+        for each in terminalreporter.stats.get("passed", ())
+        for name, text in each.user_properties
+        if name == CHANGES and each.when == "call"
+    ]
+    if told:
+        terminalreporter.section("replay update")
+        for text in told:
+            terminalreporter.line(text)
+    if left := config.stash.get(_LEFT, None):
+        terminalreporter.section("unused replay fixtures")
+        for path in left:
+            terminalreporter.line(f"{path}: no collected test names it. Delete it, or test it.")
