@@ -10,11 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentobs.recording.functions import record_tool
     from agentobs.recording.health import statistics
     from agentobs.recording.kept import keep_result
     from agentobs.recording.noting import event
     from agentobs.recording.options import Options
     from agentobs.recording.session import Session, fail, record, session, start, stop_recorder
+    from agentobs.recording.values import ToolFailed, register_type
     from agentobs.records.labels import Label
     from agentobs.store.conversations import load_conversation
     from agentobs.store.database import connect
@@ -37,6 +39,9 @@ _HOMES = {
     "fail": "agentobs.recording.session",
     "keep_result": "agentobs.recording.kept",
     "record": "agentobs.recording.session",
+    "record_tool": "agentobs.recording.functions",
+    "register_type": "agentobs.recording.values",
+    "ToolFailed": "agentobs.recording.values",
     "session": "agentobs.recording.session",
     "start": "agentobs.recording.session",
     "stop_recorder": "agentobs.recording.session",
@@ -52,6 +57,7 @@ __all__ = [
     "Limits",
     "Options",
     "Session",
+    "ToolFailed",
     "carried",
     "connect",
     "event",
@@ -62,6 +68,8 @@ __all__ = [
     "open_span",
     "query",
     "record",
+    "record_tool",
+    "register_type",
     "session",
     "span",
     "spent_today",

@@ -233,6 +233,10 @@ def _not_stopped(tool_use_id: str) -> None:
     """Leave a tool call alone."""
 
 
+def _harmless(name: str) -> bool:  # noqa: ARG001 - the port has an argument
+    return False
+
+
 def _unknown(name: str) -> Callable[..., Any] | None:  # noqa: ARG001 - the port has an argument
     return None
 
@@ -259,6 +263,8 @@ class World:
     """Return when nothing works in the background any more: hooks that nobody waits for, each within its time."""
     abort: Abort = field(default_factory=Abort)
     """Says whether the run is to stop."""
+    is_mutating: Callable[[str], bool] = _harmless
+    """Whether a tool is known to change something outside, by its name: a replay runs such a one only where it is named."""
     tool_function: Callable[[str], Callable[..., Any] | None] = _unknown
     """The function that a tool runs, by the tool's name; asked only where a report says in which line it is written."""
     sections: Callable[[Sequence[tuple[str, str]]], None] = _unheard

@@ -26,14 +26,18 @@ from agentobs.records.exchanges import (
 )
 from agentobs.world import World
 from replay.arriving import answer_of
-from replay.divergence import ReplayStopped
+from replay.divergence import DivergenceError, ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
+from replay.functions import verified_otherwise
+from replay.hanging import out_of_turn
 from replay.lanes import Lane, Mismatch, asked_body
 from replay.pieces import value_of
+from replay.policies import Policy, policy_of
 from replay.reporting import mismatch, tool_mismatch, world_mismatch
-from replay.state import State
-from replay.tools import same_call
+from replay.state import State, key_of
+from replay.tools import same_answer, same_call
+from replay.turns import Turn
 from replay.world import RecordedAbort, lane_here, never, same_question, silence, unasked
 
 MESSAGES = "/v1/messages"
@@ -52,7 +56,7 @@ class Answering:
         with self._state.lock:
             self._state.raise_divergence()
             lane = self._state.lane(place.lane)
-            taken = lane.take(question) if not self._is_next(lane, question) else None
+            taken = self._state.take(lane, question) if not self._is_next(lane, question) else None
             if self._state.is_past(lane) and not isinstance(taken, Ask):
                 return self._beyond(question)
             if isinstance(taken, Mismatch) and self._is_beyond(lane, taken.expected):
@@ -64,9 +68,21 @@ class Answering:
             if made is not None:
                 lane.put_back(taken)
                 return made
-            self._state.numbers[id(question.body)] = taken.number
+            self._state.numbers[key_of(question)] = taken.number
             # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
-            return answer_of(taken, self._state.options, is_ours=place.turn is not None)
+            answer = answer_of(taken, self._state.options, is_ours=place.turn is not None)
+            return self._in_turn(answer, taken, lane)
+
+    def _in_turn(self, answer: Answer, ask: Ask, lane: Lane) -> Answer:
+        """Return an answer that comes when those have ended that ended before it; most wait for none."""
+        if not ask.behind and not ask.ends_behind:
+            return answer
+
+        def error(missing: list[int]) -> DivergenceError:
+            with self._state.lock:
+                return self._state.error(out_of_turn(self._state, lane, ask, missing))
+
+        return dataclasses.replace(answer, gate=Turn(self._state, ask, error))
 
     def stopped(self) -> Exception:
         """Return what a client gets that goes on reading where it had stopped when it was recorded."""
@@ -170,11 +186,9 @@ class Answering:
             recorded = self._state.calls.of(lane, question.tool_use_id)
             if (failed := self._failed(question, recorded)) is not None:
                 return self._state.calls.ran(lane, question.tool_use_id, failed)
-            if self._runs_live(question, recorded):
-                self._state.calls.live.add((lane, question.tool_use_id))
-                self._state.calls.came(recorded)
-                answer = await live.run_tool(question)
-                return self._state.calls.ran(lane, question.tool_use_id, answer)
+            policy = self._policy(live, question, recorded)
+            if policy == "execute":
+                return await self._ran(live, lane, question, recorded)
             missing = functools.partial(tool_mismatch, self._state, lane, question, None)
             if recorded is None and self._is_beyond(self._state.lane(lane)):
                 await never(lambda: self._state.error(missing()))
@@ -184,6 +198,13 @@ class Answering:
                 or not same_call(recorded.question, question, self._state.renaming)
             ):
                 raise self._state.error(tool_mismatch(self._state, lane, question, recorded))
+            if policy == "verify":
+                answer = await self._ran(live, lane, question, recorded)
+                if not same_answer(recorded.answer, answer, self._state.renaming):
+                    raise self._state.error(
+                        verified_otherwise(self._state, lane, recorded, answer)
+                    )
+                return answer
             self._state.calls.came(recorded)
             return self._state.calls.ran(lane, question.tool_use_id, recorded.answer)
 
@@ -196,15 +217,21 @@ class Answering:
             self._state.calls.came(recorded)
         return answer
 
-    def _runs_live(self, question: ToolQuestion, recorded: RecordedTool | None) -> bool:
-        if (
-            self._state.until is not None
-            and recorded
-            and self._state.calls.turn_of(recorded) < self._state.until
-        ):
-            return False
+    async def _ran(
+        self, live: World, lane: str, question: ToolQuestion, recorded: RecordedTool | None
+    ) -> ToolAnswer:
+        """Run a tool for real."""
+        self._state.calls.live.add((lane, question.tool_use_id))
+        self._state.calls.came(recorded)
+        answer = await live.run_tool(question)
+        return self._state.calls.ran(lane, question.tool_use_id, answer)
+
+    def _policy(
+        self, live: World, question: ToolQuestion, recorded: RecordedTool | None
+    ) -> Policy:
+        if recorded is not None and self._state.is_before(recorded):
+            return "replay"
         if recorded is None and self._state.beyond:
-            return True  # the call of an answer that was not recorded
-        if isinstance(self._state.tools, str):
-            return self._state.tools == "live"
-        return question.name in self._state.tools
+            return "execute"  # the call of an answer that was not recorded
+        name = question.name
+        return policy_of(self._state.tools, name, is_mutating=live.is_mutating(name))

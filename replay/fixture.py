@@ -22,7 +22,9 @@ which was written when the loop asked nobody: there a call that ran was permitte
 Since then its first line may have `results`: how the interactions of our own loop ended, by lane, in the order
 in which they began; null for one without an end. A fixture without them is judged by its `outcome` alone.
 
-Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing.
+Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
+one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
+others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`).
 """
 
 from __future__ import annotations
@@ -85,6 +87,14 @@ class Ask:
     and to `set` other keys.
     """
     answer: Answer = field(repr=False)
+    by: tuple[str, ...] | None = None
+    """Who asked, as digests, the nearest first, where others asked the same beside it; None where none did."""
+    since: int | None = None
+    """The ask that the same task made before, or the one that started it, in such a case."""
+    behind: frozenset[int] = frozenset()
+    """The asks in flight beside it that had ended before anything of its answer came."""
+    ends_behind: frozenset[int] = frozenset()
+    """Those that had ended before its answer ended."""
     pieces: Sequence[Sequence[int]] = field(default=(), repr=False)
     """In which pieces the answer came off the wire: the bytes of each, and its milliseconds after the request."""
 
@@ -97,6 +107,8 @@ class RecordedTool:
     turn: int | None
     question: ToolQuestion
     answer: ToolAnswer
+    is_function: bool = False
+    """Whether it is a call of a function of `agentobs.record_tool`; see `agentobs.records.exchanges.ToolExchange`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,7 @@ class Fixture:
         self.tools = tools
         self.world = list(world)
         self._pieces: OrderedDict[int, Pieces] = OrderedDict()
+        self._digests: dict[int, str] = {}
 
     @property
     def asks_the_world(self) -> bool:
@@ -188,6 +201,14 @@ class Fixture:
                 where=str(self.path),
                 todo=_AGAIN,
             ) from error
+
+    def is_same(self, one: int, other: int) -> bool:
+        """Return whether two asks have one method, path and body."""
+        for number in {one, other} - self._digests.keys():
+            ask = self.asks[number - 1]
+            head = f"{ask.method} {ask.path} ".encode("utf-8", "surrogatepass")
+            self._digests[number] = digest(head + self.body(number))
+        return self._digests[one] == self._digests[other]
 
     def _built(self, number: int) -> Pieces:
         chain: list[int] = []
@@ -347,6 +368,10 @@ def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before:
             if k in value
         },
         answer=answer,
+        by=tuple(value["by"]) if "by" in value else None,
+        since=value.get("since"),
+        behind=frozenset(value.get("behind", ())),
+        ends_behind=frozenset(value.get("ends_behind", ())),
         pieces=pieces,
     )
 
@@ -378,6 +403,7 @@ def _tool(value: dict[str, Any]) -> RecordedTool:
             recorded_outcome(value.get("outcome", "executed")),
             value.get("tries", 1),
         ),
+        is_function=bool(value.get("function", False)),
     )
 
 

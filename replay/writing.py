@@ -26,7 +26,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.messages import assemble, is_stream, split_events, tool_uses
 from replay.fixture import FORMAT, counts
-from replay.order import afters, by_calls
+from replay.order import by_calls, together
 from replay.pieces import Pieces, change, compact, kept_of, pieces_of
 from replay.sharing import Redacted, left, shareable, tags_in, taken_out
 
@@ -117,11 +117,10 @@ def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterat
             )
     first, world = _world_lines(recording, models)
     shaper = _Shaper()
-    ordered = afters(models)
+    beside = together(models)
     for number, exchange in enumerate(models, 1):
-        after = {"after": ordered[number]} if number in ordered else {}
         yield from map(_world_line, _sorted(first.get(number, []), []))
-        yield {"ask": number, **shaper.shape(number, exchange), **after}
+        yield {"ask": number, **shaper.shape(number, exchange), **beside.get(number, {})}
         yield _answer_line(number, exchange)
         yield from _body_lines(exchange.answer)
         calls = tool_uses(assemble(exchange.answer.headers, exchange.answer.body))
@@ -281,6 +280,7 @@ def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
         "name": exchange.question.name,
         "input": exchange.question.input,
         "result": answer.content,
+        **({"function": True} if exchange.is_function else {}),
         **({"is_error": True} if answer.is_error else {}),
         **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
         **({"tries": answer.tries} if answer.tries != 1 else {}),

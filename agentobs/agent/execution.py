@@ -79,6 +79,11 @@ class LiveTools:
         known = self._named.get(name)
         return None if known is None else known.function
 
+    def is_mutating(self, name: str) -> bool:
+        """Return whether a tool may change something outside; see `World.is_mutating`."""
+        known = self._named.get(name)
+        return known is not None and known.destructive
+
     async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
         """Run one call and return its answer, whatever the tool does; see `World.run_tool`.
 

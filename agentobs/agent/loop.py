@@ -124,6 +124,7 @@ def live_world(
             run_tool=running.run_tool,
             stop_tool=running.stop_tool,
             tool_function=running.function,
+            is_mutating=running.is_mutating,
             ask=answers.ask,
             settled=hooked.settled,
             abort=abort or Abort(),

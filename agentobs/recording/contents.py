@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentobs.recording.bodies import Body
+from agentobs.recording.origins import digests
 from agentobs.recording.streams import find_in_answer
 from agentobs.records.exchanges import (
     Chunk,
@@ -92,6 +93,19 @@ def response_content(exchange: ModelExchange, redactor: Redactor) -> dict[str, A
         if failure
         else None,
         "redactions": _notes(findings),
+        **_origin(exchange, redactor),
+    }
+
+
+def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
+    """Return who asked, which is content: a digest of what a function was given can be guessed."""
+    origin = exchange.question.origin
+    if origin is None:
+        return {}
+    by = digests(origin, redactor)
+    return {
+        **({"by": list(by)} if by else {}),
+        **({"before": origin.before} if origin.before else {}),
     }
 
 
@@ -137,6 +151,7 @@ def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:
         "lane": exchange.place.lane,
         "turn": exchange.place.turn,
         **({"followed_by": list(exchange.followed_by)} if exchange.followed_by else {}),
+        **({"function": True} if exchange.is_function else {}),
         "redactions": _notes(findings),
     }
 

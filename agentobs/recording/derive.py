@@ -485,6 +485,11 @@ class _Heard:
     certainty: Certainty
 
 
+def calls_of(answer: Answer) -> list[tuple[str, str, Any]]:
+    """Return the tool calls that an answer makes, whole or as far as it came: id, name and input of each."""
+    return [(str(c.get("id")), str(c.get("name")), input_of(c)) for c in _hear(answer).calls]
+
+
 def _hear(answer: Answer) -> _Heard:
     if is_framed(answer.headers):
         message, starts, error, whole, is_counted = _skim(unframed(answer.body))

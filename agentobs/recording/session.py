@@ -410,6 +410,14 @@ class Session:
         return run
 
 
+def place_here() -> Place | None:
+    """Return where the caller is: outside every session in that of the process; None where nothing is recorded."""
+    here = tracing.place()
+    if here is None and (_recorder is not None or wire.is_answered()):
+        return _process_place()
+    return here
+
+
 def opened(session_id: str) -> Session | None:
     """Return a session of this process that is open; None where there is none of that id."""
     return _open.get(session_id)

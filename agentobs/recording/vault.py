@@ -13,7 +13,7 @@ import datetime
 import itertools
 import json
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,17 @@ class Vault:
         failure = Failure(*value["failure"]) if value["failure"] else None
         return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
 
+    def origin(self, content_id: str) -> tuple[tuple[str, ...], str | None]:
+        """Return who asked what a recorded response answers: digests, and the attempt before it.
+
+        Raises:
+            RecordingError: it is not there.
+        """
+        if content_id.startswith(_PIECES):
+            return (), None
+        value = self.value(content_id)
+        return tuple(value.get("by", ())), value.get("before")
+
     def _partial(self, content_id: str) -> Answer:
         """Return what there is of an answer whose end was not recorded."""
         numbers = takewhile(lambda n: piece_id(content_id, n) in self, itertools.count(1))
@@ -216,6 +227,7 @@ def read_session(
     named: dict[str, Any] = {}
     exchanges: list[Exchange] = []
     interactions, missing = _Interactions(), 0
+    called_in: dict[str, tuple[Exchange, str | None]] = {}
     for segment_id in segment_ids:
         vault = Vault(home, segment_id, session_id)
         for kind, fact in _facts(home, segment_id, session_id):
@@ -234,6 +246,7 @@ def read_session(
             elif kind == "tool_results" and fact["source"] == "run":
                 with _named("the result of a tool"):
                     exchanges.append(_tool(vault, fact))
+                    called_in[fact["content"]] = exchanges[-1], fact.get("attempt_id")
             elif kind == "world_answers":
                 with _named(f"the answer to a question of kind {fact['kind']}", fact):
                     exchanges.append(_world(vault, fact))
@@ -262,10 +275,28 @@ def read_session(
         reason=end["reason"] if end else None,
         signature=end["signature"] if end else None,
         dropped=max(end["dropped"] if end else 0, missing),
-        exchanges=tuple(sorted(exchanges, key=lambda exchange: exchange.started_ns)),
+        exchanges=tuple(_in_turns(exchanges, called_in.values())),
         results=interactions.results(),
         source=start.get("source", "recorded"),
     )
+
+
+def _in_turns(
+    exchanges: list[Exchange], called: Iterable[tuple[Exchange, str | None]]
+) -> Iterator[Exchange]:
+    """Yield exchanges as they started; calls of functions, which do not know it, with the turn that asked for them."""
+    attempt_of = {id(each): attempt_id for each, attempt_id in called}
+    turns: dict[str | None, int | None] = {}
+    last: dict[str, int | None] = {}
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.started_ns):
+        place = exchange.place
+        if isinstance(exchange, ModelExchange):
+            turns[exchange.attempt_id] = place.turn
+            last[place.lane] = place.turn or last.get(place.lane)
+        elif isinstance(exchange, ToolExchange) and exchange.is_function:
+            turn = turns.get(attempt_of[id(exchange)]) or last.get(place.lane)
+            exchange = dataclasses.replace(exchange, place=dataclasses.replace(place, turn=turn))
+        yield exchange
 
 
 class _Interactions:
@@ -374,6 +405,7 @@ def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
 def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
     asked = fact["request_content"]
     bare = Question(fact["method"], fact["endpoint"], {}, b"")
+    by, before = vault.origin(fact["response_content"])
     return ModelExchange(
         place=Place(
             fact["session_id"],
@@ -389,6 +421,8 @@ def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
         ended_ns=fact["duration_ns"],
         question=vault.question(asked) if wanted else bare,
         answer=_answer(vault, fact),
+        by=by,
+        before=before,
     )
 
 
@@ -415,6 +449,7 @@ def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
             fact.get("tries", 1),
         ),
         followed_by=tuple(value.get("followed_by", ())),
+        is_function=value.get("function", False),
     )
 
 

@@ -17,7 +17,8 @@ import httpx2
 
 from agentobs import tracing, world
 from agentobs.errors import UsageError, error_kind, say_once
-from agentobs.recording.answers import AS_RECORDED, Onward, Stopped, grace, respond
+from agentobs.recording.answers import AS_RECORDED, Onward, give, give_async
+from agentobs.recording.origins import origin_here
 from agentobs.recording.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
@@ -25,6 +26,7 @@ from agentobs.records.exchanges import (
     Ending,
     Failure,
     ModelExchange,
+    Origin,
     Place,
     Question,
     kept_request_headers,
@@ -131,7 +133,7 @@ class _Tape:
 
     __slots__ = (
         "__weakref__", "adopted_span", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
-        "headers_ns", "lost", "pieces", "place", "question", "request", "started", "started_ns",
+        "headers_ns", "lost", "origin", "pieces", "place", "question", "request", "started", "started_ns",
         "status", "taken",
     )  # fmt: skip
 
@@ -149,6 +151,7 @@ class _Tape:
         self.headers: dict[str, str] = {}
         self.taken = False
         self.adopted_span = adopted()
+        self.origin: Origin | None = None
         self.encoding = ""
 
     def asked(self, data: bytes) -> None:
@@ -179,6 +182,8 @@ class _Tape:
         """Hand the exchange to the sink; only the first call counts."""
         if (exchange := self.take(ending, error)) is not None:
             sink.emit(exchange)
+            if _listener is not None:
+                _listener(exchange)
 
     @_guarded
     def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
@@ -225,7 +230,7 @@ class _Tape:
             started_ns=self.started_ns,
             headers_ns=self.headers_ns,
             ended_ns=world.monotonic() - self.started,
-            question=self.question or question_of(self.request, self.pieces),
+            question=self.question or question_of(self.request, self.pieces, self.origin),
             answer=answer,
             client=self.client,
             secrets=_credentials(self.request.headers),
@@ -279,6 +284,28 @@ def open_for(nanoseconds: int) -> list[ModelExchange]:
     """Return the exchanges that were sent so long ago and have not ended, as they stand."""
     standing = [tape.so_far() for tape in _open_tapes() if tape.age_ns() >= nanoseconds]
     return [exchange for exchange in standing if exchange is not None]
+
+
+def listen(listener: Callable[[ModelExchange], None]) -> None:
+    """Have somebody hear of each exchange when it has ended, in the thread of its caller; the last one holds."""
+    global _listener
+    _listener = listener
+
+
+_listener: Callable[[ModelExchange], None] | None = None
+
+
+def standing(session_id: str) -> list[ModelExchange]:
+    """Return the exchanges of a session that have not ended, as they stand, where somebody listens; in a replay, too."""
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
+            tapes = [tape for tape in list(_heard) if tape.place.session_id == session_id]
+            return [found for tape in tapes if (found := tape.so_far()) is not None]
+    return []
+
+
+_heard: weakref.WeakSet[_Tape] = weakref.WeakSet()
+"""The tapes whose ends somebody is to hear of."""
 
 
 def has_open() -> bool:
@@ -350,7 +377,9 @@ def _open_tapes() -> list[_Tape]:
     return []
 
 
-def question_of(request: httpx2.Request, pieces: list[bytes] | None = None) -> Question:
+def question_of(
+    request: httpx2.Request, pieces: list[bytes] | None = None, origin: Origin | None = None
+) -> Question:
     """Return the question that a request asks; `pieces` is its body where it was streamed."""
     try:
         body = request.content
@@ -362,6 +391,7 @@ def question_of(request: httpx2.Request, pieces: list[bytes] | None = None) -> Q
         headers=kept_request_headers(request.headers),
         body=body,
         secrets=_credentials(request.headers),
+        origin=origin,
     )
 
 
@@ -375,11 +405,17 @@ def _is_secret(value: str) -> bool:
     return len(value) >= 16 or (len(value) >= 8 and any(c.isdigit() for c in value))
 
 
-def _start(request: httpx2.Request, place_of: PlaceOf, client: int) -> _Tape | None:
+def _start(
+    request: httpx2.Request, place_of: PlaceOf, client: int, *, is_async: bool
+) -> _Tape | None:
     try:
         tape = _Tape(request, tracing.place() or place_of(), client)
+        if tape.place.turn is None:
+            tape.origin = origin_here(tape.attempt_id, is_async=is_async)
         if _propagates:
             request.headers.update(tracing.trace_context())
+        if _listener is not None:
+            _heard.add(tape)
         if not is_answered():
             _open.add(tape)
             if _attendant is not None:
@@ -406,15 +442,20 @@ class RecordingTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request through, or answer it from the current answerer."""
-        tape, response = _start(request, self._place_of, self._client), None
+        tape, response = _start(request, self._place_of, self._client, is_async=False), None
         if _answerer is not None:
             request.read()
             try:
-                response = _answered(_answerer, request, self._place_of, tape)
-            except Stopped as stopped:
-                raise stopped.error from None
+                answer, stopped = _asked(_answerer, request, self._place_of, tape)
             except Onward as onward:
                 request = _let_out(onward, request, tape)
+            else:
+                try:
+                    response = give(answer, request, stopped)
+                except BaseException as error:
+                    if tape:
+                        tape.finish(*_given_ending(answer, error))
+                    raise
         if response is None:
             if tape and not _is_read(request):
                 request.stream = _TeeRequest(request.stream, tape)
@@ -449,16 +490,20 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request through, or answer it from the current answerer."""
-        tape, response = _start(request, self._place_of, self._client), None
+        tape, response = _start(request, self._place_of, self._client, is_async=True), None
         if _answerer is not None:
             await request.aread()
             try:
-                response = _answered(_answerer, request, self._place_of, tape)
-            except Stopped as stopped:
-                await grace(stopped.error)
-                raise stopped.error from None
+                answer, stopped = _asked(_answerer, request, self._place_of, tape)
             except Onward as onward:
                 request = _let_out(onward, request, tape)
+            else:
+                try:
+                    response = await give_async(answer, request, stopped)
+                except BaseException as error:
+                    if tape:
+                        tape.finish(*_given_ending(answer, error))
+                    raise
         if response is None:
             if tape and not _is_read(request):
                 request.stream = _AsyncTeeRequest(request.stream, tape)
@@ -599,28 +644,21 @@ def _let_out(onward: Onward, request: httpx2.Request, tape: _Tape | None) -> htt
     return request
 
 
-def _answered(
+def _asked(
     answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, tape: _Tape | None
-) -> httpx2.Response:
-    """Return what the answerer says.
+) -> tuple[Answer, Callable[[], Exception] | None]:
+    """Return what the answerer says, and what a client gets that goes on where the recorded one had stopped.
 
     Raises:
-        httpx2.TransportError: the recorded one, where there was no response.
-        Stopped: there was none, for the client had stopped waiting.
         Onward: the question goes to the provider.
     """
-    question = question_of(request)
+    question = question_of(request, origin=tape.origin if tape else None)
     if tape:
         tape.question = question
     place = tracing.place() or place_of()
-    answer = answerer(question, place)
-    try:
-        return respond(answer, request, _stopped if place.interaction_id is None else None)
-    except httpx2.TransportError as error:
-        if tape:
-            tape.finish("error", error)
-        raise
-    except Stopped:
-        if tape:
-            tape.finish("cancelled")
-        raise
+    return answerer(question, place), _stopped if place.interaction_id is None else None
+
+
+def _given_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
+    """Tell how an answer ended of which nothing was given."""
+    return ("cancelled", None) if answer.ending == "cancelled" else _ending(error, "error")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from agentobs.records.canonical import digest
 from agentobs.records.facts import SessionStart
@@ -48,6 +48,21 @@ def kept_response_headers(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+class Origin(NamedTuple):
+    """Who asked, as far as the code of the caller tells: what tells apart questions that are equal; content."""
+
+    attempt_id: str
+    """The attempt that was made."""
+    told: tuple[tuple[str, str, Any], ...]
+    """Function, name and value of what the caller's own functions were given, those of the nearest first."""
+    before: str | None
+    """The attempt that the same task made before, or the one that started it; None where there was none."""
+
+    def __repr__(self) -> str:
+        """Show no content."""
+        return f"Origin(attempt_id={self.attempt_id!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One HTTP request to the provider."""
@@ -62,6 +77,8 @@ class Question:
     """The exact body; empty where there is none."""
     secrets: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
     """The credentials that the request carried: looked for in every body, never written."""
+    origin: Origin | None = field(default=None, repr=False, compare=False)
+    """Who asked; None where nobody can tell, or it is our own loop, which says its lane."""
 
 
 class Chunk(NamedTuple):
@@ -87,6 +104,20 @@ class Failure:
     """Its text."""
 
 
+Point = Literal["head", "end", "stop"]
+"""Where an answer may be held back: before anything of it comes; before its end; where the recorded client stopped."""
+
+
+class Gate(Protocol):
+    """Holds an answer back that is given in the provider's place."""
+
+    def look(self, point: Point) -> float | None:
+        """Return after how many seconds to look again, or None where the answer may go on; raises what ends it."""
+
+    def over(self) -> None:
+        """Hear that the answer went on, or that nobody wants it any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back for a question."""
@@ -106,6 +137,8 @@ class Answer:
     retry_ms: float | None = None
     """How long a client is told to wait before it asks again, in place of what the headers say; only of answers that
     are given in the provider's place, and never kept."""
+    gate: Gate | None = field(default=None, repr=False, compare=False)
+    """What holds it back; likewise only of answers that are given in the provider's place."""
 
     @property
     def body(self) -> bytes:
@@ -217,6 +250,10 @@ class ModelExchange:
     """Bytes of the two bodies that were too many to be kept."""
     adopted_span: str | None = None
     """The OpenTelemetry span of the call that somebody else made, as a `traceparent`; None where there is none."""
+    by: tuple[str, ...] = ()
+    """The origin of the question as digests, in an exchange that was read back; see `recording.origins`."""
+    before: str | None = None
+    """The attempt that the same task made before, or the one that started it, in an exchange that was read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +332,9 @@ class ToolExchange:
     """How many arguments were changed to fit."""
     called_id: str | None = None
     """The id by which the model made the call, where that had been used before, so that the loop gave it another."""
+    is_function: bool = False
+    """Whether it is a call of a function that `agentobs.record_tool` recorded: its input and its result are then what
+    the function got and returned, written as `recording.values` does."""
 
 
 AskKind = Literal[
@@ -418,6 +458,8 @@ def weight(record: object) -> int:
         return 1024 + len(record.question.body) + sum([len(c.data) for c in record.answer.chunks])
     if isinstance(record, ToolExchange) and isinstance(record.answer.content, str):
         return 1024 + len(record.answer.content)
+    if isinstance(record, ToolExchange) and record.is_function:
+        return 1024 + _characters(record.question.input) + _characters(record.answer.content)
     if isinstance(record, WorldExchange):
         return 1024 + _characters(record.question.asked) + _characters(record.answer)
     return 1024

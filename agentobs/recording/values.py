@@ -1,0 +1,362 @@
+"""Values: what a function takes and returns as JSON that reads back the same, or a note of its type.
+
+Text, numbers, truth values, None, lists and dicts with text for keys stand as they are. What JSON has no form for is
+an object with the key `$py` that says what it is: other builtins, the classes that somebody registered, exceptions.
+What is none of these is not kept, and its type is noted. Nothing is pickled: to read a value back calls no code but
+that of classes that the program itself has registered, or of exceptions.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import math
+import pathlib
+import sys
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from agentobs.errors import ReplaySays, UsageError
+
+MARK = "$py"
+"""The key that says what an object of JSON stands for."""
+NOT_KEPT = "not kept"
+"""What stands for a value that could not be kept."""
+RAISED = "raised"
+"""What stands for an exception."""
+KEPT_BYTES = 32 * 1024 * 1024
+"""How large a value may be, about: its texts and bytes, and 8 for all else. Our choice, as for bodies of the wire."""
+DEPTH_MAX = 200
+"""How deep values may lie in each other. Our choice."""
+
+T = TypeVar("T", bound=type)
+_classes: dict[str, type] = {}
+"""The registered classes by name."""
+
+
+class ToolFailed(RuntimeError):
+    """Raised in a replay in place of an exception whose class it cannot make; the text begins with its name."""
+
+
+class NotKept(Exception):
+    """A value cannot be kept; the text is why."""
+
+
+def register_type(cls: T) -> T:
+    """Let values of a class be recorded and read back: a dataclass, a pydantic model, an enum, an exception.
+
+    It is made again from its fields alone, without its `__init__`. Returns the class, so that it can decorate one.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if not isinstance(cls, type) or _kind(cls) is None:
+        raise UsageError(
+            f"{getattr(cls, '__qualname__', cls)!r} is no dataclass, pydantic model, enum or exception",
+            where="register_type",
+            todo="Return one of these from the tool, or have it run live in a replay",
+        )
+    _classes[name_of(cls)] = cls
+    return cls
+
+
+def name_of(cls: type) -> str:
+    """Return a class as `module:qualified.name`; of a script that is run, as it is imported elsewhere."""
+    module = cls.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec else pathlib.Path(file).stem if file else module
+    return f"{module}:{cls.__qualname__}"
+
+
+def kept(value: Any) -> Any:
+    """Return a value as JSON, or a note of its type. Raises nothing."""
+    try:
+        return _Writer().write(value, 0)
+    except NotKept as error:
+        return {MARK: NOT_KEPT, "type": str(error)}
+    except Exception as error:  # code of its class may do anything
+        return {MARK: NOT_KEPT, "type": f"{name_of(type(value))}, {type(error).__name__}"}
+
+
+def kept_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name as JSON; each that cannot be kept is noted for itself."""
+    return {name: kept(value) for name, value in arguments.items()}
+
+
+def kept_error(error: BaseException) -> dict[str, Any]:
+    """Return an exception as JSON: its class, its text and its arguments, as far as they can be kept."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    told = {MARK: RAISED, "type": name_of(type(error)), "text": text[:KEPT_BYTES]}
+    arguments = [kept(each) for each in _arguments(error)]
+    return told if any(map(is_not_kept, arguments)) else {**told, "args": arguments}
+
+
+def _arguments(error: BaseException) -> tuple[Any, ...]:
+    """Return what an exception was made with; those of the system do not count their files among that."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return error.args
+    if error.filename2 is None:
+        return (*error.args[:2], error.filename)
+    return (*error.args[:2], error.filename, None, error.filename2)
+
+
+def is_not_kept(value: Any) -> bool:
+    """Return whether JSON stands for a value that was not kept."""
+    return isinstance(value, dict) and value.get(MARK) == NOT_KEPT
+
+
+def not_kept_in(value: Any) -> str | None:
+    """Return the type of what was not kept; None where all was."""
+    return str(value.get("type")) if is_not_kept(value) else None
+
+
+def is_raised(value: Any) -> bool:
+    """Return whether JSON stands for an exception."""
+    return isinstance(value, dict) and value.get(MARK) == RAISED
+
+
+def read_back(value: Any) -> Any:
+    """Return the value that JSON stands for.
+
+    Raises:
+        NotKept: it was not kept, or its class is not registered here.
+    """
+    match value:
+        case {"$py": str(kind)}:
+            return _marked(kind, value)
+        case dict():
+            return {key: read_back(inner) for key, inner in value.items()}
+        case list():
+            return [read_back(inner) for inner in value]
+        case _:
+            return value
+
+
+def raised_again(value: dict[str, Any], near: Iterable[object] = ()) -> BaseException:
+    """Return the exception that JSON stands for, of the same class and text, or a `ToolFailed` that names it.
+
+    Args:
+        value: what `kept_error` returned.
+        near: where a class is looked for beside the builtins and the registered ones: modules that were imported
+            already. A fixture may come from anybody, so that nothing is imported by a name in it.
+    """
+    name, text = str(value.get("type")), str(value.get("text"))
+    cls = _exception(name, near)
+    if cls is not None:
+        try:
+            arguments = [read_back(each) for each in value.get("args", [text])]
+            for make in (cls, lambda *given: BaseException.__new__(cls, *given)):
+                error = _made(make, arguments)
+                if error is not None and str(error) == text:
+                    return error
+        except NotKept:
+            pass
+    return ToolFailed(f"{name.partition(':')[2]}: {text}")
+
+
+def _made(make: Callable[..., Any], arguments: list[Any]) -> BaseException | None:
+    try:
+        error = make(*arguments)
+    except Exception:
+        return None
+    return error if isinstance(error, Exception | SystemExit) else None
+
+
+def _exception(name: str, near: Iterable[object]) -> type[BaseException] | None:
+    module, _, qualified = name.partition(":")
+    found: Any = _classes.get(name)
+    if module == "builtins":
+        found = getattr(builtins, qualified, None)
+    for place in near if found is None else ():
+        inner: Any = place
+        for part in qualified.split("."):
+            inner = getattr(inner, part, None)
+        if isinstance(inner, type) and name_of(inner) == name:
+            found = inner
+    if not isinstance(found, type) or not issubclass(found, Exception | SystemExit):
+        return None
+    return None if issubclass(found, ReplaySays) else found
+
+
+def _kind(cls: type) -> str | None:
+    if issubclass(cls, enum.Enum):
+        return "enum"
+    if dataclasses.is_dataclass(cls):
+        return "dataclass"
+    if hasattr(cls, "model_construct") and hasattr(cls, "__pydantic_fields__"):
+        return "model"
+    return "exception" if issubclass(cls, Exception) else None
+
+
+class _Writer:
+    """Writes one value."""
+
+    def __init__(self) -> None:
+        self._left = KEPT_BYTES
+
+    def write(self, value: Any, depth: int) -> Any:
+        """Return a value as JSON.
+
+        Raises:
+            NotKept: something of it cannot be kept.
+        """
+        kind = type(value)
+        self._left -= len(value) if kind in (str, bytes, bytearray) else 8
+        if self._left < 0 or depth > DEPTH_MAX:
+            raise NotKept(f"{name_of(kind)}, too {'large' if self._left < 0 else 'deep'}")
+        if value is None or kind in (str, bool, int):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {MARK: "float", "text": repr(value)}
+        if kind is list:
+            return [self.write(each, depth + 1) for each in value]
+        if kind is dict:
+            return self._dict(value, depth)
+        if kind in _PLAIN:
+            _check_zone(value)
+            return {MARK: _PLAIN[kind][0], "text": _PLAIN[kind][1](value)}
+        if kind is datetime.timedelta:
+            return {MARK: "timedelta", "is": [value.days, value.seconds, value.microseconds]}
+        if kind in (bytes, bytearray):
+            return {MARK: kind.__name__, **_bytes(bytes(value))}
+        if kind in _GROUPS:
+            items = [self.write(each, depth + 1) for each in value]
+            if kind is not tuple:
+                items.sort(key=lambda each: json.dumps(each, sort_keys=True))
+            return {MARK: kind.__name__, "items": items}
+        return self._registered(value, kind, depth)
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+        if all(type(key) is str for key in value) and MARK not in value:
+            return {key: self.write(inner, depth + 1) for key, inner in value.items()}
+        pairs = [[self.write(part, depth + 1) for part in pair] for pair in value.items()]
+        return {MARK: "dict", "items": pairs}
+
+    def _registered(self, value: Any, kind: type, depth: int) -> Any:
+        name = name_of(kind)
+        if _classes.get(name) is not kind:
+            raise NotKept(name)
+        if isinstance(value, enum.Enum):
+            return {MARK: name, "name": value.name}
+        if isinstance(value, Exception):
+            return {**kept_error(value), MARK: name}
+        fields = _fields(value, kind)
+        written = {key: self.write(inner, depth + 1) for key, inner in fields.items()}
+        more = {}
+        if _kind(kind) == "model":
+            more["set"] = sorted(value.model_fields_set)
+            if value.__pydantic_extra__ is not None:
+                more["extra"] = self._dict(value.__pydantic_extra__, depth + 1)
+        return {MARK: name, "fields": written, **more}
+
+
+_PLAIN: dict[type, tuple[str, Callable[[Any], str]]] = {
+    complex: ("complex", repr),
+    decimal.Decimal: ("decimal", str),
+    datetime.datetime: ("datetime", datetime.datetime.isoformat),
+    datetime.date: ("date", datetime.date.isoformat),
+    datetime.time: ("time", datetime.time.isoformat),
+    uuid.UUID: ("uuid", str),
+    pathlib.PosixPath: ("path", str),
+    pathlib.PurePosixPath: ("pure_path", str),
+}
+_GROUPS = (tuple, set, frozenset)
+_READ: dict[str, Callable[[str], Any]] = {
+    "float": float,
+    "complex": complex,
+    "decimal": decimal.Decimal,
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "uuid": uuid.UUID,
+    "path": pathlib.Path,
+    "pure_path": pathlib.PurePosixPath,
+}
+
+
+def _marked(kind: str, value: dict[str, Any]) -> Any:
+    """Return the value that an object with a mark stands for."""
+    try:
+        if kind in _READ:
+            return _READ[kind](value["text"])
+        if kind in ("bytes", "bytearray"):
+            data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"])
+            return data if kind == "bytes" else bytearray(data)
+        if kind == "timedelta":
+            return datetime.timedelta(*value["is"])
+        if kind == "dict":
+            return {read_back(key): read_back(inner) for key, inner in value["items"]}
+        for group in _GROUPS:
+            if kind == group.__name__:
+                return group(read_back(each) for each in value["items"])
+        if kind in (NOT_KEPT, RAISED):
+            raise NotKept(str(value.get("type")))
+        return _instance(kind, value)
+    except (KeyError, ValueError, TypeError, AttributeError, decimal.InvalidOperation) as error:
+        raise NotKept(f"{kind}, {type(error).__name__}") from error
+
+
+def _instance(name: str, value: dict[str, Any]) -> Any:
+    cls: Any = _classes.get(name)
+    if cls is None:
+        raise NotKept(name)
+    match _kind(cls):
+        case "enum":
+            return cls[value["name"]]
+        case "exception":
+            return raised_again({**value, MARK: RAISED})
+    fields = {key: read_back(inner) for key, inner in value["fields"].items()}
+    if _kind(cls) == "model":
+        made = cls.model_construct(_fields_set=set(value["set"]), **fields)
+        if "extra" in value:
+            object.__setattr__(made, "__pydantic_extra__", read_back(value["extra"]))
+        return made
+    made = object.__new__(cls)
+    for key, inner in fields.items():
+        object.__setattr__(made, key, inner)
+    return made
+
+
+def _fields(value: Any, kind: type) -> dict[str, Any]:
+    """Return the fields of a dataclass or a model.
+
+    Raises:
+        NotKept: it holds more than its fields.
+    """
+    if _kind(kind) == "model":
+        if getattr(value, "__pydantic_private__", None):
+            raise NotKept(f"{name_of(kind)}, with private attributes")
+        return dict(vars(value))
+    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if vars(value).keys() - fields.keys() if hasattr(value, "__dict__") else ():
+        raise NotKept(f"{name_of(kind)}, with attributes that are no fields")
+    return fields
+
+
+def _check_zone(value: Any) -> None:
+    """Refuse times that ISO 8601 does not tell whole: with a zone that has rules, or in the hour that comes twice.
+
+    Raises:
+        NotKept: it is such a one.
+    """
+    zone = getattr(value, "tzinfo", None)
+    if getattr(value, "fold", 0) or not isinstance(zone, datetime.timezone | None):
+        raise NotKept(f"{name_of(type(value))} with {type(zone).__name__}")
+
+
+def _bytes(data: bytes) -> dict[str, str]:
+    try:
+        return {"text": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,386 @@
+"""Torture cases 38 to 42: network, tools, clock and environment, processes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import decimal
+import enum
+import inspect
+import json
+import pickle
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from anthropic import Anthropic, beta_tool
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import Answer, Chunk
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions
+from tests.provider_script import call, text
+from tests.replay.agents import KEY, MODEL, frozen, recorded
+
+
+def whole(*content: dict[str, Any], number: int = 1) -> Answer:
+    """An answer that is not streamed."""
+    stop = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    message = {
+        **{"id": f"msg_{number}", "type": "message", "role": "assistant", "model": MODEL},
+        **{"content": list(content), "stop_reason": stop, "stop_sequence": None},
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+    data = json.dumps(message).encode()
+    return Answer(200, {"content-type": "application/json"}, (Chunk(data, 0),), "complete")
+
+
+class Shop:
+    """An agent that is not ours: it calls its functions itself and renders what they return."""
+
+    def __init__(self, url: str | None = None, **tools: Callable[..., Any]) -> None:
+        self.client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        self.tools = tools
+        self.seen: list[Any] = []
+
+    def run(self, prompt: str = "Go.") -> str:
+        messages: list[Any] = [{"role": "user", "content": prompt}]
+        with agentobs.session("shop"):
+            while True:
+                answer = self.client.messages.create(model=MODEL, max_tokens=9, messages=messages)
+                uses = [block for block in answer.content if block.type == "tool_use"]
+                if not uses:
+                    return "".join(block.text for block in answer.content if block.type == "text")
+                results = [self.result(use) for use in uses]
+                blocks = [block.to_dict() for block in answer.content]
+                messages += [{"role": "assistant", "content": blocks}]
+                messages += [{"role": "user", "content": results}]
+
+    def result(self, use: Any) -> dict[str, Any]:
+        try:
+            value = self.tools[use.name](**use.input)
+            if inspect.isawaitable(value):
+                value = asyncio.run(_awaited(value))
+        except Exception as error:
+            value = error
+        self.seen.append(value)
+        told = f"{type(value).__name__}: {value}" if isinstance(value, Exception) else repr(value)
+        return {"type": "tool_result", "tool_use_id": use.id, "content": told}
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def made(tmp_path: Path, given: list[Answer], **tools: Callable[..., Any]) -> tuple[Fixture, Shop]:
+    """Record and freeze one run of the shop."""
+    shops: list[Shop] = []
+
+    def run(url: str) -> None:
+        shops.append(Shop(url, **tools))
+        shops[0].run()
+
+    return frozen(tmp_path, recorded(tmp_path, run, given), "shop"), shops[0]
+
+
+def calls(*names: str, **arguments: Any) -> list[Answer]:
+    """One turn that calls these tools, and the end."""
+    uses = [call(number, name, **arguments) for number, name in enumerate(names, 1)]
+    return [whole(*uses), whole(text("Done."), number=2)]
+
+
+def replays(fixture: Fixture, shop: Shop, **options: Any) -> Replayer:
+    """Replay a fixture with another shop, whole."""
+    with Replayer(fixture, ReplayOptions(**options)) as replayed:
+        assert replayed.run(shop.run) == "Done."
+    return replayed
+
+
+def diverges(fixture: Fixture, shop: Shop, **options: Any) -> str:
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture, ReplayOptions(**options)) as r:
+        r.run(shop.run)
+    assert raised.value.divergence.kind == "tool"
+    return raised.value.divergence.text()
+
+
+class Counted:
+    """A function that counts its runs, as a recorded tool."""
+
+    def __init__(self, result: Any = "41.90", **options: Any) -> None:
+        self.runs: list[str] = []
+        self.result = result
+
+        def price(item: str) -> Any:
+            """Look the price up."""
+            self.runs.append(item)
+            return self.result
+
+        self.tool = agentobs.record_tool(**options)(price)
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """A session in which `price` was called once, and `pay`, which changes something, once."""
+    tmp = tmp_path_factory.mktemp("priced")
+    pay = Counted("paid", name="pay", mutating=True)
+    given = calls("price", "pay", item="tea")
+    fixture, shop = made(tmp, given, price=Counted().tool, pay=pay.tool)
+    assert shop.seen == ["41.90", "paid"]
+    return fixture
+
+
+def test_39_policies_of_recorded_functions(priced: Fixture) -> None:
+    """`replay` runs nothing and compares what is asked; `execute` runs; `verify` runs and compares; by default, and by
+    `*`, a tool that changes something never runs.
+    """
+    runs: dict[str, tuple[int, int]] = {}
+    policies: dict[str, Any] = {
+        "default": "recorded",
+        "live": "live",
+        "others": {"*": "execute"},
+        "verify": {"*": "verify"},
+        "names": ["price"],
+        "named": {"pay": "execute"},
+        "but": {"*": "execute", "price": "replay"},
+    }
+    for word, policy in policies.items():
+        price, pay = Counted(), Counted("paid", name="pay", mutating=True)
+        replayed = replays(priced, Shop(price=price.tool, pay=pay.tool), tools=policy)
+        runs[word] = len(price.runs), len(pay.runs)
+        assert replayed.progress.tools_matched == replayed.progress.tools == 2
+    assert runs == {
+        "default": (0, 0),
+        "live": (1, 0),
+        "others": (1, 0),
+        "verify": (1, 0),
+        "names": (1, 0),
+        "named": (0, 1),
+        "but": (0, 0),
+    }
+
+
+def test_39_what_is_asked_is_compared(priced: Fixture) -> None:
+    """The agent hands another argument on than the model asked for: the report shows both, and nothing ran."""
+    price, pay = Counted(), Counted("paid", name="pay", mutating=True)
+    shop = Shop(price=lambda item: price.tool(item=item.upper()), pay=pay.tool)
+    report = diverges(priced, shop)
+    assert '"tea"' in report
+    assert '"TEA"' in report
+    assert price.runs == pay.runs == []
+
+
+def test_39_what_is_verified_is_compared(priced: Fixture) -> None:
+    """A function that answers something else now is told as such, with both answers."""
+    price, pay = Counted("41.9"), Counted("paid", name="pay", mutating=True)
+    report = diverges(priced, Shop(price=price.tool, pay=pay.tool), tools={"price": "verify"})
+    assert "price ran" in report
+    assert '"41.90"' in report
+    assert price.runs == ["tea"]
+    # Where it merely runs, the next request tells.
+    live = ReplayOptions(tools=["price"])
+    with pytest.raises(DivergenceError, match="ran live"), Replayer(priced, live) as replayed:
+        replayed.run(Shop(price=price.tool, pay=pay.tool).run)
+
+
+def test_39_a_call_that_never_comes_fails(priced: Fixture) -> None:
+    """An agent that tells the recorded result without calling its function has not taken the same path."""
+    shop = Shop(price=lambda item: "41.90", pay=Counted("paid", name="pay", mutating=True).tool)
+    with pytest.raises(DivergenceError, match=r"price .toolu_1. was executed .* never came"):
+        with Replayer(priced) as replayed:
+            replayed.run(shop.run)
+
+
+def test_39_a_policy_that_is_none_is_refused() -> None:
+    """One error says which words there are."""
+    with pytest.raises(UsageError, match=r"'run'.* execute, replay, verify"):
+        ReplayOptions(tools={"price": "run"})
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    number: int
+    colours: tuple[Colour, ...]
+    note: bytes = b""
+
+
+class Invoice(pydantic.BaseModel):
+    total: decimal.Decimal
+    order: Order
+    due: datetime.date
+
+
+class OutOfStock(Exception):
+    """Takes two arguments, and says them its own way."""
+
+    def __init__(self, item: str, left: int) -> None:
+        super().__init__(item, left)
+        self.item, self.left = item, left
+
+    def __str__(self) -> str:
+        return f"{self.left} of {self.item} left"
+
+
+VALUES: dict[str, Any] = {
+    "text": "é\u0000\ud800",
+    "bytes": b"\xff\x00plain",
+    "utf8": b"caf\xc3\xa9",
+    "nothing": None,
+    "numbers": [0, -1, 2**70, 0.1, -0.0, 1e300, True, 3 + 4j],
+    "nested": {"a": [{"b": (1, (2,))}], "$py": "mine"},
+    "keys": {1: "a", (2, 3): None},
+    "sets": [{1, 2}, frozenset({"x"}), set()],
+    "times": [
+        datetime.datetime(2026, 2, 3, 4, 5, 6, 7, datetime.UTC),
+        datetime.date(2026, 1, 1),
+        datetime.time(1, 2),
+        datetime.timedelta(days=-1, microseconds=3),
+    ],
+    "others": [uuid.UUID(int=5), decimal.Decimal("1.10"), Path("/x/y"), bytearray(b"z")],
+    "dataclass": Order(3, (Colour.RED,), b"\xfe"),
+    "model": Invoice(
+        total=decimal.Decimal("9.50"), order=Order(1, ()), due=datetime.date(2026, 3, 1)
+    ),
+    "infinite": [float("inf"), float("-inf")],
+}
+
+
+def test_40_values_come_back_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes and builtins round-trip exactly, and so do dataclasses, models and enums that are registered; no pickle."""
+
+    def unpickled(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("somebody pickles")
+
+    for name in ("loads", "load", "dumps", "dump"):
+        monkeypatch.setattr(pickle, name, unpickled)
+
+    def value(of: str) -> Any:
+        return VALUES[of]
+
+    tool = agentobs.record_tool(returns=(Order, Invoice, Colour))(value)
+    uses = [call(number, "value", of=name) for number, name in enumerate(VALUES, 1)]
+    fixture, _ = made(tmp_path, [whole(*uses), whole(text("Done."), number=2)], value=tool)
+
+    def gone(of: str) -> Any:
+        raise AssertionError("it ran")
+
+    again = Shop(value=agentobs.record_tool(name="value")(gone))
+    replays(fixture, again)
+    for name, seen in zip(VALUES, again.seen, strict=True):
+        assert seen == VALUES[name], name
+        assert repr(seen) == repr(VALUES[name]), name
+        assert type(seen) is type(VALUES[name]), name
+
+
+ERRORS: dict[str, Exception] = {
+    "builtin": ValueError("no such tea", 3),
+    "key": KeyError("x"),
+    "os": FileNotFoundError(2, "No such file or directory", "tea.txt"),
+    "near": OutOfStock("tea", 0),
+    "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+}
+
+
+def test_40_a_tool_that_raised_raises_the_same(tmp_path: Path) -> None:
+    """Class, text and arguments are those of the recording, of builtin exceptions and those of the tool's module."""
+
+    left = dict(ERRORS)
+
+    def fails(of: str) -> Any:
+        raise left[of]
+
+    async def fails_later(of: str) -> Any:
+        await asyncio.sleep(0)
+        raise left[of]
+
+    uses = [call(n, "fails", of=each) for n, each in enumerate(ERRORS, 1)]
+    uses += [call(n, "fails_later", of=each) for n, each in enumerate(ERRORS, 20)]
+    tools: dict[str, Any] = {f.__name__: agentobs.record_tool(f) for f in (fails, fails_later)}
+    fixture, live = made(tmp_path, [whole(*uses), whole(text("Done."), number=2)], **tools)
+    again = Shop(**tools)
+    left.clear()
+    replays(fixture, again)
+    assert len(again.seen) == 10
+    for seen, was in zip(again.seen, live.seen, strict=True):
+        assert (type(seen), str(seen), seen.args) == (type(was), str(was), was.args)
+    assert isinstance(again.seen[2], FileNotFoundError)
+    assert again.seen[2].filename == "tea.txt"
+
+
+def test_40_an_exception_of_a_stranger_names_its_class(tmp_path: Path) -> None:
+    """A class that cannot be found is named by a `ToolFailed` with the same text; nothing is imported for it."""
+
+    def fails() -> None:
+        class Hidden(Exception):
+            pass
+
+        raise Hidden("deep")
+
+    tool = agentobs.record_tool(fails)
+    shop = Shop(fails=tool)
+    given = calls("fails")
+    fixture, _ = made(tmp_path, given, fails=tool)
+    with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
+        replayed.run(shop.run)
+    [error] = shop.seen
+    assert isinstance(error, agentobs.ToolFailed)
+    assert str(error).endswith("Hidden: deep")
+
+
+def test_40_what_was_not_kept_is_said(tmp_path: Path) -> None:
+    """Of a value that nobody registered the type is known; its replay says that the tool must run live, and how."""
+
+    class Handle:
+        def __repr__(self) -> str:
+            return "a handle"
+
+    tool = agentobs.record_tool(name="open_file")(lambda: Handle())
+    fixture, _ = made(tmp_path, calls("open_file"), open_file=tool)
+    report = diverges(fixture, Shop(open_file=tool))
+    assert "open_file" in report
+    assert "Handle" in report
+    assert "{'open_file': 'execute'}" in report
+    replays(fixture, Shop(open_file=tool), tools={"open_file": "execute"})
+    assert "a handle" not in fixture.path.read_text().partition('"ask": 2')[0]
+
+
+def test_what_cannot_be_recorded_is_refused() -> None:
+    """Generators, classes and tools that were made of a function are refused where they are decorated."""
+
+    def generator() -> Any:
+        yield 1
+
+    async def asynchronous() -> Any:
+        yield 1
+
+    for wrong in (generator, asynchronous, Order, staticmethod(len), "name", beta_tool(lookup)):
+        with pytest.raises(UsageError, match="cannot be recorded as a tool"):
+            agentobs.record_tool(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no dataclass"):
+        agentobs.register_type(Path)
+
+
+def lookup(order_id: str, deep: bool = False) -> str:
+    """Look an order up.
+
+    Args:
+        order_id: which one.
+    """
+    return f"{order_id} {deep}"
+
+
+def test_a_recorded_function_looks_like_the_function() -> None:
+    """Name, signature, docstring and types stay; under `beta_tool` the schema is the same."""
+    tool = agentobs.record_tool(lookup)
+    assert inspect.signature(tool) == inspect.signature(lookup)
+    assert (tool.__name__, tool.__doc__) == (lookup.__name__, lookup.__doc__)
+    assert beta_tool(tool).to_dict() == beta_tool(lookup).to_dict()
+    assert tool("7") == "7 False"
+    assert not inspect.iscoroutinefunction(tool)
