@@ -268,22 +268,27 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
             replayed.raise_divergence(error)
             raise
-        replayed.check()
+        if _has_failed(item):
+            replayed.raise_divergence()
+        else:
+            replayed.check()
+            _write(item, replayed)
     except Exception as error:
         item.stash[_DIVERGED] = getattr(error, "divergence", None)
+        if item.stash[_DIVERGED] is not None:
+            _forget(item)
         raise
-    if not getattr(
-        item, "_excinfo", None
-    ):  # a TestCase keeps its failures there and raises nothing
-        _write(item, replayed)
     return result
 
 
+def _has_failed(item: Any) -> bool:
+    """Return whether a `unittest.TestCase` did not end well: pytest keeps that here, and nothing is raised."""
+    return bool(getattr(item, "_excinfo", None))
+
+
 def _forget(item: Any) -> None:
-    """Forget how a `unittest.TestCase` ended: pytest keeps that there, and would report it in the place of what is
-    raised.
-    """
-    if getattr(item, "_excinfo", None):
+    """Forget how a `unittest.TestCase` ended, which pytest would report in the place of what is raised."""
+    if _has_failed(item):
         item._excinfo = None
 
 
