@@ -1,0 +1,712 @@
+"""Bundles: another machine knows what this one knew, and no bundle, whoever made it, harms the one that reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import agentobs
+from agentobs.cli import cli
+from agentobs.errors import AgentobsError, DamagedError, ForeignError, UsageError
+from agentobs.recording import compressed
+from agentobs.recording.compressed import Block, Index, Summary
+from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.store.asking import named, query_names, query_text
+from agentobs.store.database import connect, find_session
+from agentobs.store.pruning import prune
+from agentobs.store.rewriting import line_of
+from agentobs.store.verify import verify
+from exporters.bundle import container, import_bundle, packing
+from exporters.bundle.container import Entry
+from replay.freeze import freeze
+from tests.exporters.acting import act, delegate, recording
+from tests.store.making import T0, attempt, end, record, session_id, start
+
+WORD = "Kanarien vogel"
+SECRET = "ghp_" + "Ab1" * 12
+
+
+def run(home: Home, *arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["--home", str(home.path), *map(str, arguments)])
+
+
+def failed() -> None:
+    with agentobs.session("failed", tags={"who": WORD}):
+        with agentobs.span("outer"):
+            raise ValueError(WORD)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Sessions of each kind: calls side by side, an agent that starts another one, a failure, an opt-in."""
+    path = tmp_path_factory.mktemp("bundle") / "home"
+    with recording(path):
+        act(model="claude-sonnet-5", prompt=WORD)
+        delegate()
+        act("opted in", content="export", prompt=WORD)
+        with pytest.raises(ValueError, match=WORD):
+            failed()
+    found = Home(path)
+    record(
+        found, [start(1, name=WORD), attempt(1, 1), attempt(1, 2, status=529), end(1, failed=True)]
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def bundled(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All sessions, without content."""
+    return made(home, tmp_path_factory.mktemp("made") / "all.bundle")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Another home, into which they were imported; nobody changes it."""
+    other = open_home(tmp_path_factory.mktemp("elsewhere") / "other")
+    told = run(other, "import", "bundle", bundled)
+    assert told.exit_code == 0, told.exception
+    assert "was recorded" not in told.stderr
+    return other
+
+
+@pytest.fixture(scope="module")
+def whole(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One session, with its content."""
+    return made(home, tmp_path_factory.mktemp("whole") / "one.bundle", "acting", "--with-content")
+
+
+def made(home: Home, path: Path, *what: str) -> Path:
+    names = what or tuple(ids(home))
+    told = run(home, "bundle", *names, "-o", path)
+    assert told.exit_code == 0, told.exception
+    return path
+
+
+def ids(home: Home) -> list[str]:
+    with connect(home) as connection:
+        rows = connection.execute("SELECT session_id FROM sessions ORDER BY started_ns, session_id")
+        return [row[0] for row in rows.fetchall()]
+
+
+def id_of(home: Home, name: str) -> str:
+    with connect(home) as connection:
+        sql = "SELECT session_id FROM sessions WHERE name = ?"
+        [(found,)] = connection.execute(sql, [name]).fetchall()
+        return str(found)
+
+
+def sums(home: Home) -> list[Any]:
+    """Return what each session comes to."""
+    with connect(home) as connection:
+        return connection.execute("FROM sessions ORDER BY session_id").fetchall()
+
+
+def answers(home: Home) -> dict[str, Any]:
+    """Return what every named query answers, about each session where it is about one."""
+    found: dict[str, Any] = {}
+    with connect(home) as connection:
+        sessions = connection.execute("SELECT session_id FROM sessions ORDER BY ALL").fetchall()
+        for name in query_names():
+            about = [row[0] for row in sessions] if "$session_id" in query_text(name) else [None]
+            for each in about:
+                asked = {"session_id": each} if each else {}
+                answered = named(connection, name, **asked)
+                columns = [column[0] for column in answered.description or []]
+                rows = [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
+                found[f"{name} {each or ''}"] = rows
+    return found
+
+
+def test_another_machine_answers_alike(home: Home, elsewhere: Home) -> None:
+    """Every named query says the same of the imported sessions, money to the last digit; but which files hold them."""
+    assert verify(elsewhere).ok, verify(elsewhere).lines()
+    mine, theirs = answers(home), answers(elsewhere)
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        if name.startswith("session_segments"):
+            assert len(mine[name]) == len(theirs[name]) == 1
+            assert mine[name][0]["records"] == theirs[name][0]["records"]
+        elif name.startswith("spent_today"):
+            continue  # of today
+        else:
+            assert theirs[name] == mine[name], name
+    assert len(mine) > 40 + 5 * len(ids(home))
+
+
+def test_what_comes_with_its_content_is_frozen_alike(
+    home: Home, whole: Path, tmp_path: Path
+) -> None:
+    """The fixture of the imported session is that of the recorded one, byte for byte, so that it replays."""
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", whole).exit_code == 0
+    session = id_of(home, "acting")
+    fixtures = []
+    for number, each in enumerate((home, other)):
+        told = freeze(read_session(each, session, segment_ids(each)), tmp_path / str(number), {})
+        fixtures.append(told.fixture.read_bytes())
+    assert fixtures[0] == fixtures[1]
+    assert WORD.encode() in fixtures[0]
+    frozen = run(other, "freeze", "acting", "-o", tmp_path / "fixture")
+    assert frozen.exit_code == 0, frozen.exception
+    assert "2 tool calls" in frozen.output
+
+
+def test_importing_twice_changes_nothing(home: Home, bundled: Path, tmp_path: Path) -> None:
+    """Not the same file, nor another one of the same sessions, which is the same byte for byte."""
+    again = made(home, tmp_path / "again.bundle")
+    assert again.read_bytes() == bundled.read_bytes()
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", bundled).output.count("imported, no content") == 5
+    before = {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()}
+    told = run(other, "import", "bundle", again)
+    assert told.output.count("was imported before") == 5
+    assert {p: p.read_bytes() for p in other.path.rglob("*") if p.is_file()} == before
+
+
+def test_what_was_said_stays_here(elsewhere: Home, bundled: Path, tmp_path: Path) -> None:
+    """No byte of what was said or of a name that is no label is in the bundle, packed or not; the session says why
+    it cannot be frozen.
+    """
+    for text in plain(bundled, tmp_path):
+        for word in (WORD, WORD.split(maxsplit=1)[0], "nothing in box", "Done."):
+            assert word.encode() not in text
+    assert stat.S_IMODE(bundled.stat().st_mode) == 0o600
+    frozen = run(elsewhere, "freeze", "acting", "-o", tmp_path / "fixture")
+    assert "was pruned" in str(frozen.exception)
+    assert not (tmp_path / "fixture").exists()
+
+
+def made_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def plain(path: Path, tmp_path: Path) -> Iterator[bytes]:
+    """Yield a bundle as it lies there, and each of its entries decompressed."""
+    yield path.read_bytes()
+    opened = container.open_bundle(path)
+    folder = tmp_path / "taken"
+    folder.mkdir()
+    for entry in opened.entries:
+        place = folder / f"{entry.segment_id}.{entry.side}"
+        container.take_out(opened, entry, place.with_name(place.name + ".zst"))
+        yield b"\n".join(line.payload for line in read(place) if isinstance(line, Line))
+
+
+def test_content_that_nobody_opted_in_to_is_warned_of(home: Home, tmp_path: Path) -> None:
+    """Of a session that opted in it goes without a word, of another one with a warning; without the option of none."""
+    opted = run(home, "bundle", "opted in", "--with-content", "-o", tmp_path / "a")
+    assert opted.exit_code == 0, opted.exception
+    assert "warning" not in opted.stderr
+    other = run(home, "bundle", "acting", "--with-content", "-o", tmp_path / "b")
+    assert "had not opted in" in other.stderr
+    assert id_of(home, "acting") in other.stderr
+    without = run(home, "bundle", "opted in", "-o", tmp_path / "c")
+    assert "no content" in without.output
+    assert not any(WORD.encode() in text for text in plain(tmp_path / "c", tmp_path))
+    assert any(
+        WORD.encode() in text for text in plain(tmp_path / "a", made_folder(tmp_path / "a2"))
+    )
+
+
+def test_45_a_secret_that_is_left_keeps_the_file_from_being_written(tmp_path: Path) -> None:
+    """What a deeper look finds, such as a token in base64, is named by its kind, and nothing is there."""
+    import base64
+
+    home = open_home(tmp_path / "home")
+    hidden = base64.b64encode(base64.b64encode(f"token {SECRET} ".encode() * 3)).decode()
+    said = [{"type": "text", "text": hidden}]
+    record(home, [start(1), attempt(1, 1, content=said), end(1)])
+    told = run(home, "bundle", session_id(1), "--with-content", "-o", tmp_path / "x")
+    assert "looks like a secret" in str(told.exception)
+    assert SECRET not in str(told.exception)
+    assert [each.name for each in tmp_path.iterdir()] == ["home"]
+
+
+def test_ids_of_organisations_stay_here(tmp_path: Path) -> None:
+    """What a provider has sealed holds no readable account any more, in answers and in the requests that repeat them;
+    each request is put together as it was.
+    """
+    import base64
+
+    home = open_home(tmp_path / "home")
+    account = "6fd2c1a0-1234-4abc-9def-0123456789ab"
+    signature = base64.b64encode(b"\x0a\x24" + account.encode() + b"x" * 40).decode()
+    thought = {"type": "thinking", "thinking": "hm", "signature": signature}
+    first, second = attempt(1, 1, content=[thought]), attempt(1, 2)
+    body = json.loads(second.question.body)
+    body["messages"] = [*body["messages"], {"role": "assistant", "content": [thought]}]
+    from dataclasses import replace
+
+    second = replace(second, question=replace(second.question, body=json.dumps(body).encode()))
+    third = replace(
+        attempt(1, 3), question=replace(second.question, body=json.dumps(body).encode() + b" ")
+    )
+    record(home, [start(1), first, second, third, end(1)])
+    path = made(home, tmp_path / "x", session_id(1), "--with-content")
+    seen = b"".join(plain(path, tmp_path))
+    assert signature.encode() not in seen
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", path).exit_code == 0
+    told = read_session(other, session_id(1), segment_ids(other))
+    assert len(told.exchanges) == 3
+    for exchange in told.exchanges[1:]:
+        sealed = json.loads(exchange.question.body)["messages"][-1]["content"][0]["signature"]  # type: ignore[union-attr]
+        assert len(sealed) == len(signature)
+        assert account.encode() not in base64.b64decode(sealed)
+
+
+def test_content_takes_the_place_of_what_came_without(
+    home: Home, bundled: Path, whole: Path, tmp_path: Path
+) -> None:
+    """Once, in the place of the first, and not the other way round; the answers are the same."""
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", bundled).exit_code == 0
+    before = sums(other)
+    told = run(other, "import", "bundle", whole)
+    assert "imported, in the place of what came without content, with content" in told.output
+    assert verify(other).ok, verify(other).lines()
+    assert sums(other) == before
+    assert "left out" in run(other, "import", "bundle", bundled).output
+    assert run(other, "freeze", "acting", "-o", tmp_path / "fixture").exit_code == 0
+
+
+def test_what_is_here_already_stays(home: Home, bundled: Path) -> None:
+    """A session that was recorded here is not replaced by a bundle of it, nor counted twice."""
+    before = sums(home)
+    told = run(home, "import", "bundle", bundled)
+    assert told.output.count("left out: a session of this id is here") == 5
+    assert sums(home) == before
+
+
+def test_what_was_deleted_stays_deleted(bundled: Path, tmp_path: Path) -> None:
+    """A bundle that is imported again brings nothing back."""
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", bundled).exit_code == 0
+    gone = ids(other)[0]
+    prune(other, sessions=[gone])
+    assert "was imported before" in run(other, "import", "bundle", bundled).output
+    assert gone not in ids(other)
+
+
+def test_names_of_another_home_stay_what_they_are(home: Home, elsewhere: Home) -> None:
+    """A name that is no label is a digest with its home's key: it is the same there, and found by its own name here
+    alone.
+    """
+    with connect(home) as mine, connect(elsewhere) as theirs:
+        sql = "SELECT name FROM sessions WHERE session_id = ?"
+        [(name,)] = mine.execute(sql, [session_id(1)]).fetchall()
+        assert theirs.execute(sql, [session_id(1)]).fetchall() == [(name,)]
+        assert name.startswith("digest:")
+        assert find_session(mine, WORD, key=home.key()) == session_id(1)
+        with pytest.raises(UsageError, match="no session"):
+            find_session(theirs, WORD, key=elsewhere.key())
+
+
+def test_what_is_incomplete_stays_so(tmp_path: Path) -> None:
+    """Records that do not read back where a session was recorded are missing where it is imported, and both say so."""
+    home = open_home(tmp_path / "home")
+    record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
+    [path] = home.segments.glob("*.facts")
+    data = path.read_bytes()
+    at = data.index(b"tool_use_count")
+    path.write_bytes(data[:at] + b"X" + data[at + 1 :])
+    other = open_home(tmp_path / "other")
+    run(other, "import", "bundle", made(home, tmp_path / "x", session_id(1)))
+    for each in (home, other):
+        with connect(each) as connection:
+            sql = "SELECT incomplete, attempts FROM sessions"
+            assert connection.execute(sql).fetchall() == [(True, 1)]
+
+
+def test_a_session_that_still_runs_is_left_alone(tmp_path: Path) -> None:
+    """One sentence says so, and nothing is written."""
+    with recording(tmp_path / "home"), agentobs.session("going on"):
+        agentobs.event("my.event")
+        assert agentobs.recording.session.flush()
+        told = run(Home(tmp_path / "home"), "bundle", "going on", "-o", tmp_path / "x")
+    assert "still runs" in str(told.exception)
+    assert not (tmp_path / "x").exists()
+
+
+def test_other_prices_are_said(home: Home, tmp_path: Path) -> None:
+    """Where the prices in force here make other money of a session, both amounts are told."""
+    path = made(home, tmp_path / "x", "acting")
+    other = open_home(tmp_path / "other")
+    record(other, [start(9), end(9)])
+    prices = """
+[[price]]
+models = ["claude-sonnet-5"]
+input = 1000
+output = 1000
+source = "here"
+checked = 2026-11-22
+"""
+    (other.path / "prices.toml").write_text(prices)
+    told = run(other, "import", "bundle", path)
+    assert told.exit_code == 0, told.exception
+    assert re.search(
+        r"costs [0-9.]+ USD by the prices here .*, [0-9.]+ by those where", told.stderr
+    )
+
+
+# Attacks, by their numbers in the list of bad input.
+
+
+def refused(path: Path, tmp_path: Path, kind: type[AgentobsError] = DamagedError) -> str:
+    """Import a bundle that must not be imported; return why, and hold that nothing of it is there."""
+    other = open_home(tmp_path / "victim")
+    before = sorted(str(each) for each in other.path.rglob("*"))
+    with pytest.raises(kind) as caught:
+        import_bundle(other, path, take_out=lambda *_: None)
+    assert sorted(str(each) for each in other.path.rglob("*")) == before
+    return str(caught.value)
+
+
+Told = list[tuple[str, dict[str, Any]]]
+
+
+def forged(
+    path: Path, facts: Told, said: Told | None = None, session: str = "1" * 32, **how: Any
+) -> Path:
+    """Write a bundle of one session with whatever lines, all digests and check sums right."""
+    raw: dict[int, bytes] = how.get("raw", {})
+    payloads = [(kind, raw.get(at, packing.json_of(v))) for at, (kind, v) in enumerate(facts)]
+    segment = packing.segment_of(payloads, said is not None)
+    with path.open("wb") as out:
+        writer = container.Writer(out)
+        lines = packing._lines(segment, facts, 1)
+        writer.add(session, segment, "facts", with_raw(lines, segment, raw))
+        if said is not None:
+            writer.add(session, segment, "content", packing._lines(segment, said, 1))
+        writer.close([])
+    return path
+
+
+def with_raw(lines: Iterator[bytes], segment: str, raw: dict[int, bytes]) -> Iterator[bytes]:
+    seed = zlib.crc32(segment.encode())
+    for at, line in enumerate(lines):
+        kind = line.split(b" ")[2].decode()
+        yield line_of(seed, at + 1, kind, raw[at - 1]) if at - 1 in raw else line
+
+
+def facts_of(path: Path, tmp_path: Path, name: str = "facts") -> Told:
+    """Return the facts of the only session in a bundle."""
+    opened = container.open_bundle(path)
+    [entry] = [e for e in opened.entries if e.side == name]
+    place = tmp_path / f"{entry.segment_id}.{name}"
+    container.take_out(opened, entry, place.with_name(place.name + ".zst"))
+    lines = [line for line in read(place) if isinstance(line, Line)][1:-1]
+    place.with_name(place.name + ".zst").unlink()
+    return [(line.kind, line.value()) for line in lines]
+
+
+EVENT: tuple[str, dict[str, Any]] = (
+    "events",
+    {
+        "session_id": "1" * 32, "interaction_id": None, "lane": "main", "turn": None, "at_ns": 5,
+        "kind": "note", "label": None, "numbers": {},
+    },
+)  # fmt: skip
+
+
+def event(**changes: Any) -> tuple[str, dict[str, Any]]:
+    return "events", {**EVENT[1], **changes}
+
+
+def test_what_is_forged_rightly_is_taken(tmp_path: Path) -> None:
+    """The tests below change one thing of this, which is imported."""
+    path = forged(tmp_path / "x", [EVENT])
+    other = open_home(tmp_path / "other")
+    assert import_bundle(other, path, take_out=lambda *_: None).sessions[0].state == "new"
+    with connect(other) as connection:
+        assert connection.execute("SELECT kind FROM events").fetchall() == [("note",)]
+
+
+def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
+    """A block that holds far more than a block may, packed as it is, is not unpacked; nor is a file that says so."""
+    segment = packing.segment_of([], False)
+    seed = zlib.crc32(segment.encode())
+    packed = compressed.deflated(bytes(50_000_000))
+    block = Block(0, 50_000_000, 0, len(packed), zlib.crc32(packed, seed), Summary())
+    index = Index(segment, 50_000_000, "b2:x", 0, (block,))
+    with (tmp_path / "x").open("wb") as out:
+        writer = container.Writer(out)
+        data = packed + compressed._index_frame(index, seed)
+        out.write(data)
+        digest = f"b2:{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+        size = len(data)
+        entry = Entry("1" * 32, segment, "facts", writer._at, size, 50_000_000, digest)
+        writer._entries.append(entry)
+        writer.close([])
+    assert len(data) < 20_000
+    assert "far more than it says" in refused(tmp_path / "x", tmp_path)
+    told = rewritten(tmp_path / "x", tmp_path / "y", set_entry(plain=65_000_000 * 2))
+    assert "and may hold 67,108,864" in refused(told, tmp_path)
+
+
+def rewritten(
+    path: Path, to: Path, change: Callable[[dict[str, Any]], Any], data: bytes | None = None
+) -> Path:
+    """Write a bundle with another manifest, or with other entries whose digests are right."""
+    data = data or path.read_bytes()
+    length = int(data[-59:].split(b" ")[0], 16)
+    entries, manifest = data[: -59 - length], json.loads(data[-59 - length : -59])
+    for each in manifest["entries"]:
+        raw = entries[each["at"] : each["at"] + each["packed"]]
+        each["digest"] = f"b2:{hashlib.blake2b(raw, digest_size=16).hexdigest()}"
+    changed = change(manifest)
+    text = changed if isinstance(changed, bytes) else json.dumps(changed).encode() + b"\n"
+    digest = hashlib.blake2b(text, digest_size=16).hexdigest().encode()
+    to.write_bytes(entries + text + b"%016x %b agentobs\n" % (len(text), digest))
+    return to
+
+
+def set_entry(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    def change(manifest: dict[str, Any]) -> dict[str, Any]:
+        first, *rest = manifest["entries"]
+        return {**manifest, "entries": [{**first, **changes}, *rest]}
+
+    return change
+
+
+def twice(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {**manifest, "entries": manifest["entries"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (set_entry(segment_id="../../etc/passwd"), "an entry whose id"),
+        (set_entry(segment_id="C:\\x" + "0" * 28), "an entry whose id"),
+        (set_entry(segment_id="0" * 31 + "\0"), "segment_id is no word"),
+        (set_entry(session_id="a" * 4096), "session_id is no word"),
+        (set_entry(session_id="a b"), "an entry of no session"),
+        (set_entry(side="/etc"), "an entry of no session, or of no side"),
+        (set_entry(at=0), "it does not follow"),
+        (set_entry(packed=2**61), "do not end where"),
+        (set_entry(plain=2**61), "may hold"),
+        (set_entry(at=-1), "out of bounds"),
+        (set_entry(packed=True), "another type"),
+        (set_entry(more=1), "other fields"),
+        (set_entry(digest="md5:x"), "an entry whose id or digest"),
+        (twice, "does not follow"),
+        (lambda m: {**m, "entries": [{**m["entries"][0], "packed": 0, "plain": 0, "side": "content"}, *m["entries"]]},
+         "a manifest"),
+        (lambda m: {"format": 1}, "is missing"),
+        (lambda m: [], "cannot be"),
+        (lambda m: b"[" * 100_000 + b"\n", "nested too deeply"),
+        (lambda m: b'{"format":1,"format":1}\n', "a name twice"),
+        (lambda m: b'{"format":NaN}\n', "a number that is none"),
+        (lambda m: b'{"format":' + b"9" * 1_000_000 + b"}\n", "cannot be"),
+        (lambda m: b'{"format":"\xff\xfe"}\n', "cannot be"),
+    ],
+)  # fmt: skip
+def test_31_a_manifest_is_held_to_its_form(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], why: str
+) -> None:
+    """Names, doubles, overlaps and sizes that cannot be are refused; no name of a bundle is ever a path."""
+    path = rewritten(forged(tmp_path / "x", [EVENT]), tmp_path / "y", change)
+    told = refused(path, tmp_path)
+    assert why in told or why == "a manifest", told
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (b'{"a":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"session_id":"' + b"1" * 32 + b'","at_ns":' + b"9" * 1_000_000 + b"}", "integer"),
+        (packing.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":1e400}'), "numbers"),
+        (packing.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":NaN}'), "none"),
+        (packing.json_of(EVENT[1]).replace(b'"at_ns":5', b'"at_ns":1180591620717411303424'), "at_ns"),
+        (packing.json_of(EVENT[1]).replace(b'"note"', b'"n\xff\xfe"'), "utf-8"),
+        (packing.json_of(EVENT[1]).replace(b'"note"', b'"n\xed\xa0\x80"'), "kind is no"),
+        (packing.json_of(EVENT[1]).replace(b'"note"', b'"n\\u0000"'), "kind is no"),
+        (packing.json_of(EVENT[1]).replace(b'"turn":null', b'"lane":"x"'), "a name twice"),
+        (b"[1, 2]", "no object"),
+        (b"not json", "Expecting value"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_32_33_34_35_a_fact_is_held_to_its_form(tmp_path: Path, payload: bytes, why: str) -> None:
+    """Depth, numbers, encodings and names that stand twice: one error that names the record, and nothing imported."""
+    path = forged(tmp_path / "x", [EVENT, EVENT], raw={1: payload})
+    assert why in (told := refused(path, tmp_path)), told
+    assert "record 3" in told
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (event(session_id="2" * 32), "another session"),
+        (event(more="x"), "no field 'more'"),
+        (event(kind="a\x1b]52;c;x\x07"), "kind is no VARCHAR"),
+        (event(kind="x" * 5_000), "kind is no VARCHAR"),
+        (event(kind="<img src=x onerror=alert(1)> " * 9), "kind is no VARCHAR"),
+        (event(labels={"a": 1}), "labels is no MAP"),
+        (event(turn="1"), "turn is no BIGINT"),
+        (event(at_ns=2**62), "at_ns is no BIGINT"),
+        (event(rate="x"), "rate is no DOUBLE"),
+        (event(lane=None), "lane is no VARCHAR"),
+        (("prunings", {"session_id": "1" * 32, "pruned_ns": 1, "what": "all"}), "kind prunings"),
+        (("pruned", {"session_id": "1" * 32, "from": 1}), "stands after"),
+        (("unheard", {"session_id": "1" * 32}), "kind unheard"),
+        (("events", {"session_id": "1" * 32}), "is missing in events"),
+        (("attempt_moves", {"session_id": "1" * 32, "x": "a b"}), "no label"),
+    ],
+)
+def test_37_a_record_of_another_kind_is_refused(
+    tmp_path: Path, told: tuple[str, dict[str, Any]], why: str
+) -> None:
+    """A record has the fields of its table, their types, and its session; none deletes anything."""
+    message = refused(forged(tmp_path / "x", [EVENT, told]), tmp_path)
+    assert why in message, message
+
+
+def test_36_what_is_no_bundle_is_said(bundled: Path, tmp_path: Path) -> None:
+    """Wrong, missing, unknown and future versions each have one clear message."""
+    data = bundled.read_bytes()
+    for bad in (b"", b"agentobs bundle\n", b"agentobs bundle x\n", b"\x80\x04.", b"{}", data[5:]):
+        (tmp_path / "x").write_bytes(bad)
+        assert "not a bundle of agentobs" in refused(tmp_path / "x", tmp_path, ForeignError)
+    (tmp_path / "x").write_bytes(data.replace(b"bundle 1\n", b"bundle 2\n", 1))
+    assert "a bundle of version 2; this version" in refused(tmp_path / "x", tmp_path, ForeignError)
+    (tmp_path / "x").unlink()
+    os.mkfifo(tmp_path / "x")
+    assert "no file" in refused(tmp_path / "x", tmp_path, ForeignError)
+    told = run(open_home(tmp_path / "victim"), "import", "bundle", tmp_path / "nothing")
+    assert "no such file" in str(told.exception)
+
+
+def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_path: Path) -> None:
+    """Cut off anywhere, with something behind it, with an entry of another bundle, with lines out of their order."""
+    data = bundled.read_bytes()
+    for bad in (data[:-1], data[: len(data) // 2], data + b"x", data[:-59], data + data):
+        (tmp_path / "x").write_bytes(bad)
+        assert re.search("its end is missing|do not end where", refused(tmp_path / "x", tmp_path))
+    facts = facts_of(whole, tmp_path)
+    session = facts[0][1]["session_id"]
+    segment = packing.segment_of([(k, packing.json_of(v)) for k, v in facts], False)
+    with (tmp_path / "x").open("wb") as out:
+        writer = container.Writer(out)
+        lines = list(packing._lines(segment, facts, 1))
+        writer.add(session, segment, "facts", [lines[0], lines[2], lines[1], *lines[3:]])
+        writer.close([])
+    assert "1 record missing before record 3" in refused(tmp_path / "x", tmp_path)
+    with (tmp_path / "x").open("wb") as out:
+        writer = container.Writer(out)
+        other = list(packing._lines("f" * 32, facts, 1))
+        writer.add(session, segment, "facts", [lines[0], other[1], *lines[2:]])
+        writer.close([])
+    assert "check sum" in refused(tmp_path / "x", tmp_path)
+    with (tmp_path / "x").open("wb") as out:
+        writer = container.Writer(out)
+        writer.add(session, segment, "facts", lines[:-1])
+        writer.close([])
+    assert "its last line is missing" in refused(tmp_path / "x", tmp_path)
+    with (tmp_path / "x").open("wb") as out:
+        writer = container.Writer(out)
+        writer.add(session, "e" * 32, "facts", packing._lines("e" * 32, facts, 1))
+        writer.close([])
+    assert "not those that its segment is named for" in refused(tmp_path / "x", tmp_path)
+
+
+def test_41_databases_and_tables_of_others_are_not_opened(home: Home, tmp_path: Path) -> None:
+    """A DuckDB file, a Parquet file, a zip and a pickle are refused by their first bytes."""
+    assert run(home, "ingest").exit_code == 0
+    assert run(home, "export", "attempts", "-o", tmp_path / "x.parquet").exit_code == 0
+    (tmp_path / "x.zip").write_bytes(b"PK\x03\x04" + b"\0" * 100)
+    for path in (home.database, tmp_path / "x.parquet", tmp_path / "x.zip"):
+        told = refused(path, tmp_path, ForeignError)
+        assert "databases and tables of others are not opened" in told
+        assert run(open_home(tmp_path / "victim"), "import", "bundle", path).exit_code == 1
+
+
+def test_43_a_changed_byte_names_the_entry(bundled: Path, whole: Path, tmp_path: Path) -> None:
+    """Whatever byte is changed, the import says which entry it was in; another manifest is not the one it was closed
+    with; another bundle has another digest.
+    """
+    opened = container.open_bundle(whole)
+    for entry in opened.entries:
+        data = bytearray(whole.read_bytes())
+        data[entry.at + entry.packed // 2] ^= 1
+        (tmp_path / "x").write_bytes(data)
+        assert f"{entry.side} of session {entry.session_id}" in refused(tmp_path / "x", tmp_path)
+    data = bytearray(whole.read_bytes())
+    data[-200] ^= 1
+    (tmp_path / "x").write_bytes(data)
+    assert "the manifest is not the one" in refused(tmp_path / "x", tmp_path)
+    other = open_home(tmp_path / "other")
+    wrong = run(other, "import", "bundle", bundled, "--digest", opened.digest)
+    assert "not the one that was meant" in str(wrong.exception)
+    assert run(other, "import", "bundle", whole, "--digest", opened.digest).exit_code == 0
+
+
+def request(
+    content_id: str, base: str | None, prefix: int, suffix: int, text: str
+) -> dict[str, Any]:
+    head = {"method": "POST", "path": "/v1/messages", "headers": {}, "redactions": []}
+    place = {"content_id": content_id, "session_id": "1" * 32, "base": base}
+    return {**place, "prefix": prefix, "suffix": suffix, "text": text, **head}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([("request", request("r0", None, 0, 0, "x" * 99))]
+         + [("request", request(f"r{n + 1}", f"r{n}", 99 * 2**n, 99 * 2**n, "")) for n in range(40)],
+         "larger than it can be"),
+        ([("request", request("a", "b", 0, 0, "x")), ("request", request("b", "a", 0, 0, "y"))], "not there"),
+        ([("request", request("a", "nowhere", 0, 0, "x"))], "not there"),
+        ([("request", request("a", None, -1, 0, "x"))], "a count that is none"),
+        ([("request", {**request("a", None, 0, 0, "x"), "base64": "eA=="})], "no text, or two"),
+        ([("request", {**request("a", None, 0, 0, "x"), "session_id": "2" * 32})], "another session"),
+        ([("request", {**request("../x y", None, 0, 0, "x")})], "its content id is none"),
+        ([("exec", request("a", None, 0, 0, "x"))], "missing or unknown"),
+        ([("start", {"content_id": "a", "session_id": "1" * 32, "text": "[" * 100_000})], "nested"),
+        ([("pruned", {"from": 2, "sessions": ["1" * 32], "pruned_ns": 1})], "content that was pruned"),
+        ([], "session"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_30_37_content_is_held_to_its_form(tmp_path: Path, said: Told, why: str) -> None:
+    """Requests that would unfold to terabytes, differ from themselves or from nothing; lines of no kind or shape."""
+    message = refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
+    assert why in message, message
+    assert "content of session" in message
+
+
+def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -> None:
+    """A bundle from which a line of content was left out is refused, as is one without its content."""
+    facts, said = facts_of(whole, tmp_path), facts_of(whole, tmp_path, "content")
+    session = facts[0][1]["session_id"]
+    path = forged(tmp_path / "x", facts, said[:-1], session)
+    assert "is missing, and facts name it" in refused(path, tmp_path)
+    path = forged(tmp_path / "y", facts, None, session)
+    assert "it names content that is not there" in refused(path, tmp_path)
+    path = forged(tmp_path / "z", facts, said, session)
+    other = open_home(tmp_path / "other")
+    assert import_bundle(other, path, take_out=lambda *_: None).sessions[0].has_content
+
+
+def test_nothing_is_left_where_an_import_died(whole: Path, tmp_path: Path) -> None:
+    """What a killed import had taken out goes with the next one."""
+    other = open_home(tmp_path / "other")
+    stale = other.path / ".landing-dead" / "segments"
+    stale.mkdir(parents=True)
+    assert run(other, "import", "bundle", whole).exit_code == 0
+    assert not [each for each in other.path.iterdir() if each.name.startswith(".landing")]
+    assert facts_path(other, segment_ids(other)[0]) is not None
+    assert T0
