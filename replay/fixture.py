@@ -64,6 +64,8 @@ FORMAT = 3
 """The version that is written; every older one is read for ever, a newer one is refused."""
 FILE = "recording.jsonl"
 """The name of a fixture's file in its folder."""
+BYTES_MAX = 256 * 2**20
+"""How large a fixture may be: it is read whole. Our choice, some forty times a session of 1,000 turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,7 @@ def load(path: str | Path) -> Fixture:
         DamagedError: it is cut off, or was changed by hand.
     """
     file = find_fixture(Path(path))
+    _check_size(file)
     data = file.read_bytes()
     header = _header(file, data)
     last = data.rfind(b"\n", 0, len(data) - 1) + 1
@@ -285,6 +288,16 @@ def load(path: str | Path) -> Fixture:
     if not whole:
         raise DamagedError("the fixture is not whole", where=str(file), todo=_AGAIN)
     return Fixture(file, header, asks, tools, world)
+
+
+def _check_size(file: Path) -> None:
+    size = file.stat().st_size
+    if size > BYTES_MAX:
+        raise DamagedError(
+            f"a fixture of {size // 2**20:,} MB; at most {BYTES_MAX // 2**20} MB are read",
+            where=str(file),
+            todo="Freeze less of the session: agentobs freeze SESSION --until-turn N",
+        )
 
 
 _HEADER = {"name", "entry", "arguments", "outcome", "reason", "signature"}

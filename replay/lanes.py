@@ -123,10 +123,8 @@ class Lane:
         """Return which of equal requests this one is: the one that was asked from the same place, else the first."""
         equal = [a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)]
         told = set(digests(question.origin)) if question.origin else set[str]()
-        likeness = {
-            ask.number: ([digest in told for digest in ask.by or ()], ask.since == since)
-            for ask in equal
-        }
+        told &= {digest for ask in equal for digest in ask.by or ()}
+        likeness = {ask.number: (*_likeness(ask, told), ask.since == since) for ask in equal}
         best = max(likeness.values())
         nearest = [ask for ask in equal if likeness[ask.number] == best]
         if len(nearest) > 1:
@@ -155,6 +153,12 @@ class Lane:
         if old is None or new is None:
             return False
         return self._renaming.same(canonical(old), canonical(new))
+
+
+def _likeness(ask: Ask, told: set[str]) -> tuple[int, list[bool]]:
+    """Return how like an ask is to a question of an origin: how much they differ in, then what of the nearest is alike."""
+    by = ask.by or ()
+    return -len(told.symmetric_difference(by)), [digest in told for digest in by]
 
 
 def asked_body(question: Question, renaming: Renaming) -> bytes:

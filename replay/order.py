@@ -1,35 +1,115 @@
 """Which recorded requests must come after which: all in their order, but for those that were in flight together.
 
-And how they are written down: those of agents that ran beside each other, as if they had run one after the other.
+And how they are written down: those of agents that ran beside each other, as if they had run one after the other. Of
+requests that were in flight together a fixture tells who asked, where they ask the same, and which ended first.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
-from agentobs.records.messages import assemble, tool_results, tool_uses
+from agentobs.records.messages import assemble, blocks, tool_results, tool_uses
 from replay.pieces import value_of
 
 
-def afters(models: list[ModelExchange]) -> dict[int, list[int]]:
-    """Return, for lanes whose requests overlapped, the asks that each ask must come after.
+Numbered = tuple[int, ModelExchange]
+"""A request with its number in the fixture."""
+
+
+def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
+    """Return what is told of each ask of the lanes whose requests overlapped, as keys of its line.
 
     When nothing overlapped, every request of a lane comes after all earlier ones, and nothing is said.
-    Where some were in flight together, their order was chance: an ask then comes only after those whose
-    answers its body goes on from.
+    Where some were in flight together, their order was chance: an ask then comes only `after` those whose
+    answers its body goes on from. Who asked is told `by` digests, and `since` which ask of the same task, where several
+    ask the same. Its answer comes `behind` those that had ended before anything of it came, and ends behind those that
+    had ended before it did (`ends_behind`).
     """
-    lanes: dict[str, list[tuple[int, ModelExchange]]] = {}
+    lanes: dict[str, list[Numbered]] = {}
     for number, exchange in enumerate(models, 1):
         lanes.setdefault(exchange.place.lane, []).append((number, exchange))
-    found: dict[int, list[int]] = {}
+    found: dict[int, dict[str, Any]] = {}
     for lane in lanes.values():
         if any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane)):
-            found |= _continued(lane)
+            told = {number: {"after": after} for number, after in _continued(lane).items()}
+            for each in (_askers(lane), _ends(lane)):
+                for number, keys in each.items():
+                    told[number].update(keys)
+            found |= told
     return found
+
+
+def _askers(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
+    """Return who asked what others asked beside it, as far as that tells them apart."""
+    groups: dict[tuple[str, str, bytes], list[Numbered]] = {}
+    for number, exchange in lane:
+        asked = exchange.question
+        groups.setdefault((asked.method, asked.path, asked.body), []).append((number, exchange))
+    numbers = {exchange.attempt_id: number for number, exchange in lane}
+    found: dict[int, dict[str, Any]] = {}
+    for group in groups.values():
+        if not any(_beside(a, b) for a, b in itertools.combinations(group, 2)):
+            continue
+        common = Counter(digest for _, exchange in group for digest in exchange.by)
+        for number, exchange in group:
+            by = [digest for digest in exchange.by if common[digest] < len(group)]
+            since = numbers.get(exchange.before or "")
+            found[number] = {"by": by, **({"since": since} if since else {})}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """When an ask was in flight, on the clock of the recording."""
+
+    number: int
+    started_ns: int
+    came_ns: int
+    """When something of its answer came first."""
+    ended_ns: int
+
+
+def _ends(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
+    """Return the asks that ended while another one was in flight; of those only the last ones that say it all."""
+    spans = sorted((_span(*each) for each in lane), key=lambda span: span.ended_ns)
+    found: dict[int, dict[str, Any]] = {}
+    earlier: dict[int, set[int]] = {}
+    for at, span in enumerate(spans):
+        before = [each for each in spans[:at] if each.ended_ns > span.started_ns]
+        first = {each.number for each in before if each.ended_ns <= span.came_ns}
+        rest = {each.number for each in before} - first
+        behind, known = _last(first, set(), earlier)
+        ends, known = _last(rest, known, earlier)
+        earlier[span.number] = known
+        found[span.number] = {
+            **({"behind": behind} if behind else {}),
+            **({"ends_behind": ends} if ends else {}),
+        }
+    return found
+
+
+def _last(
+    numbers: set[int], known: set[int], earlier: dict[int, set[int]]
+) -> tuple[list[int], set[int]]:
+    """Return those that the others do not come behind, and all that is known to come before by then."""
+    implied = known.union(*(earlier[number] for number in numbers))
+    return sorted(numbers - implied), implied | numbers
+
+
+def _span(number: int, exchange: ModelExchange) -> _Span:
+    started, ended = exchange.started_ns, exchange.started_ns + exchange.ended_ns
+    came = ended if exchange.headers_ns is None else started + exchange.headers_ns
+    return _Span(number, started, came, ended)
+
+
+def _beside(one: Numbered, other: Numbered) -> bool:
+    return _overlap(one[1], other[1]) and _overlap(other[1], one[1])
 
 
 def by_calls(models: list[ModelExchange]) -> list[ModelExchange]:
@@ -74,17 +154,28 @@ def _overlap(earlier: ModelExchange, later: ModelExchange) -> bool:
 
 def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
     issued: dict[str, int] = {}
-    asked: dict[str, int] = {}
+    asked: dict[str, list[_Heard]] = {}
     found: dict[int, list[int]] = {}
     for number, exchange in lane:
         body = value_of(exchange.question.body)
         listed = body.get("messages") if isinstance(body, dict) else None
         messages = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-        found[number] = sorted({*_answers_heard(messages, issued), *_histories(messages, asked)})
+        repeated = _histories(messages, asked, exchange.before)
+        found[number] = sorted({*_answers_heard(messages, issued), *repeated})
         message = assemble(exchange.answer.headers, exchange.answer.body)
         issued |= {str(call.get("id")): number for call in tool_uses(message)}
-        asked[canonical(messages)] = number
+        heard = _Heard(number, exchange.attempt_id, _said(message))
+        asked.setdefault(canonical(messages), []).append(heard)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What was answered to an ask."""
+
+    number: int
+    attempt_id: str
+    said: str
 
 
 def _answers_heard(messages: list[dict[str, Any]], issued: dict[str, int]) -> Iterator[int]:
@@ -95,8 +186,25 @@ def _answers_heard(messages: list[dict[str, Any]], issued: dict[str, int]) -> It
                 yield number
 
 
-def _histories(messages: list[dict[str, Any]], asked: dict[str, int]) -> Iterator[int]:
-    """Yield the asks whose messages a body repeats before an answer of the model."""
+def _histories(
+    messages: list[dict[str, Any]], asked: dict[str, list[_Heard]], before: str | None
+) -> Iterator[int]:
+    """Yield the asks whose messages a body repeats before an answer of the model; of equal ones, that which had it."""
     for at, message in enumerate(messages):
-        if message.get("role") == "assistant" and (number := asked.get(canonical(messages[:at]))):
-            yield number
+        if message.get("role") != "assistant" or not (known := asked.get(canonical(messages[:at]))):
+            continue
+        if len(known) > 1:
+            said = _said(message)
+            known = [each for each in known if each.said == said] or known
+            known = [each for each in known if each.attempt_id == before] or known
+        yield known[-1].number
+
+
+def _said(message: dict[str, Any]) -> str:
+    """Return the text and the calls of an answer, as far as a client repeats them."""
+    told = [
+        [b.get("text"), b.get("id")]
+        for b in blocks(message)
+        if b.get("type") in ("text", "tool_use")
+    ]
+    return canonical(told)

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 from agentobs.errors import RecordingError
@@ -92,9 +93,17 @@ def _lines(recording: Recording, versions: dict[str, str]) -> list[dict[str, Any
         "reason": recording.reason,
         "signature": recording.signature,
         **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
+        **({"until": recording.until} if recording.until is not None else {}),
+        "day": _day(models),
         "recorded_with": versions,
     }
     return [header, *_exchange_lines(recording, models)]
+
+
+def _day(models: Sequence[ModelExchange]) -> str:
+    """Return the day of the first request (UTC)."""
+    first_ns = min(exchange.started_ns for exchange in models)
+    return f"{datetime.fromtimestamp(first_ns // 10**9, UTC):%Y-%m-%d}"
 
 
 def _sorted_lanes(results: Mapping[str, Sequence[str | None]]) -> dict[str, Sequence[str | None]]:

@@ -10,7 +10,7 @@ import anyio
 import httpx2
 
 from agentobs import world
-from agentobs.records.exchanges import Answer, Failure
+from agentobs.records.exchanges import Answer, Failure, Point
 
 GRACE_SECONDS = 1.0
 """How long a client has to stop where it had stopped when it was recorded. Our choice: one that does ends the wait."""
@@ -35,6 +35,29 @@ class Onward(Exception):
         return httpx2.Request(
             request.method, request.url, headers=headers, content=self.body, extensions=extensions
         )
+
+
+def give(
+    answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
+) -> httpx2.Response:
+    """Return an answer as the response that a client gets, when that is its turn; see `respond`."""
+    hold(answer, "head" if answer.status is not None else "end")
+    try:
+        return respond(answer, request, stopped)
+    except Stopped as end:
+        raise end.error from None
+
+
+async def give_async(
+    answer: Answer, request: httpx2.Request, stopped: Callable[[], Exception] | None
+) -> httpx2.Response:
+    """Do so without holding up an event loop; a client that did not wait has time to go away."""
+    await hold_async(answer, "head" if answer.status is not None else "end")
+    try:
+        return respond(answer, request, stopped)
+    except Stopped as end:
+        await grace(end.error, answer)
+        raise end.error from None
 
 
 def respond(
@@ -76,9 +99,31 @@ class Stopped(Exception):
         self.error = error
 
 
-async def grace(end: Exception) -> None:
+def hold(answer: Answer, point: Point) -> None:
+    """Hold an answer back as long as its gate wants."""
+    if answer.gate is not None:
+        try:
+            while (seconds := answer.gate.look(point)) is not None:
+                world.pause(seconds)
+        finally:
+            answer.gate.over()
+
+
+async def hold_async(answer: Answer, point: Point) -> None:
+    """Do so without holding up an event loop."""
+    if answer.gate is not None:
+        try:
+            while (seconds := answer.gate.look(point)) is not None:
+                await anyio.sleep(seconds)
+        finally:
+            answer.gate.over()
+
+
+async def grace(end: Exception, answer: Answer | None = None) -> None:
     """Give whatever stopped the recorded client time to stop this one; our own loop needs none."""
-    if not isinstance(end, httpx2.ReadTimeout):
+    if answer is not None and answer.gate is not None:
+        await hold_async(answer, "stop")
+    elif not isinstance(end, httpx2.ReadTimeout):
         with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
             asyncio.get_running_loop()
             await asyncio.sleep(GRACE_SECONDS)
@@ -94,25 +139,31 @@ class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
         self._answer, self._end = answer, end
 
     def __iter__(self) -> Iterator[bytes]:
-        before = 0
-        for data, after_ns in self._answer.chunks:
+        before, last = 0, len(self._answer.chunks) - 1
+        for number, (data, after_ns) in enumerate(self._answer.chunks):
             if after_ns > before:
                 world.pause((after_ns - before) / 1e9)
                 before = after_ns
+            if number == last and self._end is None:
+                hold(self._answer, "end")
             yield data
         if self._end is not None:
+            hold(self._answer, "end")
             raise self._end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        before = 0
-        for data, after_ns in self._answer.chunks:
+        before, last = 0, len(self._answer.chunks) - 1
+        for number, (data, after_ns) in enumerate(self._answer.chunks):
             if after_ns > before:
                 await anyio.sleep((after_ns - before) / 1e9)
                 before = after_ns
+            if number == last and self._end is None:
+                await hold_async(self._answer, "end")
             yield data
         if self._end is not None:
+            await hold_async(self._answer, "end")
             if self._answer.ending == "cancelled":
-                await grace(self._end)
+                await grace(self._end, self._answer)
             raise self._end
 
     def close(self) -> None:

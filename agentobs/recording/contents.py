@@ -102,7 +102,7 @@ def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
     origin = exchange.question.origin
     if origin is None:
         return {}
-    by = digests(origin, redactor)
+    by = digests(origin, redactor, exchange.secrets)
     return {
         **({"by": list(by)} if by else {}),
         **({"before": origin.before} if origin.before else {}),

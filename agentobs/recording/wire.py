@@ -41,6 +41,9 @@ PlaceOf = Callable[[], Place]
 KEPT_BYTES = 32 * 1024 * 1024
 """How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
 
+UNDER_WAY = "agentobs.request"
+"""The extension that names a request which is recorded. A redirect copies it, but is a request of its own."""
+
 _answerer: Answerer | None = None
 _stopped: Callable[[], Exception] | None = None
 _goes_on = False
@@ -412,6 +415,7 @@ def _start(
         tape = _Tape(request, tracing.place() or place_of(), client)
         if tape.place.turn is None:
             tape.origin = origin_here(tape.attempt_id, is_async=is_async)
+        request.extensions = {**request.extensions, UNDER_WAY: id(request)}
         if _propagates:
             request.headers.update(tracing.trace_context())
         if _listener is not None:
@@ -431,6 +435,11 @@ def _ending(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseE
     if isinstance(error, Exception):
         return broken, error
     return "cancelled", None
+
+
+def is_under_way(request: httpx2.Request) -> bool:
+    """Return whether a request is being recorded, by whoever was nearer to its client."""
+    return request.extensions.get(UNDER_WAY) == id(request)
 
 
 class RecordingTransport(httpx2.BaseTransport):

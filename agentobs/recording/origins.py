@@ -1,0 +1,204 @@
+"""Origins: who asks, as far as the code of the caller tells, so that equal questions can be told apart.
+
+Two sub-agents that ask the same at the same time get different answers, and in a replay they may start in the other
+order. What tells them apart is what their functions were called with. The frames from the transport outward are looked
+at, and of those of the caller's own code the plain values that they were given. Nothing of the caller's is called, no line and no file
+is kept, so that code may move. All of it is content: it is told as digests, beside the content of an exchange.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import sysconfig
+from asyncio import current_task
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from types import CodeType, FrameType, GetSetDescriptorType
+from typing import Any
+
+from agentobs.records.exchanges import Origin
+from agentobs.redaction import Redactor
+
+FRAMES_MAX = 96
+"""How many frames are looked at: the SDK and its transport take some 15 of them. Our choice."""
+OWN_FRAMES_MAX = 8
+"""How many frames of the caller's own code tell something. Our choice."""
+VALUES_MAX = 32
+"""How many values an origin has. Our choice."""
+TEXT_MAX = 200
+"""How many characters a text may have; a longer one tells nothing. Our choice."""
+DIGEST_BYTES = 4
+"""How long a digest is: it tells a few values of one name apart, and is too short to find a text by."""
+
+_before: ContextVar[str | None] = ContextVar("agentobs_before", default=None)
+"""The attempt that this context made last; a task that is started from it inherits that."""
+
+
+def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
+    """Return who asks, seen from the transport; None where that cannot be told. Never raises.
+
+    Args:
+        attempt_id: the attempt that is made.
+        is_async: whether it is made in a task. Threads of a pool are shared by whoever comes: what one of them asked
+            before says nothing.
+    """
+    try:
+        before = _before.get() if is_async else None
+        if is_async:
+            _before.set(attempt_id)
+        told = tuple(_told(sys._getframe(1)))
+        if is_async:
+            told += _task_name()
+        return Origin(attempt_id, told[:VALUES_MAX], before)
+    except Exception:
+        return None
+
+
+def digests(
+    origin: Origin, redactor: Redactor | None = None, secrets: Iterable[bytes] = ()
+) -> tuple[str, ...]:
+    """Return an origin as digests, one for each value that it tells, those of the nearest frame first.
+
+    With a redactor, what is one of the `secrets` or looks like one tells nothing.
+    """
+    texts = [f"{where} {name}={value!r}" for where, name, value in origin.told]
+    if redactor is not None and redactor.redact_text(joined := "\n".join(texts), secrets) != joined:
+        texts = [text for text in texts if redactor.redact_text(text, secrets) == text]
+    return tuple(dict.fromkeys(map(_digest, texts)))
+
+
+def _digest(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _told(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
+    """Yield the plain values that the caller's own functions were given: function, name and value."""
+    seen = own = 0
+    while frame is not None and seen < FRAMES_MAX and own < OWN_FRAMES_MAX:
+        code = frame.f_code
+        file = code.co_filename
+        known = _is_own.get(file)
+        if known is None:
+            known = _note(file)
+        if known:
+            own += 1
+            if code.co_flags & _OPTIMISED:
+                yield code.co_qualname, "", None
+                yield from _values(frame, code)
+        elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
+            return  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
+        frame, seen = frame.f_back, seen + 1
+
+
+_OPTIMISED = 0x1
+"""The flag of code with local variables of its own: functions, not modules and classes."""
+_ROOTS = ("Handle._run", "_WorkItem.run", "Thread.run")
+_BEGINS = ("_run", "run")
+
+
+def _values(frame: FrameType, code: CodeType) -> Iterator[tuple[str, str, Any]]:
+    stars = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+    given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+    if not given and not code.co_freevars:
+        return
+    local = frame.f_locals
+    values = [(name, local[name]) for name in given + code.co_freevars if name in local]
+    # Before Python 3.13 the frame keeps this copy: it must not hold what the caller lets go of.
+    if type(local) is dict and sys.getrefcount(local) <= _OURS_ALONE:
+        local.clear()
+    for name, value in values:
+        if type(value) in _PLAIN:
+            yield from _plain(code.co_qualname, name, value)
+        else:
+            for inner, each in _inside(value):
+                yield from _plain(code.co_qualname, f"{name}.{inner}", each)
+
+
+_PLAIN = frozenset((str, int, bool, type(None)))
+_OURS_ALONE = 3
+"""References to a frame's copy of its variables where nobody else has it: the frame's, ours, and the call's that counts."""
+
+
+def _plain(where: str, name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX):
+        yield where, name, value
+
+
+def _inside(value: Any) -> Iterable[tuple[str, Any]]:
+    """Return what an object, a dict or a list holds, one level deep, without calling any code of its class."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return [(str(at), each) for at, each in enumerate(value[:VALUES_MAX])]
+    if kind is not dict:
+        value = _variables(value, kind) if _is_own_class(kind) else None
+    items = list(value.items())[:VALUES_MAX] if value else []
+    return [(name, each) for name, each in items if type(name) is str]
+
+
+def _is_own_class(kind: type) -> bool:
+    """Return whether a class is the caller's own: what clients and locks hold tells nothing."""
+    module = type.__dict__["__dict__"].__get__(kind).get("__module__")
+    known = _own_modules.get(module)
+    if known is None and type(module) is str:
+        file = getattr(sys.modules.get(module), "__file__", None)
+        known = type(file) is str and _note(file)
+        if len(_own_modules) < _FILES_MAX:
+            _own_modules[module] = known
+    return bool(known)
+
+
+_own_modules: dict[Any, bool] = {}
+
+
+def _variables(value: Any, kind: type) -> dict[str, Any] | None:
+    for each in type.__dict__["__mro__"].__get__(kind):
+        found = type.__dict__["__dict__"].__get__(each).get("__dict__")
+        if found is not None:
+            own = type(found) is GetSetDescriptorType
+            return found.__get__(value) if own and kind is not type else None
+    return None
+
+
+def _task_name() -> tuple[tuple[str, str, Any], ...]:
+    """Return the name that somebody gave the current task; the ones that asyncio gives count tasks."""
+    try:
+        task = current_task()
+    except RuntimeError:  # the event loop is not asyncio's
+        return ()
+    name = task.get_name() if task is not None else ""
+    return () if not name or _COUNTED.fullmatch(name) else (("task", "name", name[:TEXT_MAX]),)
+
+
+_COUNTED = re.compile(r"Task-\d+|.*<locals>.*|[\w.]+\.[\w.]+")
+"""Names that nobody gave: asyncio counts, and anyio tells the function."""
+
+_is_own: dict[str, bool] = {}
+"""Whether a file is the caller's own code."""
+_FILES_MAX = 4096
+
+
+def _note(file: str) -> bool:
+    own = not file.startswith("<frozen") and not _is_installed(file)
+    if len(_is_own) < _FILES_MAX:
+        _is_own[file] = own
+    return own
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
+
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INSTALLED = (
+    *{
+        sysconfig.get_paths()[name] + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    },
+    _HERE + os.sep,
+    os.path.join(os.path.dirname(_HERE), "replay") + os.sep,
+)
+"""Where code lies that is nobody's own: the standard library, packages, and ours."""

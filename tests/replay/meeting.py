@@ -1,0 +1,81 @@
+"""A provider that holds requests until so many are in flight, and then answers them one after the other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import agentobs
+from agentobs.recording.session import start_recorder
+from agentobs.records.exchanges import Recording
+from tests.provider_script import message_events, text
+from tests.replay.agents import last_session
+
+
+@contextmanager
+def meeting(rounds: Sequence[Sequence[int]]) -> Iterator[str]:
+    """Serve answers that each say their number, and yield the URL.
+
+    Each round is a permutation: request 1 of it is the one that came first. All of a round are in flight before one is answered;
+    they are answered in this order, each after the one before has been sent.
+    """
+    lock, arrived = threading.Condition(), [0]
+    done: set[int] = set()
+    starts = [sum(map(len, rounds[:number])) for number in range(len(rounds) + 1)]
+
+    def may_end(number: int) -> bool:
+        first = max(start for start in starts if start < number)
+        order = rounds[starts.index(first)]
+        before = order[: order.index(number - first)]
+        return arrived[0] >= first + len(order) and done >= {first + each for each in before}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            with lock:
+                arrived[0] += 1
+                number = arrived[0]
+                lock.notify_all()
+                assert lock.wait_for(lambda: may_end(number), 20)
+            body = b"".join(message_events(text(f"answer {number}"), number=number))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream; charset=utf-8")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            time.sleep(0.01)  # so that the client has it before the next; no test depends on it
+            with lock:
+                done.add(number)
+                lock.notify_all()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def met(tmp_path: Path, run: Callable[[str], object], rounds: Sequence[Sequence[int]]) -> Recording:
+    """Record an agent whose requests meet, and return its session."""
+    home = tmp_path / "home"
+    agentobs.stop_recorder()
+    with meeting(rounds) as url:
+        start_recorder(str(home))
+        try:
+            run(url)
+        finally:
+            assert agentobs.stop_recorder()
+    return last_session(home)

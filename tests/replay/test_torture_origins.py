@@ -1,0 +1,196 @@
+"""Torture cases 9 to 12: requests that are equal, asked at the same time, and answered differently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anthropic import Anthropic, AsyncAnthropic
+
+import agentobs
+from replay import Fixture, Replayer
+from tests.replay.agents import KEY, MODEL, frozen
+from tests.replay.meeting import met
+
+QUESTION: dict[str, Any] = {
+    "model": MODEL,
+    "max_tokens": 9,
+    "messages": [{"role": "user", "content": "Find something."}],
+}
+Heard = dict[str, str]
+"""What each sub-agent was told, by its name."""
+
+
+class Crew:
+    """Sub-agents that all ask the same; their names stand in no request."""
+
+    def __init__(self, client: AsyncAnthropic) -> None:
+        self.client = agentobs.record(client)
+        self.heard: Heard = {}
+
+    async def explore(self, name: str) -> str:
+        async with self.client.messages.stream(**QUESTION) as stream:
+            self.heard[name] = await stream.get_final_text()
+        return name
+
+    async def go_on(self, name: str) -> None:
+        """Ask, and ask again about what it heard."""
+        await self.explore(name)
+        said = {"role": "assistant", "content": self.heard[name]}
+        talk = [*QUESTION["messages"], said, {"role": "user", "content": "And then?"}]
+        async with self.client.messages.stream(**{**QUESTION, "messages": talk}) as stream:
+            self.heard[name] += ", " + await stream.get_final_text()
+
+
+async def gather(crew: Crew, names: Sequence[str]) -> None:
+    await asyncio.gather(*(crew.explore(name) for name in names))
+
+
+async def going_on(crew: Crew, names: Sequence[str]) -> None:
+    await asyncio.gather(*(crew.go_on(name) for name in names))
+
+
+async def task_group(crew: Crew, names: Sequence[str]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(crew.explore(name))
+
+
+async def as_completed(crew: Crew, names: Sequence[str]) -> None:
+    for each in asyncio.as_completed([crew.explore(name) for name in names]):
+        await each
+
+
+async def anyio_group(crew: Crew, names: Sequence[str]) -> None:
+    async with anyio.create_task_group() as group:
+        for name in names:
+            group.start_soon(crew.explore, name)
+
+
+async def closures(crew: Crew, names: Sequence[str]) -> None:
+    """Functions without arguments, that know their names from around them."""
+
+    def made(name: str) -> Callable[[], Awaitable[str]]:
+        async def explore() -> str:
+            async with crew.client.messages.stream(**QUESTION) as stream:
+                crew.heard[name] = await stream.get_final_text()
+            return name
+
+        return explore
+
+    await asyncio.gather(*(made(name)() for name in names))
+
+
+class Explorer:
+    """A sub-agent that knows its name from itself."""
+
+    def __init__(self, crew: Crew, name: str) -> None:
+        self.crew, self.name = crew, name
+
+    async def run(self) -> None:
+        async with self.crew.client.messages.stream(**QUESTION) as stream:
+            self.crew.heard[self.name] = await stream.get_final_text()
+
+
+async def objects(crew: Crew, names: Sequence[str]) -> None:
+    await asyncio.gather(*(Explorer(crew, name).run() for name in names))
+
+
+async def nested(crew: Crew, names: Sequence[str]) -> None:
+    """Two groups in a group, in each of which an agent starts the others."""
+
+    async def lead(pair: Sequence[str]) -> None:
+        async with asyncio.TaskGroup() as inner:
+            for name in pair:
+                inner.create_task(crew.explore(name))
+
+    half = len(names) // 2
+    async with asyncio.TaskGroup() as outer:
+        outer.create_task(lead(names[:half]))
+        outer.create_task(lead(names[half:]))
+
+
+WAYS = (gather, task_group, as_completed, anyio_group, closures, objects, nested)
+NAMES = ("ann", "bob", "cid", "dan")
+ORDERS = (NAMES, NAMES[::-1], ("cid", "ann", "dan", "bob"))
+
+
+def crew(way: Any, names: Sequence[str], url: str | None = None) -> Heard:
+    """Run a crew in its session, and return who heard what."""
+
+    async def run() -> Heard:
+        async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            made = Crew(client)
+            with agentobs.session("crew"):
+                await way(made, names)
+        return made.heard
+
+    return asyncio.run(run())
+
+
+def recorded_crew(
+    tmp_path: Path, way: Any, names: Sequence[str], rounds: int = 1
+) -> tuple[Fixture, Heard]:
+    heard: list[Heard] = []
+    backwards = [*range(len(names), 0, -1)]
+    run = met(tmp_path, lambda url: heard.append(crew(way, names, url)), [backwards] * rounds)
+    return frozen(tmp_path, run, "crew"), heard[0]
+
+
+def test_09_identical_concurrent_requests_in_swapped_order(tmp_path: Path) -> None:
+    """Two sub-agents ask the same and start the other way round: each gets its own answers, and goes on from them."""
+    fixture, heard = recorded_crew(tmp_path, going_on, NAMES[:2], rounds=2)
+    assert len(set(heard.values())) == 2
+    for names in (NAMES[:2], NAMES[1::-1]):
+        with Replayer(fixture) as replay:
+            assert replay.run(crew, going_on, names) == heard
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_10_four_sub_agents_started_in_any_way(tmp_path: Path, way: Any) -> None:
+    """Whatever starts four sub-agents, and in whatever order, each gets its own answer."""
+    fixture, heard = recorded_crew(tmp_path, way, NAMES)
+    assert len(set(heard.values())) == 4
+    for names in ORDERS:
+        with Replayer(fixture) as replay:
+            assert replay.run(crew, way, names) == heard
+
+
+def in_threads(names: Sequence[str], url: str | None = None) -> Heard:
+    """Sub-agents over a synchronous client, in a pool."""
+    heard: Heard = {}
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+
+        def explore(name: str) -> None:
+            with client.messages.stream(**QUESTION) as stream:
+                heard[name] = stream.get_final_text()
+
+        with agentobs.session("threads"), ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(explore, names))
+    return heard
+
+
+def test_11_threads_and_synchronous_clients(tmp_path: Path) -> None:
+    """A pool of threads is told apart like tasks are."""
+    heard: list[Heard] = []
+    run = met(tmp_path, lambda url: heard.append(in_threads(NAMES, url)), [[3, 1, 4, 2]])
+    fixture = frozen(tmp_path, run, "threads")
+    assert len(set(heard[0].values())) == 4
+    for names in ORDERS:
+        with Replayer(fixture) as replay:
+            assert replay.run(in_threads, names) == heard[0]
+
+
+def test_12_recorded_over_sockets_replayed_in_memory(tmp_path: Path) -> None:
+    """What libraries start inside has no part in lanes and origins: no task of theirs is told or counted."""
+    fixture, heard = recorded_crew(tmp_path, nested, NAMES)
+    assert fixture.lanes == ["main"]
+    with Replayer(fixture) as replay:
+        assert replay.run(crew, nested, NAMES) == heard
+    assert {each.place.lane for each in replay.records if hasattr(each, "place")} == {"main"}
