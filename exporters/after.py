@@ -336,8 +336,9 @@ class _Run:
         settled, lost = batch[: handed.settled], dict(handed.lost or {})
         for reason, count in lost.items():
             self._report.lost[signal, reason] += count
-        counted = sum(item.count for item in settled)
-        self._report.taken[signal] += max(counted - sum(lost.values()), 0)
+        taken = sum(item.count for item in settled) - sum(lost.values())
+        if taken > 0:
+            self._report.taken[signal] += taken
         passed: list[_Item] = []
         left = len(settled)
         while left:

@@ -66,7 +66,11 @@ def encoded(signal: Signal, payloads: Sequence[Any]) -> Any:
         case "logs":
             return encode_logs(payloads)
         case "metrics":
-            return encode_metrics(MetricsData(resource_metrics=list(payloads)))
+            message = encode_metrics(MetricsData(resource_metrics=[]))
+            for each in payloads:
+                # Of two that are told by the same source the encoder would keep the last.
+                message.MergeFrom(encode_metrics(MetricsData(resource_metrics=[each])))
+            return message
 
 
 class Translator:

@@ -1,0 +1,123 @@
+"""One rich session, recorded once and kept: what each profile says of it is compared as a whole.
+
+python -m tests.exporters.making_rich      # records it anew into rich/, beside this file
+
+It has two turns with tools, one of which was consented to and one of which failed, an attempt that failed and its
+retry, thinking, a cache that was written for both lifetimes and read, hooks, a sub-agent, and an answer of a model
+without a price. Its content is opted in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import agentobs
+from agentobs.agent import Permissions
+from agentobs.agent.agents import Agent
+from agentobs.agent.asking import Reply
+from agentobs.agent.permissions import Rule
+from agentobs.agent.sub_agents import sub_agents
+from agentobs.recording.home import Home, existing_home, open_home
+from tests.agent.provider import MODEL, Provider, call, error, message, streamed, text
+from tests.exporters.acting import HOOKS, look, play, recording, write
+
+FOLDER = Path(__file__).parent / "rich"
+PRICED = "claude-sonnet-5"
+
+
+def usage(**counts: Any) -> dict[str, Any]:
+    return {
+        "input_tokens": 11,
+        "output_tokens": 60,
+        "cache_read_input_tokens": 300,
+        "cache_creation_input_tokens": 70,
+        "cache_creation": {"ephemeral_5m_input_tokens": 50, "ephemeral_1h_input_tokens": 20},
+        **counts,
+    }
+
+
+def play_rich() -> None:
+    """Record the session."""
+    helper = Agent("helper", "Helps.", model=MODEL)
+    starts = sub_agents([helper], background=False)
+    calls = [
+        call("toolu_1", "look", where="box"),
+        call("toolu_2", "write", what="a letter"),
+        call("toolu_3", "look", nowhere="x"),
+    ]
+    thought = {"type": "thinking", "thinking": "Let me look.", "signature": "c2ln"}
+    priced: dict[str, Any] = {"model": PRICED}
+    replies = [
+        error(529, "overloaded_error", retry="true"),
+        streamed(
+            message(
+                thought,
+                *calls,
+                stop_reason="tool_use",
+                usage=usage(output_tokens_details={"thinking_tokens": 25}),
+                **priced,
+            )
+        ),
+        streamed(
+            message(
+                call("toolu_4", starts.name, agent="helper", prompt="Look into the box"),
+                stop_reason="tool_use",
+                usage=usage(input_tokens=7, cache_creation_input_tokens=0, cache_creation={}),
+                **priced,
+            )
+        ),
+        streamed(message(text("Nothing there."))),
+        streamed(message(text("Done."), usage=usage(output_tokens=5), **priced)),
+    ]
+
+    async def main(provider: Provider) -> None:
+        async with provider.client() as client:
+            await play(
+                client,
+                "Write a letter",
+                tools=(look, write, starts),
+                model=PRICED,
+                system="You write letters.",
+                hooks=HOOKS,
+                agent="clerk",
+                permissions=Permissions(
+                    rules=(
+                        Rule.parse("write(*)", "ask", "user"),
+                        Rule.parse(starts.name, "allow", "user"),
+                    )
+                ),
+                live={"hooks": HOOKS, "person": lambda consent: Reply(True)},
+            )
+
+    with Provider(replies) as provider, agentobs.session("rich", content="export"):
+        asyncio.run(main(provider))
+
+
+def rich_home(path: Path) -> Home:
+    """Return a home that holds the session as it was recorded."""
+    home = open_home(path)
+    for each in FOLDER.iterdir():
+        shutil.copy(each, home.segments / each.name)
+    return existing_home(path)
+
+
+def make() -> None:
+    """Record the session anew."""
+    for each in FOLDER.iterdir():
+        each.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        with recording(home):
+            play_rich()
+            agentobs.recording.session.flush()
+        for each in (home / "segments").iterdir():
+            shutil.copy(each, FOLDER / each.name)
+    print(*sorted(each.name for each in FOLDER.iterdir()))
+
+
+if __name__ == "__main__":
+    make()

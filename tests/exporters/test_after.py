@@ -1,0 +1,495 @@
+"""After the fact: what was recorded reaches a collector as it would have while it ran, and each record once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal as signals
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import agentobs
+from agentobs.cli import cli
+from agentobs.cli import main as run_cli
+from agentobs.errors import UsageError
+from agentobs.recording.home import Home, existing_home
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.pruning import prune
+from exporters import after, otlp, recorded
+from exporters.after import Report, send_recorded
+from exporters.marks import sending_alone
+from exporters.otlp import sending
+from exporters.outbox import Limits
+from exporters.semconv import profile_named
+from tests.agent.provider import Provider, message, streamed, text
+from tests.exporters.acting import act, delegate, play, recording
+from tests.exporters.collector import RESPONSES, Answer, Collector, Span
+from tests.exporters.test_delivery import always
+from tests.store.test_old_stores import LAYOUTS, unpacked
+
+ONCE = Limits(tries=1)
+QUICK = Limits(tries=3, backoff_seconds=0.001)
+SMALL = Limits(tries=1, batch_items=3)
+CONTENT = "gen_ai.input.messages"
+
+
+@pytest.fixture(scope="module")
+def acted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Collector, str]:
+    """A home with three sessions, one of which opted its content in, and the collector that heard them live."""
+    folder = tmp_path_factory.mktemp("acted")
+    with Collector() as live:
+        backend = otlp.standard(live.endpoint)
+        with recording(folder / "home", backend):
+            act(model="claude-sonnet-5")
+            act(content="export")
+            delegate()
+            assert agentobs.recording.session.flush()
+            assert backend.flush(20)
+        backend.close()
+        ingest(existing_home(folder / "home"))
+        return folder / "home", live, str(backend.destination)
+
+
+@pytest.fixture
+def home(acted: tuple[Path, Collector, str], tmp_path: Path) -> Home:
+    """A copy of that home."""
+    shutil.copytree(acted[0], tmp_path / "home")
+    return existing_home(tmp_path / "home")
+
+
+def send(home: Home, collector: Collector, profile: str = "both", **how: Any) -> Report:
+    """Send what is recorded in a home, as the command does."""
+    name = how.pop("name", None)
+    with (
+        sending(collector.endpoint, collector.protocol) as to,  # type: ignore[arg-type]
+        connect(home) as connection,
+    ):
+        spoken = profile_named(profile, is_beta=how.pop("beta", False))
+        return send_recorded(home, connection, to.send, spoken, to.named(name), **how)
+
+
+def shape(span: Span) -> tuple[Any, ...]:
+    """Return all there is to a span but who sent it."""
+    said = tuple(sorted((name, str(value)) for name, value in span.attributes.items()))
+    ids = (span.trace_id, span.span_id, span.parent, span.start, span.end, span.status)
+    return (span.name, *ids, tuple(span.links), span.proto.kind, said)
+
+
+def logged(collector: Collector) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (
+            *(name, record.trace_id, record.span_id, record.time_unix_nano, record.severity_number),
+            *sorted((key, str(value)) for key, value in told.items()),
+        )
+        for name, told, record in collector.logs()
+    )
+
+
+def spans(collector: Collector) -> Counter[tuple[Any, ...]]:
+    return Counter(map(shape, collector.spans()))
+
+
+def points(collector: Collector) -> list[tuple[str, Any, Any]]:
+    """Return (name, metric, point) of all points that came."""
+    return [
+        (metric.name, metric, point)
+        for _, metric in collector._each("metrics", "metrics")
+        for point in (metric.histogram.data_points or metric.sum.data_points)
+    ]
+
+
+def test_it_is_what_was_told_live(acted: tuple[Path, Collector, str], home: Home) -> None:
+    """Spans and events have the ids, times, names and values that they had live, content only where it was opted in."""
+    with Collector() as collector:
+        report = send(home, collector)
+        assert report.is_complete
+        assert spans(collector) == spans(acted[1])
+        assert logged(collector) == logged(acted[1])
+        assert (
+            len({s.attributes["session.id"] for s in collector.spans() if CONTENT in s.attributes})
+            == 1
+        )
+        assert report.taken["traces"] == len(collector.spans())
+        assert report.taken["logs"] == len(collector.logs())
+
+
+def test_metrics_are_deltas_over_the_times_of_the_recording(
+    acted: tuple[Path, Collector, str], home: Home
+) -> None:
+    """They add up to what was counted live; each is of one session, begins and ends with it, and has no id on it."""
+    with Collector() as collector:
+        send(home, collector)
+        told = points(collector)
+        live = acted[1].metrics()
+        for name, metric in live.items():
+            if name == "agentobs.cost":
+                sums = [sum(p.as_double for p in metric.sum.data_points), 0.0]
+                sums[1] = sum(point.as_double for n, _, point in told if n == name)
+                assert sums[0] == pytest.approx(sums[1])
+                continue
+            then = sum(p.count for p in metric.histogram.data_points)
+            assert then == sum(point.count for n, _, point in told if n == name), name
+            assert [*metric.histogram.data_points[0].explicit_bounds] == [
+                *next(point for n, _, point in told if n == name).explicit_bounds
+            ]
+        kinds = {
+            (m.histogram or m.sum).aggregation_temporality for _, m, _ in told if m.unit == "s"
+        }
+        assert kinds == {1}  # AGGREGATION_TEMPORALITY_DELTA
+        begun = min(span.start for span in collector.spans())
+        ended = max(span.end for span in collector.spans())
+        for _, _, point in told:
+            assert (
+                begun - 10**10 < point.start_time_unix_nano < point.time_unix_nano < ended + 10**10
+            )
+        sources = {
+            resource["service.instance.id"] for resource, _ in collector._each("metrics", "metrics")
+        }
+        assert len(sources) == 3
+        ids = {span.span_id for span in collector.spans()} | sources
+        assert not [each for each in ids if each in str([point for _, _, point in told])]
+
+
+def test_each_record_goes_out_once(home: Home) -> None:
+    """A second time there is nothing to send, even when the store was built anew; what is recorded later is sent."""
+    with Collector() as collector:
+        assert send(home, collector).sessions == 3
+        before = spans(collector)
+        assert max(before.values()) == 1
+        home.database.unlink(missing_ok=True)
+        home.manifest.unlink(missing_ok=True)
+        ingest(home)
+        with recording(home.path):
+            act("later")
+        report = send(home, collector)
+        assert (report.sessions, report.done_before) == (1, 3)
+        assert max(spans(collector).values()) == 1
+        assert len(spans(collector)) == len(before) + report.taken["traces"]
+        prune(home, sessions=[collector.spans()[0].attributes["session.id"]])
+        with connect(home) as connection:
+            [[left]] = connection.sql("SELECT count(DISTINCT session_id) FROM exports").fetchall()
+        assert left == 3
+
+
+def test_it_goes_on_where_it_was_interrupted(
+    acted: tuple[Path, Collector, str], home: Home
+) -> None:
+    """Whatever message a collector fails at, the next run sends the rest, and nothing twice."""
+    failing = {"traces": 3, "logs": 5, "metrics": 1}
+    with Collector(
+        say=lambda signal, number: Answer(503) if number == failing[signal] else None
+    ) as collector:
+        first = send(home, collector, limits=SMALL)
+        assert not first.is_complete
+        assert set(first.stopped) == {"traces", "logs", "metrics"}
+        assert "it answers 503" in first.lines()[-1]
+        refused = list(collector.got)
+        again = send(home, collector, limits=SMALL)
+        assert again.is_complete
+        for signal, number in failing.items():
+            of_it = [got for got in refused if got.signal == signal]
+            assert len(of_it) == number
+            collector.got.remove(of_it[-1])
+        assert spans(collector) == spans(acted[1])
+        assert logged(collector) == logged(acted[1])
+        calls = sum(p.count for n, _, p in points(collector) if n.endswith("operation.duration"))
+        assert calls == 7
+
+
+def test_a_killed_export_goes_on(home: Home, acted: tuple[Path, Collector, str]) -> None:
+    """After SIGKILL between two messages the next run sends the rest; at most the last message comes twice."""
+    code = (
+        "import sys; from exporters import after, otlp; from exporters.outbox import Limits\n"
+        "from agentobs.recording.home import existing_home; from agentobs.store.database import connect\n"
+        "from exporters.semconv import profile_named\n"
+        "home = existing_home(sys.argv[1])\n"
+        "with otlp.sending(sys.argv[2]) as to, connect(home) as connection:\n"
+        "    after.send_recorded(home, connection, to.send, profile_named('both'), to.named('there'),"
+        " signals=('traces',), limits=Limits(batch_items=3))\n"
+    )
+    killed: list[int] = []
+
+    def kill(signal: str, number: int) -> Answer | None:
+        if number == 4 and not killed:
+            killed.append(child.pid)
+            os.kill(child.pid, signals.SIGKILL)
+        return None
+
+    with Collector(say=kill) as collector:
+        child = subprocess.Popen([sys.executable, "-c", code, str(home.path), collector.endpoint])
+        assert child.wait(60) == -signals.SIGKILL
+        report = send(home, collector, name="there", signals=("traces",))
+        assert report.is_complete
+        found = spans(collector)
+        assert set(found) == set(spans(acted[1]))
+        assert sum(found.values()) <= len(found) + 3
+
+
+def test_what_was_rejected_is_told(home: Home) -> None:
+    """Partial success is no success: the count is told and noted, the exit code is 1, and it is not sent again."""
+    partial = RESPONSES["traces"]()
+    partial.partial_success.rejected_spans = 4
+    said = Answer(body=partial.SerializeToString())
+    with Collector(say=lambda signal, number: said if signal == "traces" else None) as collector:
+        arguments = ["--home", str(home.path), "export", "otlp", "--endpoint", collector.endpoint]
+        ran = CliRunner().invoke(cli, arguments)
+        assert ran.exit_code == 1, ran.output
+        assert "20 spans, 54 log records" in ran.output
+        assert "not taken: 4 spans, rejected; they are not sent again" in ran.output
+        with connect(home) as connection:
+            sql = "SELECT sum(rejected)::INT, bool_or(whole) FROM exports WHERE signal = 'traces'"
+            assert connection.sql(sql).fetchall() == [(4, True)]
+        ran = CliRunner().invoke(cli, arguments)
+        assert (ran.exit_code, ran.output) == (
+            0,
+            "0 sessions sent: nothing\n3 sessions were sent before\n",
+        )
+
+
+def test_a_busy_collector_is_waited_for(home: Home) -> None:
+    """What may pass is tried again, when the collector says, and not for ever; nothing is marked as sent before."""
+    with Collector(
+        say=lambda signal, number: (
+            Answer(503, headers={"retry-after": "0"}) if number < 3 else None
+        ),
+    ) as collector:
+        assert send(home, collector, limits=QUICK).is_complete
+    with Collector(say=always(Answer(503))) as collector:
+        report = send(home, collector, limits=QUICK, again=True, name="away")
+        assert set(report.stopped) == {"traces", "logs", "metrics"}
+        assert not report.taken
+        assert len(collector.got) == 9
+    with connect(home) as connection:
+        assert connection.sql("SELECT * FROM exports WHERE destination = 'away'").fetchall() == []
+
+
+def test_a_signal_that_is_refused_stops_alone(home: Home) -> None:
+    """A product that takes spans alone gets them; what it does not take is said, and can be left out."""
+    with Collector(
+        say=lambda signal, number: None if signal == "traces" else Answer(404)
+    ) as collector:
+        report = send(home, collector)
+        assert report.taken == Counter(traces=24)
+        assert set(report.stopped) == {"logs", "metrics"}
+        assert len(collector.got) == 1 + 2 * 2
+        assert send(home, collector, signals=("traces",), name="other").is_complete
+
+
+def test_one_span_that_is_refused_costs_itself(home: Home) -> None:
+    """A collector that takes all but one span gets the others; that one is counted, and not tried for ever."""
+    with Collector() as collector:
+
+        def say(signal: str, number: int) -> Answer | None:
+            return Answer(400) if b"subagent.spawn" in bodies[-1] else None
+
+        bodies: list[bytes] = [b""]
+        take = collector.take
+
+        def listen(signal: str, headers: dict[str, str], body: bytes) -> Answer:
+            bodies.append(body)
+            return take(signal, headers, body)
+
+        collector.take, collector._say = listen, say  # type: ignore[method-assign]
+        report = send(home, collector, signals=("traces",))
+        assert report.lost == Counter({("traces", "refused"): 1})
+        assert report.taken["traces"] == 23
+        assert not report.stopped
+        assert send(home, collector, signals=("traces",)).sessions == 0
+
+
+def test_one_span_that_is_too_large_costs_itself(home: Home) -> None:
+    """A message that is too large goes in halves."""
+    with Collector(say=lambda s, n: Answer(413) if n == 1 else None) as collector:
+        report = send(home, collector, signals=("traces",))
+        assert report.is_complete
+        assert max(Counter(map(shape, collector.spans()[24:])).values()) == 1
+        assert len(collector.spans()[24:]) == 24
+
+
+def test_sessions_that_went_there_live_are_left_out(
+    acted: tuple[Path, Collector, str], home: Home
+) -> None:
+    """They would be there twice. It is said, and whoever wants them all the same says so."""
+    with Collector() as collector:
+        report = send(home, collector, name=acted[2])
+        assert (report.live, report.sessions, collector.got) == (3, 0, [])
+        assert "--again" in report.lines()[-1]
+        assert send(home, collector, name=acted[2], again=True).sessions == 3
+    with connect(home) as connection:
+        found = connection.sql("SELECT DISTINCT live_exports FROM session_starts").fetchall()
+    assert found == [({acted[2]: "both"},)]
+
+
+def test_a_session_that_runs_is_sent_as_far_as_it_is(tmp_path: Path) -> None:
+    """Spans that have ended go; those that are open go when they end, whole, and are not called abandoned."""
+    with Collector() as collector, recording(tmp_path / "home"), agentobs.session("runs"):
+        with agentobs.span("outer"):
+            with agentobs.span("inner"):
+                pass
+            assert agentobs.recording.session.flush()
+            report = send(existing_home(tmp_path / "home"), collector)
+            assert [span.name for span in collector.spans()] == ["inner"]
+            assert report.is_complete
+        assert agentobs.recording.session.flush()
+        send(existing_home(tmp_path / "home"), collector)
+        assert [span.name for span in collector.spans()] == ["inner", "outer"]
+        inner, outer = collector.spans()
+        assert (inner.parent, outer.status) == (outer.span_id, 0)
+        names = [name for name, _, _ in collector.logs()]
+        assert names == ["agentobs.session"]
+
+
+def test_what_a_killed_process_left_open_is_abandoned(tmp_path: Path) -> None:
+    """It is told once, as abandoned, when no process is left that could end it."""
+    code = (
+        "import sys, os, signal, agentobs\n"
+        "from agentobs.recording.session import flush\n"
+        "agentobs.start(sys.argv[1])\n"
+        "with agentobs.session('killed'), agentobs.span('left'):\n"
+        "    flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "home")], check=False, timeout=60)
+    home = existing_home(tmp_path / "home")
+    with Collector() as collector:
+        assert send(home, collector).is_complete
+        [span] = collector.spans()
+        assert (span.name, span.attributes["abandoned"]) == ("left", True)
+        assert send(home, collector).sessions == 0
+
+
+def test_pages_change_nothing(
+    acted: tuple[Path, Collector, str], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few facts are held at once, the same is sent, a session after the other; sums come page by page."""
+    monkeypatch.setattr(recorded, "PAGE", 7)
+    monkeypatch.setattr(after, "PAGE", 7)
+    with Collector() as collector:
+        assert send(home, collector, limits=SMALL).is_complete
+        assert spans(collector) == spans(acted[1])
+        assert logged(collector) == logged(acted[1])
+        calls = sum(p.count for n, _, p in points(collector) if n.endswith("operation.duration"))
+        assert calls == 7
+        by_source: dict[str, list[tuple[int, int]]] = {}
+        for resource, metric in collector._each("metrics", "metrics"):
+            if metric.name == "gen_ai.client.operation.duration":
+                for point in metric.histogram.data_points:
+                    stretch = point.start_time_unix_nano, point.time_unix_nano
+                    by_source.setdefault(resource["service.instance.id"], []).append(stretch)
+        for stretches in by_source.values():
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(stretches))
+
+
+def test_sessions_are_chosen(home: Home) -> None:
+    """By their time, or by name; an empty choice sends nothing."""
+    with connect(home) as connection:
+        sql = "SELECT session_id, started_ns FROM session_starts ORDER BY started_ns"
+        [(first, _), (_, middle), _] = connection.sql(sql).fetchall()
+    with Collector() as collector:
+        assert send(home, collector, since_ns=middle).sessions == 2
+        assert first not in {span.attributes["session.id"] for span in collector.spans()}
+        assert send(home, collector, session_ids=[first]).sessions == 1
+        assert send(home, collector).sessions == 0
+
+
+def test_a_resumed_session_is_the_same_conversation(tmp_path: Path) -> None:
+    """Whenever its earlier sessions were recorded, and by whichever process."""
+
+    async def main(provider: Provider) -> None:
+        async with provider.client() as client:
+            await play(client)
+
+    ids: list[str] = []
+    for _ in range(3):
+        resumed: dict[str, Any] = {"resume": ids[-1]} if ids else {}
+        with (
+            recording(tmp_path / "home"),
+            Provider([streamed(message(text("Done.")))]) as provider,
+            agentobs.session("again", **resumed) as session,
+        ):
+            ids.append(session.session_id)
+            asyncio.run(main(provider))
+    with Collector() as collector:
+        send(existing_home(tmp_path / "home"), collector, session_ids=[ids[2]])
+        assert {s.attributes["gen_ai.conversation.id"] for s in collector.spans()} == {ids[0]}
+        assert {s.attributes["session.id"] for s in collector.spans()} == {ids[2]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:1])
+def test_what_older_versions_recorded_is_sent(tmp_path: Path, layout: str) -> None:
+    """From a store of the first layout, which noted no order across tables."""
+    home = unpacked(layout, tmp_path)
+    with Collector() as collector:
+        report = send(home, collector)
+        assert (report.sessions, report.is_complete) == (3, True)
+        with connect(home) as connection:
+            [[attempts]] = connection.sql("SELECT count(*) FROM attempts").fetchall()
+        assert [s.name for s in collector.spans()].count("chat claude-sonnet-5-5") == attempts
+        assert "execute_tool weather" in {s.name for s in collector.spans()}
+
+
+def test_two_do_not_send_at_once(home: Home) -> None:
+    """They would send each record twice."""
+    with Collector() as collector, sending_alone(home):
+        with pytest.raises(UsageError, match="another process is sending"):
+            send(home, collector)
+        assert collector.got == []
+
+
+def test_the_command_takes_keys_from_a_variable(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that none stands on a command line or in a message; the usual variables are not read unasked."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=hush%20hush, x-team=a")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("BROKEN", "hush")
+    with Collector() as collector:
+        command = ["--home", str(home.path), "export", "otlp", "--endpoint", collector.endpoint]
+        command += ["--signal", "traces"]
+        for more in (
+            ["--as", "one"],
+            ["--as", "two", "--headers-env", "OTEL_EXPORTER_OTLP_HEADERS"],
+        ):
+            with pytest.raises(SystemExit) as ended:
+                run_cli([*command, *more])
+            assert ended.value.code == 0
+        assert [got.headers.get("x-key") for got in collector.got] == [None, "hush hush"]
+        for wrong in (["--headers-env", "BROKEN"], ["--headers-env", "UNSET"], ["--as", "a b"]):
+            with pytest.raises(SystemExit) as ended:
+                run_cli([*command, *wrong])
+            assert ended.value.code == 1
+        out, err = capsys.readouterr()
+        assert "hush" not in out + err
+        assert err.count("error: ") == 3
+
+
+def test_no_content_leaves_that_was_not_opted_in(home: Home) -> None:
+    """Not in any profile, with its beta; what was opted in is on that session's spans alone, and in no mark."""
+    words = ("nothing in", "Hello", "wrote x", "Look somewhere", "Done.")
+    with connect(home) as connection:
+        sql = "SELECT session_id FROM session_starts WHERE content = 'export'"
+        [[opted]] = connection.sql(sql).fetchall()
+    for profile in ("both", "genai-latest", "genai-1.41", "openinference"):
+        with Collector() as collector:
+            report = send(home, collector, profile, beta=True, name=profile)
+            assert (report.sessions, report.without_content) == (3, 0)
+            for got in collector.got:
+                if got.signal != "traces":
+                    assert not [each for each in words if each.encode() in got.body], profile
+            by_session: dict[str, str] = {}
+            for span in collector.spans():
+                of = span.attributes.get("agentobs.session.id") or span.attributes["session.id"]
+                by_session[of] = by_session.get(of, "") + str(span.proto)
+            assert {s for s, told in by_session.items() if any(w in told for w in words)} == {opted}
+            assert all(word in by_session[opted] for word in words)
+    marks = b"".join(path.read_bytes() for path in home.segments.glob("*.facts"))
+    assert b"both-beta" in marks
+    assert not [each for each in words if each.encode() in marks]
