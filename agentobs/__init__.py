@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from agentobs.recording.kept import keep_result
     from agentobs.recording.noting import event
     from agentobs.recording.options import Options
-    from agentobs.recording.session import Session, fail, record, session, start, stop_recorder
+    from agentobs.recording.session import (
+        Session,
+        fail,
+        record,
+        record_all,
+        session,
+        start,
+        stop_recorder,
+    )
     from agentobs.recording.values import ToolFailed, register_type
     from agentobs.records.labels import Label
     from agentobs.store.conversations import load_conversation
@@ -39,6 +47,7 @@ _HOMES = {
     "fail": "agentobs.recording.session",
     "keep_result": "agentobs.recording.kept",
     "record": "agentobs.recording.session",
+    "record_all": "agentobs.recording.session",
     "record_tool": "agentobs.recording.functions",
     "register_type": "agentobs.recording.values",
     "ToolFailed": "agentobs.recording.values",
@@ -68,6 +77,7 @@ __all__ = [
     "open_span",
     "query",
     "record",
+    "record_all",
     "record_tool",
     "register_type",
     "session",

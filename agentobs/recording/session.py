@@ -28,6 +28,7 @@ from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import wire
+from agentobs.recording.clients import AllClients, record_in
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.options import Content, Options, check_sampling, content_of
@@ -82,7 +83,8 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
     clients, `with_options()` copies, custom http clients and the aiohttp transport are all recorded.
 
     Args:
-        client: an `Anthropic`, `AsyncAnthropic` or platform client, or an `httpx2` client.
+        client: an `Anthropic`, `AsyncAnthropic` or platform client, an `httpx2` client, or what holds some: an agent,
+            a model or a provider of a framework.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         sdk_span: what becomes of the OpenTelemetry span that the SDK makes of each call: `off`, there is none;
             `adopt`, it holds no content, and our record names it; `leave`, it is as the client was made. Default
@@ -92,9 +94,34 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
         UsageError: `client` is none of these.
     """
     recorder = start_recorder(home)
-    wire.instrument(client, _process_place)
-    settle(client, sdk_span, recorder.options.backends if recorder else ())
+
+    def take(each: Any) -> None:
+        wire.instrument(each, _process_place)
+        settle(each, sdk_span, recorder.options.backends if recorder else ())
+
+    if not record_in(client, take):
+        take(client)  # which says what is wrong with it
     return client
+
+
+def record_all(*, home: str | None = None) -> AllClients:
+    """Record every client of this process that asks the provider, however it was made, until it is stopped.
+
+        with agentobs.record_all():
+            ...
+
+    For clients that nobody can hand to `record`. What the SDK and frameworks have in common, the transports of httpx2,
+    is patched for so long; nothing else of httpx2 is recorded, and no client twice. The SDK's own spans are left as
+    they are, for no client is known to switch them off.
+
+    Args:
+        home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
+
+    Returns:
+        A context manager that is on already; its `stop()` ends it as well.
+    """
+    start_recorder(home)
+    return AllClients(_process_place)
 
 
 def start_recorder(home: str | None = None, options: Options | None = None) -> Recorder | None:
@@ -517,6 +544,7 @@ __all__ = [
     "fail",
     "flush",
     "record",
+    "record_all",
     "session",
     "start",
     "start_recorder",

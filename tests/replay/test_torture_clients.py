@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import anthropic
+import httpx2
 import pytest
 from anthropic import (
     Anthropic,
     AnthropicBedrock,
     AnthropicVertex,
+    AsyncAnthropic,
     AsyncAnthropicVertex,
 )
 
 import agentobs
+from agentobs.errors import UsageError
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, frozen, last_session
 from tests.replay.on_the_wire import (
@@ -122,3 +127,159 @@ def test_37_a_client_that_was_there_before_the_recording(tmp_path: Path) -> None
     fixture = frozen(tmp_path, last_session(tmp_path / "home"))
     assert (len(raw.asked), len(fixture.asks)) == (2, 1)
     assert replayed(fixture, run) == live == "hi"
+
+
+# Clients that nobody can hand in
+
+
+def unknown(url: str) -> str:
+    """Ask with clients that are made here and handed to nobody: sync, async, streamed, over aiohttp, on Vertex."""
+    said = [str(Anthropic(api_key=KEY, base_url=url).messages.create(**ASK).content[0].text)]
+
+    async def ask() -> None:
+        async with AsyncAnthropic(api_key=KEY, base_url=url) as asked:
+            async with asked.messages.stream(**ASK) as stream:
+                said.append(await stream.get_final_text())
+        http = anthropic.DefaultAioHttpClient()
+        async with AsyncAnthropic(api_key=KEY, base_url=url, http_client=http) as asked:
+            said.append(str((await asked.messages.create(**ASK)).content[0].text))
+
+    asyncio.run(ask())
+    vertex = AnthropicVertex(base_url=url, **VERTEX)
+    said.append(str(vertex.messages.create(**ASK).content[0].text))
+    return " ".join(said)
+
+
+UNKNOWN = [MESSAGE, play(streamed(text("hi"))), MESSAGE, MESSAGE]
+
+
+def test_37_clients_that_nobody_hands_in_are_recorded_when_asked(tmp_path: Path) -> None:
+    """Within `record_all` each request of each client is recorded once, and replayed; after it none is."""
+
+    def run(url: str) -> str:
+        with agentobs.record_all(), agentobs.session("all"):
+            return unknown(url)
+
+    before = httpx2.HTTPTransport.handle_request, httpx2.AsyncHTTPTransport.handle_async_request
+    live, fixture, raw = recorded(tmp_path, UNKNOWN, run)
+    assert live == "hi hi hi hi"
+    assert len(raw.asked) == len(fixture.asks) == 4
+    assert replayed(fixture, run) == live
+    after = httpx2.HTTPTransport.handle_request, httpx2.AsyncHTTPTransport.handle_async_request
+    assert after == before
+    with raw_provider(UNKNOWN) as again, recording(tmp_path / "home"):
+        with agentobs.session("later"):
+            unknown(again.url)
+    assert not last_session(tmp_path / "home").exchanges
+
+
+def test_37_no_client_is_recorded_twice(tmp_path: Path) -> None:
+    """A client that is recorded already, and a second `record_all` inside the first: each request once."""
+
+    def run(url: str) -> str:
+        with agentobs.record_all(), agentobs.session("all"):
+            with agentobs.record_all():
+                said = through_two(url)
+            return said + str(
+                Anthropic(api_key=KEY, base_url=url).messages.create(**ASK).content[0].text
+            )
+
+    live, fixture, raw = recorded(tmp_path, [MESSAGE] * 3, run)
+    assert live == "hihihi"
+    assert len(raw.asked) == len(fixture.asks) == 3
+    assert replayed(fixture, run) == live
+
+
+def test_37_a_redirect_is_a_request_of_its_own(tmp_path: Path) -> None:
+    """Both requests are recorded, each once; where it led to is not kept, for such an address may hold a key."""
+
+    def run(url: str) -> int:
+        headers = {"anthropic-version": "2023-06-01"}
+        with agentobs.record_all(), agentobs.session("all"):
+            ask = {"json": ASK, "headers": headers, "follow_redirects": True}
+            return httpx2.post(f"{url}/v1/messages", **ask).status_code  # type: ignore[arg-type]
+
+    elsewhere = pieces(307, {"location": "/v1/messages?moved", **JSON})
+    live, fixture, raw = recorded(tmp_path, [elsewhere, MESSAGE], run)
+    assert (live, len(raw.asked)) == (200, 2)
+    assert [ask.answer.status for ask in fixture.asks] == [307, 200]
+
+
+def test_37_what_is_not_for_a_model_is_not_recorded(tmp_path: Path) -> None:
+    """Other uses of httpx2 beside the provider's are none of ours."""
+
+    def run(url: str) -> str:
+        with agentobs.record_all(), agentobs.session("all"):
+            assert httpx2.get(f"{url}/weather").json() == {"sky": "clear"}
+            return str(Anthropic(api_key=KEY, base_url=url).messages.create(**ASK).content[0].text)
+
+    plays = [pieces(200, JSON, b'{"sky": "clear"}'), MESSAGE]
+    _, fixture, raw = recorded(tmp_path, plays, run)
+    assert (len(raw.asked), len(fixture.asks)) == (2, 1)
+
+
+def test_37_record_all_ends_as_often_as_it_began(tmp_path: Path) -> None:
+    """Called as a function it lasts until `stop`; a patch that somebody made over it stays theirs."""
+    before = httpx2.HTTPTransport.handle_request
+
+    def run(url: str) -> str:
+        ask = Anthropic(api_key=KEY, base_url=url).messages.create
+        all_clients = agentobs.record_all()
+        with agentobs.session("all"):
+            ours = httpx2.HTTPTransport.handle_request
+            httpx2.HTTPTransport.handle_request = lambda *told: ours(*told)  # type: ignore[method-assign]
+            try:
+                ask(**ASK)
+                all_clients.stop()
+                all_clients.stop()
+                return str(ask(**ASK).content[0].text)
+            finally:
+                httpx2.HTTPTransport.handle_request = before  # type: ignore[method-assign]
+
+    live, fixture, raw = recorded(tmp_path, [MESSAGE, MESSAGE], run)
+    assert (live, len(raw.asked), len(fixture.asks)) == ("hi", 2, 1)
+
+
+class Framework:
+    """A framework's agent: it has a model, that has a provider, that has two clients."""
+
+    def __init__(self, url: str) -> None:
+        self.model = self
+        self.client = self
+        self.provider = Provider(url)
+
+
+class Provider:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._async_client = AsyncAnthropic(api_key=KEY, base_url=url)
+
+    @cached_property
+    def _client(self) -> Anthropic:
+        return Anthropic(api_key=KEY, base_url=self._url)
+
+    @property
+    def model(self) -> Any:
+        raise RuntimeError("there is none here")
+
+
+def test_37_what_holds_a_client_can_be_handed_in(tmp_path: Path) -> None:
+    """An agent, a model or a provider of a framework: all its clients are found, and what holds none is refused."""
+
+    def run(url: str) -> str:
+        agent = agentobs.record(Framework(url))
+
+        async def ask() -> str:
+            return str((await agent.provider._async_client.messages.create(**ASK)).content[0].text)
+
+        with agentobs.session("held"):
+            said = str(agent.provider._client.messages.create(**ASK).content[0].text)
+            return said + asyncio.run(ask())
+
+    live, fixture, raw = recorded(tmp_path, [MESSAGE, MESSAGE], run)
+    assert (live, len(raw.asked), len(fixture.asks)) == ("hihi", 2, 2)
+    assert replayed(fixture, run) == live
+    with recording(tmp_path / "nothing"):
+        for nothing in (object(), None, MagicMock()):
+            with pytest.raises(UsageError, match="it holds no httpx2 client"):
+                agentobs.record(nothing)
