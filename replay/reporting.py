@@ -26,7 +26,7 @@ from replay.fixture import Ask, RecordedAnswer, RecordedTool
 from replay.lanes import Lane, Mismatch, asked_body, compared, without_boundary
 from replay.looks import Nature, proposals
 from replay.pieces import value_of
-from replay.sites import call_site, waiting_tasks
+from replay.sites import Site, call_site, waiting_tasks
 from replay.state import State
 from replay.telling import DIFFER
 from replay.tools import Missed, ask_of
@@ -38,11 +38,13 @@ FOLLOWING = 6
 """How many of the steps that followed in the recording are told of."""
 
 
-def refused(state: State, address: str) -> Divergence:
+def refused(state: State, address: str, who: Site | None) -> Divergence:
     """Describe an attempt to connect to somebody."""
-    summary = f"a connection to {address} was attempted: nothing leaves a replay"
+    by = f" by {who.text}" if who is not None else ""
+    summary = f"a connection to {safe(address)} was attempted{by}: nothing leaves a replay"
     why = "a client that agentobs.record() was not called with, or a tool that ran live"
-    return report(state, "network", state.lane("main"), summary, why=why, live=True)
+    cause = plain("other", why, who)
+    return report(state, "network", state.lane("main"), summary, cause=cause, live=True)
 
 
 def mismatch(state: State, lane: Lane, question: Question, missed: Mismatch) -> Divergence:
@@ -96,6 +98,9 @@ def _extra(state: State, lane: Lane, question: Question) -> Divergence:
     if repeated is not None:
         summary += f", which asks again what request {lane.place_of(repeated)} asked"
     why = "the recording of this lane ends before it"
+    if (call := state.calls.otherwise(lane.name)) is not None:
+        # A run that was stopped among its tools may not stop there where one of them comes out otherwise.
+        why = f"{why}; {call.summary}: {call.why}"
     return report(state, "extra", lane, summary, why=why, live=True)
 
 

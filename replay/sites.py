@@ -77,6 +77,39 @@ def waiting_tasks() -> list[tuple[str, Site]]:
     ]
 
 
+def looking_up() -> Site | None:
+    """Return where the one task is, of any event loop, for which a thread of that loop looks a name up."""
+    try:
+        tasks = list(getattr(asyncio.tasks, "_all_tasks", ()))  # asyncio.all_tasks is of one loop
+    except RuntimeError:  # another thread has just begun one
+        tasks = []
+    chains = [list(_suspended(task.get_coro())) for task in tasks if not task.done()]
+    # One that has not come to wait for it yet is where its thread is.
+    chains += [list(_around(frame))[::-1] for frame in sys._current_frames().values()]
+    found = {
+        _innermost(chain)
+        for chain in chains
+        if any(frame.f_code.co_qualname == _LOOKS_UP for frame in chain)
+    } - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+_LOOKS_UP = "BaseEventLoop.getaddrinfo"
+"""The coroutine of asyncio that has a thread look a name up."""
+
+
+def _around(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _innermost(frames: list[FrameType]) -> Site | None:
+    """Return the innermost of some frames, outermost first, that is the agent's."""
+    own = [frame for frame in frames if is_agents(frame.f_code.co_filename)]
+    return _site(own[-1].f_code, own[-1].f_lineno) if own else None
+
+
 def site_of(function: Callable[..., Any]) -> Site | None:
     """Return where a function is written; None where it is not Python, or not the agent's."""
     for _ in range(16):
