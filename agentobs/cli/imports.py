@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from agentobs.recording.home import Home
     from exporters.bundle import BundleReport, Taken
     from exporters.claude_code.importing import Imported, ImportReport
+    from exporters.wirefiles import ImportedFile
 
 
 @click.group("import", help="Bring in sessions that were recorded elsewhere.")
@@ -39,8 +41,8 @@ def claude_code(
 ) -> None:
     """Import the logs at PATHS, files or directories such as ~/.claude/projects.
 
-    A log does not hold the system prompt and the tools of the requests, so that the sessions can be asked about, but
-    not replayed. Lines that cannot be read are named and left out.
+    A log does not hold its requests whole, so that the sessions can be asked about, but not replayed: of each it is
+    said why. Lines that cannot be read are named and left out.
     """
     from agentobs import world
     from agentobs.recording.home import open_home
@@ -58,6 +60,59 @@ def claude_code(
         if not follow:
             sys.exit(1 if report.bad_lines else 0)
         world.pause(interval)
+
+
+@import_.command("wire", help="Import HTTP exchanges that another tool recorded.")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.pass_context
+def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
+    """Import the files at PATHS, or all *.jsonl in directories: each becomes a session that can be frozen.
+
+    A line is {"request": {"method", "path", "headers", "body"}, "response": {"status", "headers", "body_text"}}. Lines
+    that are none are named and left out; their session is incomplete then, and cannot be replayed.
+    """
+    from agentobs.recording.home import open_home
+    from agentobs.store.ingest import ingest
+    from exporters.wirefiles import files_in, import_wire
+
+    home = open_home(home_option(context))
+    with _Progress("files") as progress:
+        report = import_wire(home, files_in(paths), told=_tell_wire, progress=progress)
+    ingest(home)
+    new = sum(each.is_new for each in report.files)
+    click.echo(f"{new} sessions imported, {len(report.files) - new} were there already")
+    for path in set(report.without_exchanges) - {bad.path for bad in report.bad_lines}:
+        click.echo(f"left out: {text(str(path))}: there is no exchange in it", err=True)
+    for bad in report.bad_lines:
+        click.echo(f"left out: {text(str(bad))}", err=True)
+    sys.exit(1 if report.bad_lines or report.without_exchanges else 0)
+
+
+def _tell_wire(done: ImportedFile) -> None:
+    if done.is_new:
+        said = f"not replayable: {done.bad} lines are missing" if done.bad else "replayable"
+        click.echo(f"{done.session_id}  {done.exchanges} exchanges, {said}  {text(done.path.name)}")
+
+
+class _Progress:
+    """Shows on a terminal how far an import is; where nobody looks, nothing."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        """Return what is to be told how many are done, and of how many."""
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        """Take the line away."""
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def _show(self, done: int, of: int) -> None:
+        if self._is_shown:
+            click.echo(f"\r\x1b[K{done} of {of} {self._what}", nl=False, err=True)
 
 
 @import_.command("bundle", help="Import the sessions of a bundle that another machine made.")
@@ -130,10 +185,12 @@ def _bring_in(home: Home, logs: list[Path]) -> ImportReport:
         if done.is_new:
             agents = f", {done.agents} agents" if done.agents else ""
             click.echo(
-                f"{done.session_id}  {done.responses} responses, {done.tool_calls} tool calls{agents}"
+                f"{done.session_id}  {done.responses} responses, {done.tool_calls} tool calls{agents}; "
+                f"not replayable: {done.not_replayable}"
             )
 
-    report = import_logs(home, logs, take_out=_take_out, told=tell)
+    with _Progress("sessions") as progress:
+        report = import_logs(home, logs, take_out=_take_out, told=tell, progress=progress)
     ingest(home)
     return report
 
@@ -144,7 +201,5 @@ def _summarise(report: ImportReport) -> None:
         f"{new} sessions imported, {len(report.sessions) - new} were there already"
         + (f", {report.without_answers} without an answer" if report.without_answers else "")
     )
-    if new:
-        click.echo("None of them can be replayed: the logs do not hold the requests whole.")
     for bad in report.bad_lines:
         click.echo(f"left out: {text(str(bad))}", err=True)

@@ -31,26 +31,38 @@ def read_wire_file(path: Path) -> Recording:
         if not line.strip():
             continue
         try:
-            value = json.loads(line.decode("utf-8"))
-            question, answer = _question(value["request"]), _answer(value["response"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            exchanges.append(exchange_of(line, number))
+        except ForeignError as error:
             raise ForeignError(
-                f"line {number} is no recorded exchange: {_why(error)}",
-                where=str(path),
-                todo='Each line must be {"request": {...}, "response": {...}}',
+                f"line {number} is {error.found}", where=str(path), todo=error.todo
             ) from error
-        exchanges.append(
-            ModelExchange(
-                place=Place("wire"),
-                attempt_id=f"{number:032x}",
-                started_ns=number,
-                headers_ns=None,
-                ended_ns=0,
-                question=question,
-                answer=answer,
-            )
-        )
     return Recording("wire", path.stem, None, None, "completed", None, None, 0, tuple(exchanges))
+
+
+def exchange_of(line: bytes, number: int) -> ModelExchange:
+    """Return the exchange of one line, the `number`th of its file; times are those of nothing.
+
+    Raises:
+        ForeignError: it is not of this format.
+    """
+    try:
+        value = json.loads(line.decode("utf-8"))
+        question = _question(_typed(value["request"], dict))
+        answer = _answer(_typed(value["response"], dict))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ForeignError(
+            f"no recorded exchange: {_why(error)}",
+            todo='Each line must be {"request": {...}, "response": {...}}',
+        ) from error
+    return ModelExchange(
+        place=Place("wire"),
+        attempt_id=f"{number:032x}",
+        started_ns=number,
+        headers_ns=None,
+        ended_ns=0,
+        question=question,
+        answer=answer,
+    )
 
 
 def _question(value: dict[str, Any]) -> Question:

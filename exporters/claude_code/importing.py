@@ -18,13 +18,13 @@ from pathlib import Path
 from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home, sync_directory
-from agentobs.recording.interpreter import Interpreter
 from agentobs.recording.journal import facts_path
 from agentobs.recording.landing import Landed, clear_staging, land
-from agentobs.records.facts import TABLES, Attempt, Fact, UsageRow, columns
+from agentobs.records.facts import Attempt, Fact, UsageRow
 from agentobs.records.labels import Label
 from exporters.claude_code.reading import LINE_BYTES_MAX, BadLine, Entry, read_log
 from exporters.claude_code.rebuilding import Rebuilt, our_id, rebuild
+from exporters.retelling import retold
 
 Replace = Callable[[Home, str], None]
 """Takes all that was recorded of a session, by our id of it, out of a home and its store."""
@@ -43,6 +43,8 @@ class Imported:
     responses: int
     tool_calls: int
     agents: int
+    not_replayable: str
+    """What its log lacks of the requests, for people."""
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ def import_logs(
     *,
     take_out: Replace,
     told: Callable[[Imported], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
     """Import all sessions of some logs; what was imported before changes nothing.
 
@@ -90,6 +93,7 @@ def import_logs(
         paths: the logs, see `logs_in`; what the agents of a session did may stand in files of their own.
         take_out: takes a session out of the home that was imported when its log was shorter.
         told: hears of each session when it is done.
+        progress: hears how many sessions are done, and how many there are.
 
     Raises:
         OSError: a log cannot be read, or the home cannot be written; sessions that are done stay.
@@ -98,7 +102,9 @@ def import_logs(
     clear_staging(home)
     known = _Known(home)
     bad: dict[tuple[Path, int], BadLine] = {}
-    for client_id, files in _by_session(paths).items():
+    by_session = _by_session(paths)
+    for number, (client_id, files) in enumerate(by_session.items(), 1):
+        progress(number, len(by_session))
         entries = []
         for each in (each for path in files for each in read_log(path)):
             if isinstance(each, BadLine):
@@ -117,6 +123,7 @@ def import_logs(
             len(rebuilt.message_ids),
             rebuilt.tool_calls,
             rebuilt.agents,
+            rebuilt.lacks,
         )
         report.sessions.append(done)
         told(done)
@@ -196,15 +203,7 @@ def _import(
 
 def _lines(home: Home, rebuilt: Rebuilt) -> Iterator[Landed]:
     """Yield the lines of a session's segment."""
-    interpreter = Interpreter(home.key())
-    for record in rebuilt.records:
-        interpretation = interpreter.interpret(record)
-        for kind, line in interpretation.contents:
-            yield Landed(kind, line, is_content=True)
-        for told in interpretation.told:
-            fact = _as_logged(told.fact, rebuilt.uncounted)
-            row = {**columns(fact), "session_sequence": told.sequence}
-            yield Landed(TABLES[type(fact)], row, is_content=False)
+    return retold(home, rebuilt.records, lambda fact: _as_logged(fact, rebuilt.uncounted))
 
 
 def _as_logged(fact: Fact, uncounted: frozenset[str]) -> Fact:

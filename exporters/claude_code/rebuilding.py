@@ -62,6 +62,8 @@ class Rebuilt:
     """Agents that others started."""
     uncounted: frozenset[str]
     """The attempts of which the log does not say why the model stopped: its last counts may not be in it."""
+    lacks: str
+    """What the log does not tell of the requests, for people: without it none can be asked again."""
 
 
 @dataclass(slots=True)
@@ -116,7 +118,21 @@ def rebuild(
         tool_calls=len(builder.tools),
         agents=sum(each.agent_id is not None for each in asked),
         uncounted=frozenset(builder.uncounted),
+        lacks=_lacks(entries),
     )
+
+
+def _lacks(entries: Sequence[Entry]) -> str:
+    """Return what the log of a session does not tell of its requests.
+
+    No version that was seen writes the system prompt, the tools and the settings of a request, and a replay compares
+    requests whole. Where the client took results out of the conversation, not even that is known.
+    """
+    lacking = ["the system prompt, the tools and the settings of its requests"]
+    made_shorter = {"microcompact_boundary": "which results were taken out of the conversation"}
+    found = {str(entry.value.get("subtype")) for entry in entries}
+    lacking += [what for subtype, what in made_shorter.items() if subtype in found]
+    return f"the log does not hold {', nor '.join(lacking)}"
 
 
 def our_id(client_id: str) -> str:

@@ -1,0 +1,236 @@
+"""Wire files: HTTP exchanges that others recorded become sessions, priced, and whole enough to be frozen.
+
+A file (`agentobs/recording/wirefile.py` has the format) is one session, whose id is a digest of its bytes: wherever
+it lies, it is imported once, and a file that has changed is another recording. When an exchange was is told by its
+`source.recorded_at`, where there is one; else by that of its neighbours, else by when the file was changed last, for
+money depends on the day. How long one took is not in such files: it counts as no time at all, and when its first
+piece came is not known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import ForeignError, UsageError
+from agentobs.recording.home import Home
+from agentobs.recording.journal import facts_path, is_there
+from agentobs.recording.landing import clear_staging, land
+from agentobs.recording.wirefile import exchange_of
+from agentobs.records.exchanges import ModelExchange, Place, SessionCall
+from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
+from agentobs.records.labels import Label, unchecked
+from agentobs.sink import Record
+from exporters.retelling import retold
+
+LINE_BYTES_MAX = 64 * 1024 * 1024
+"""A longer line is told of and passed over. Our choice: twice what the provider takes, in JSON."""
+_STEP_NS = 1_000_000
+"""How much later than the one before it an exchange is, where nothing tells. Our choice: a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadExchange:
+    """A line that is no recorded exchange."""
+
+    path: Path
+    line: int
+    """Its number in the file, from 1."""
+    found: str
+    """What is wrong with it, for people."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFile:
+    """What became of one file."""
+
+    path: Path
+    session_id: str
+    is_new: bool
+    """Whether something was written: False where it was imported before."""
+    exchanges: int
+    bad: int
+    """Lines that were left out: then the session is incomplete, and cannot be replayed."""
+
+
+@dataclass(slots=True)
+class WireReport:
+    """What an import did."""
+
+    files: list[ImportedFile] = field(default_factory=list)
+    bad_lines: list[BadExchange] = field(default_factory=list)
+    without_exchanges: list[Path] = field(default_factory=list)
+    """Files in which there was none; nothing of them is written."""
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """What a file is, before any of it is kept."""
+
+    session_id: str
+    times: list[int] = field(default_factory=list)
+    """When each exchange was, nanoseconds since 1970; each later than the one before."""
+    bad: list[BadExchange] = field(default_factory=list)
+
+
+def files_in(paths: Iterable[Path]) -> list[Path]:
+    """Return the wire files among some files and directories: there, whatever ends in `.jsonl`.
+
+    Raises:
+        UsageError: one of the paths does not exist.
+    """
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(
+                "no such file or directory",
+                where=str(path),
+                todo="Name a file of recorded exchanges (*.jsonl), or a directory of them",
+            )
+        found |= set(path.rglob("*.jsonl")) if path.is_dir() else {path}
+    return sorted(found)
+
+
+def import_wire(
+    home: Home,
+    paths: Sequence[Path],
+    *,
+    told: Callable[[ImportedFile], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> WireReport:
+    """Import files of exchanges, each as a session; what was imported before changes nothing.
+
+    Lines that are none are reported and left out. Each session is written as a whole or not at all.
+
+    Args:
+        home: where to.
+        paths: the files, see `files_in`.
+        told: hears of each file when it is done.
+        progress: hears how many files are done, and how many there are.
+
+    Raises:
+        OSError: a file cannot be read, or the home cannot be written; sessions that are done stay.
+    """
+    report = WireReport()
+    clear_staging(home)
+    for number, path in enumerate(paths, 1):
+        done = _import(home, path, report)
+        progress(number, len(paths))
+        if done is not None:
+            report.files.append(done)
+            told(done)
+    return report
+
+
+def _import(home: Home, path: Path, report: WireReport) -> ImportedFile | None:
+    scanned = _scan(path)
+    report.bad_lines += scanned.bad
+    if not scanned.times:
+        report.without_exchanges.append(path)
+        return None
+    session_id, lost = scanned.session_id, len(scanned.bad)
+    is_new = not is_there(facts_path(home, session_id))
+    if is_new:
+        records = _records(path, scanned)
+        lines = retold(home, records, _as_told, session_id=session_id, lost=lost)
+        land(home, session_id, lines)
+    return ImportedFile(path, session_id, is_new, len(scanned.times), lost)
+
+
+def _scan(path: Path) -> _Scanned:
+    """Read a file once: which of its lines are exchanges, and when each of these was."""
+    hashed = hashlib.blake2b(b"wire file", digest_size=16)
+    times: list[int | None] = []
+    bad: list[BadExchange] = []
+    for number, line in _lines(path):
+        hashed.update(line)
+        if not line.strip():
+            continue
+        try:
+            if len(line) > LINE_BYTES_MAX:
+                raise ForeignError(f"a line of {len(line):,} bytes")
+            exchange_of(line, number)
+            times.append(_recorded_ns(line))
+        except ForeignError as error:
+            bad.append(BadExchange(path, number, error.found))
+    changed_ns = path.stat().st_mtime_ns
+    return _Scanned(hashed.hexdigest(), _in_order(times, changed_ns), bad)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        yield from enumerate(file, 1)
+
+
+def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
+    """Return times of which each is later than the one before it; those that are not known follow what is."""
+    known = next((at for at in times if at is not None), otherwise_ns)
+    found: list[int] = []
+    for at in times:
+        least = found[-1] + _STEP_NS if found else known
+        found.append(max(at if at is not None else least, least))
+    return found
+
+
+def _recorded_ns(line: bytes) -> int | None:
+    """Return when an exchange was recorded, as its file says: as ISO 8601 or as an HTTP date."""
+    source = json.loads(line.decode("utf-8")).get("source")
+    told = source.get("recorded_at") if isinstance(source, dict) else None
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            at = parse(str(told))
+        except (ValueError, TypeError):
+            continue
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+        return since if since > 0 else None
+    return None
+
+
+def _records(path: Path, scanned: _Scanned) -> Iterator[Record]:
+    """Yield what a recorder would have been given."""
+    session_id, times = scanned.session_id, scanned.times
+    bad = {each.line for each in scanned.bad}
+    yield SessionCall(_start(session_id, path.stem, times[0]), None)
+    at = iter(times)
+    for number, line in _lines(path):
+        if line.strip() and number not in bad:
+            yield _placed(exchange_of(line, number), session_id, next(at))
+    yield SessionEnd(session_id, times[-1], "completed", None, None, 0)
+
+
+def _placed(exchange: ModelExchange, session_id: str, at_ns: int) -> ModelExchange:
+    number = f"{session_id} {exchange.attempt_id}".encode()
+    attempt_id = hashlib.blake2b(number, digest_size=16).hexdigest()
+    return replace(exchange, place=Place(session_id), attempt_id=attempt_id, started_ns=at_ns)
+
+
+def _start(session_id: str, name: str, at_ns: int) -> SessionStart:
+    unknown = Label("unknown")
+    tags: dict[str, Any] = {"imported": "wire"}
+    return SessionStart(
+        session_id=session_id,
+        name=unchecked(name),
+        started_ns=at_ns,
+        entry=None,
+        agentobs_version=unknown,
+        sdk_version=None,
+        python_version=unknown,
+        platform=unknown,
+        tags=tags,
+        arguments_content=None,
+    )
+
+
+def _as_told(fact: Fact) -> Fact:
+    """Take back what such a file does not tell: when the first piece of an answer came."""
+    return replace(fact, first_chunk_ns=None) if isinstance(fact, Attempt) else fact

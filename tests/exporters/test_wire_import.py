@@ -1,0 +1,256 @@
+"""Recordings made elsewhere become sessions: seen in every query, priced, frozen and replayed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+from click.testing import CliRunner, Result
+
+import agentobs
+from agentobs.cli import cli
+from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal import segment_ids
+from agentobs.recording.vault import read_session
+from agentobs.store.asking import named, query_names, query_text
+from agentobs.store.database import connect
+from agentobs.store.verify import verify
+from exporters.wirefiles import WireReport, files_in, import_wire
+from replay import Replayer, load
+from replay.freeze import freeze
+from tests.wire import corpus
+from tests.wire.asking import ask
+
+NEEDED = pytest.mark.skipif(
+    not (corpus.folder() / "manifest.json").is_file(), reason=corpus.HINT.format(corpus.folder())
+)
+NAMES = (
+    "0xPlaygrounds__rig/messages_sessions_sequential_tool_calls_streaming.9819d205.jsonl",
+    "pydantic__pydantic-ai/test_tool_search_test_tool_search_eval_anthropic.37b53596.jsonl",
+)
+WORD = "Kanarien vogel"
+
+
+def run(home: Home, *arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["--home", str(home.path), *map(str, arguments)])
+
+
+def bring_in(home: Home, *paths: Path) -> WireReport:
+    return import_wire(home, files_in(paths))
+
+
+def line(number: int, recorded_at: str | None = None, **changes: Any) -> dict[str, Any]:
+    """Return a line as such files have it."""
+    said = [{"role": "user", "content": f"{WORD} {n}"} for n in range(2 * number - 1)]
+    for each in said[1::2]:
+        each["role"] = "assistant"
+    answer = {
+        "id": f"msg_{number}", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
+        "content": [{"type": "text", "text": WORD}], "stop_reason": "end_turn", "stop_sequence": None,
+        "usage": {"input_tokens": 1000, "output_tokens": 10},
+    }  # fmt: skip
+    asked = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": said}
+    request = {"method": "POST", "path": "/v1/messages", "headers": {}, "body": asked}
+    response = {"status": 200, "headers": {}, "body_text": json.dumps(answer)}
+    source = {"recorded_at": recorded_at} if recorded_at else {}
+    return {"request": request, "response": response, "source": source, **changes}
+
+
+def written(path: Path, *lines: Any) -> Path:
+    told = [each if isinstance(each, str) else json.dumps(each) for each in lines]
+    path.write_text("".join(f"{each}\n" for each in told), "utf-8")
+    return path
+
+
+@NEEDED
+@pytest.mark.parametrize("name", NAMES)
+def test_an_imported_file_is_frozen_and_replayed(tmp_path: Path, name: str) -> None:
+    """The fixture of an imported session answers the SDK with the recorded bytes, question by question."""
+    home = open_home(tmp_path / "home")
+    [done] = bring_in(home, corpus.folder() / name).files
+    told = freeze(read_session(home, done.session_id, segment_ids(home)), tmp_path / "fixture", {})
+    file = corpus.read(name)
+    assert told.asks == len(file.exchanges) == done.exchanges
+    client = Anthropic(api_key="k", base_url="http://127.0.0.1:9", max_retries=0)
+    with Replayer(load(tmp_path / "fixture")) as replayed:
+        agentobs.record(client)
+        with agentobs.session("again"):
+            heard = [ask(client, exchange) for exchange in file.exchanges]
+    assert heard == [(e.status, e.text.encode()) for e in file.exchanges]
+    assert replayed.progress.requests_matched == len(file.exchanges)
+
+
+@NEEDED
+def test_an_imported_file_is_in_every_query(tmp_path: Path) -> None:
+    """Each query that lists sessions, calls or money has those of the file; all others answer, too."""
+    home = open_home(tmp_path / "home")
+    path = corpus.folder() / NAMES[0]
+    [done] = bring_in(home, path).files
+    exchanges = corpus.read(NAMES[0]).exchanges
+    calls = sum(len(exchange.calls) for exchange in exchanges)
+    with connect(home) as connection:
+        for name in query_names():
+            about = {"session_id": done.session_id} if "$session_id" in query_text(name) else {}
+            rows = named(connection, name, **about).fetchall()
+            if name in ALWAYS:
+                assert rows, name
+        row = connection.execute(
+            "SELECT turns, tool_calls, cost_usd > 0, unpriced_calls, incomplete, tags FROM sessions"
+        ).fetchone()
+    assert row == (len(exchanges), calls, True, 0, False, {"imported": "wire"})
+    assert verify(home).ok
+
+
+ALWAYS = frozenset(
+    [
+        "cache_by_session",
+        "cache_efficiency",
+        "conversation_sessions",
+        "cost_by_agent",
+        "cost_by_conversation",
+        "cost_by_day",
+        "cost_by_model",
+        "cost_by_model_and_day",
+        "cost_by_session",
+        "cost_by_source",
+        "diagnosable",
+        "interaction_intervals",
+        "recorded_lately",
+        "session_range",
+        "session_segments",
+        "session_timeline",
+        "session_turns",
+        "sessions",
+        "slowest_requests",
+        "slowest_tools",
+        "tool_latency",
+        "usage_by_model_day",
+    ]
+)
+"""The queries in which every session with answers and calls has a row."""
+
+
+def test_money_is_that_of_its_day(tmp_path: Path) -> None:
+    """Each exchange is priced when it was recorded, as the file says; one that says nothing follows its neighbour."""
+    home = open_home(tmp_path / "home")
+    path = written(
+        tmp_path / "told.jsonl", line(1), line(2, "2026-02-03T04:05:06Z"), line(3),
+        line(4, "Wed, 04 Feb 2026 00:00:00 GMT"), line(5, "2020-01-01T00:00:00Z"), line(6, "soon"),
+    )  # fmt: skip
+    bring_in(home, path)
+    with connect(home) as connection:
+        sql = "SELECT sent_at::VARCHAR, cost_usd FROM costs ORDER BY at_ns"
+        told = connection.execute(sql).fetchall()
+    assert [at[:23] for at, _ in told] == [
+        "2026-02-03 04:05:06", "2026-02-03 04:05:06.001", "2026-02-03 04:05:06.002",
+        "2026-02-04 00:00:00", "2026-02-04 00:00:00.001", "2026-02-04 00:00:00.002",
+    ]  # fmt: skip
+    assert {str(usd) for _, usd in told} == {"0.003150000000"}
+
+
+def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
+    """Not from the same place, nor from another one; a file that has changed is another recording."""
+    home = open_home(tmp_path / "home")
+    path = written(tmp_path / "a.jsonl", line(1), line(2))
+    [first] = bring_in(home, path).files
+    before = {each: each.read_bytes() for each in home.path.rglob("*") if each.is_file()}
+    copied = tmp_path / "elsewhere"
+    copied.mkdir()
+    shutil.copy(path, copied / "b.jsonl")
+    assert [each.is_new for each in bring_in(home, path, copied).files] == [False, False]
+    assert {each: each.read_bytes() for each in home.path.rglob("*") if each.is_file()} == before
+    written(path, line(1), line(2), line(3))
+    [third] = bring_in(home, path).files
+    assert (third.is_new, third.session_id != first.session_id) == (True, True)
+
+
+def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
+    """It is told with file and line, the rest is there, and the session says that it is not whole."""
+    home = open_home(tmp_path / "home")
+    deep = '{"request":' + "[" * 100_000
+    path = written(
+        tmp_path / "a.jsonl", line(1), "{not json", "", {"request": None, "response": {}}, deep, line(2)
+    )  # fmt: skip
+    nothing = written(tmp_path / "b.jsonl", "[]")
+    told = run(home, "import", "wire", path, nothing)
+    assert told.exit_code == 1
+    assert "2 exchanges, not replayable: 3 lines are missing" in told.output
+    said = [each.rpartition("/")[2] for each in told.stderr.splitlines()]
+    assert [each.partition(": ")[0] for each in said] == [
+        "a.jsonl:2",
+        "a.jsonl:4",
+        "a.jsonl:5",
+        "b.jsonl:1",
+    ]
+    with connect(home) as connection:
+        sql = "SELECT attempts, incomplete, dropped FROM sessions"
+        assert connection.execute(sql).fetchall() == [(2, True, 3)]
+    frozen = run(home, "freeze", "a", "-o", tmp_path / "fixture")
+    assert "incomplete" in str(frozen.exception)
+
+
+def test_what_was_said_is_content(tmp_path: Path) -> None:
+    """No fact and no byte of the store holds what was said, or the name of a file that is no label; no secret is in
+    either.
+    """
+    home = open_home(tmp_path / "home")
+    secret = "ghp_" + "Ab1" * 12
+    told = line(1)
+    told["request"]["body"]["system"] = f"use {secret}"
+    bring_in(home, written(tmp_path / f"{WORD}.jsonl", told))
+    facts = b"".join(each.read_bytes() for each in home.segments.glob("*.facts"))
+    content = b"".join(each.read_bytes() for each in home.segments.glob("*.content"))
+    assert WORD.encode() in content
+    assert run(home, "ingest").exit_code == 0
+    for where in (facts, home.database.read_bytes()):
+        assert b"Kanarien" not in where
+    assert secret.encode() not in content + facts
+
+
+def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
+    """Where nobody looks, an import prints its lines and nothing that steers a terminal."""
+    home = open_home(tmp_path / "home")
+    path = written(tmp_path / "a.jsonl", line(1))
+    seen: list[tuple[int, int]] = []
+    import_wire(home, files_in([path]), progress=lambda *far: seen.append(far))
+    assert seen == [(1, 1)]
+    told = run(home, "import", "wire", path)
+    assert told.exit_code == 0
+    assert told.output == "0 sessions imported, 1 were there already\n"
+    assert "\r" not in told.output + told.stderr
+    assert on_terminal(home, path) == "\r\x1b[K1 of 1 files\r\x1b[K"
+
+
+def on_terminal(home: Home, path: Path) -> str:
+    """Return what an import writes to standard error where that is a terminal, without its lines."""
+    import os
+    import pty
+    import subprocess
+    import sys
+
+    mine, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "agentobs",
+        "--home",
+        str(home.path),
+        "import",
+        "wire",
+        str(path),
+    ]
+    subprocess.run(command, stderr=theirs, stdout=subprocess.DEVNULL, check=True)
+    os.close(theirs)
+    told = os.read(mine, 65536).decode()
+    os.close(mine)
+    return told
+
+
+def test_no_such_file_is_said(tmp_path: Path) -> None:
+    """One clear error."""
+    told = run(open_home(tmp_path / "home"), "import", "wire", tmp_path / "nothing")
+    assert "no such file" in str(told.exception)
