@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from agentobs.recording import session as sessions
 from exporters import otlp
 from exporters.outbox import Limits
 from tests.exporters.acting import act, delegate, recording
-from tests.exporters.collector import Collector
+from tests.exporters.collector import Collector, values
+from tests.exporters.making_rich import rich_home
+from tests.exporters.test_after import logged, points, send, spans
 from tests.exporters.test_otlp import PROTOCOLS
 
 
@@ -97,3 +100,37 @@ def test_another_collector_takes_all_three_signals(tmp_path: Path, protocol: Any
         assert chat.attributes["gen_ai.response.finish_reasons"] == ["tool_use"]
         assert "gen_ai.client.token.usage" in behind.metrics()
         assert {"agentobs.session", "agentobs.tool"} <= {name for name, _, _ in behind.logs()}
+
+
+def test_another_collector_takes_every_profile_after_the_fact(tmp_path: Path) -> None:
+    """What was recorded arrives behind it, whole and unchanged: spans, events and data points in the words of each."""
+    home = rich_home(tmp_path / "home")
+    spoken = zip(("genai-latest", "genai-1.41", "openinference"), PROTOCOLS, strict=True)
+    with Collector() as behind, rotel(tmp_path, behind.endpoint) as addresses:
+        for profile, protocol in spoken:
+            with Collector() as direct:
+                whole = send(home, direct, profile, beta=True, name=f"direct-{profile}")
+            through: Any = SimpleNamespace(
+                endpoint=addresses[protocol.partition("/")[0]], protocol=protocol
+            )
+            behind.got.clear()
+            report = send(home, through, profile, beta=True, name=f"rotel-{profile}")
+            assert (report.is_complete, report.taken) == (True, whole.taken)
+            for _ in range(600):
+                if len(behind.spans()) + len(behind.logs()) + len(points(behind)) >= sum(
+                    report.taken.values()
+                ):
+                    break
+                threading.Event().wait(0.05)
+            assert spans(behind) == spans(direct)
+            assert logged(behind) == logged(direct)
+            assert sorted(map(told, points(behind))) == sorted(map(told, points(direct)))
+
+
+def told(point: tuple[str, Any, Any]) -> str:
+    """Return all there is to a data point, but the order of what stands on it."""
+    name, metric, found = point
+    rest = type(found)()
+    rest.CopyFrom(found)
+    rest.ClearField("attributes")
+    return f"{name} {metric.unit} {sorted(values(found.attributes).items())} {rest}"
