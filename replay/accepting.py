@@ -42,7 +42,9 @@ class Accepted:
     lane: str
     differences: tuple[Difference, ...]
     more: int
-    """How many differences are not in `differences`."""
+    """How many other new differences there are."""
+    repeated: int = 0
+    """How many differences an earlier request of the lane had, too: the history comes with each request."""
 
     def text(self, columns: int = 100) -> str:
         """Return what is accepted, for people."""
@@ -52,6 +54,8 @@ class Accepted:
             lines += [f"    {line}" for line in aligned(each, columns - 4)]
         if self.more:
             lines.append(f"  and {self.more:,} more difference{'s' * (self.more != 1)}")
+        if self.repeated:
+            lines.append(f"  and {self.repeated:,} as in the request before it")
         return "\n".join(lines)
 
 
@@ -75,6 +79,7 @@ class Accepting:
         self.refused: str = ""
         """Why the last request was not taken, or an empty string."""
         self.changes: list[Accepted] = []
+        self._shown: set[str] = set()
 
     def takes(self, due: Ask | None, question: Question) -> bool:
         """Return whether a request takes the place of the one that was due, whose answer it then gets."""
@@ -88,12 +93,24 @@ class Accepting:
         if self.refused:
             return False
         found = differences(compared(due, value_of(old)), compared(question, value_of(came)))
-        shown = tuple(map(shortened, found[:SHOWN]))
-        self.changes.append(Accepted(due.number, due.lane, shown, max(len(found) - SHOWN, 0)))
+        self.changes.append(self._change(due, found))
         meant = {k: v for k, v in question.headers.items() if k in MEANINGFUL_HEADERS}
         kept = {k: v for k, v in due.headers.items() if k not in MEANINGFUL_HEADERS}
         self._came[due.number] = came, {**kept, **meant}
         return True
+
+    def _change(self, due: Ask, found: list[Difference]) -> Accepted:
+        """Return what is accepted; what an earlier request of the lane repeats to this one is not shown again."""
+        shown: list[Difference] = []
+        for each in map(shortened, found):
+            mark = digest(repr((due.lane, each)).encode("utf-8", "replace"))
+            if mark not in self._shown:
+                self._shown.add(mark)
+                shown.append(each)
+        repeated = len(found) - len(shown)
+        return Accepted(
+            due.number, due.lane, tuple(shown[:SHOWN]), max(len(shown) - SHOWN, 0), repeated
+        )
 
     def data(self, ran: list[tuple[RecordedTool, ToolAnswer]]) -> bytes:
         """Return the fixture with what was accepted in it, and with the results of the calls that ran live.
@@ -137,15 +154,16 @@ class Accepting:
         base = line.get("like")
         if ask.number not in self._came and base not in self._came:
             return line
-        shape = self._shape(ask, base)
-        if "like" not in shape:
-            shape = {"method": ask.method, "path": ask.path, **shape}
-        if "like" not in shape or self._headers(ask.number) != self._headers(shape["like"]):
-            shape["headers"] = self._headers(ask.number)
+        shape, headers = self._shape(ask, base), self._headers(ask.number)
         begin: dict[str, Any] = {k: line[k] for k in ("ask", "lane", "turn") if k in line}
+        if "like" in shape:
+            begin["like"] = shape.pop("like")
+            begin |= {"path": ask.path} if "path" in line else {}
+            begin |= {"headers": headers} if headers != self._headers(begin["like"]) else {}
+        else:
+            begin |= {"method": ask.method, "path": ask.path, "headers": headers}
         gone = {*begin, *SHAPE, "method", "path", "headers"}
-        path = {"path": ask.path} if "like" in shape and "path" in line else {}
-        return {**begin, **path, **shape, **{k: v for k, v in line.items() if k not in gone}}
+        return {**begin, **shape, **{k: v for k, v in line.items() if k not in gone}}
 
     def _shape(self, ask: Ask, base: int | None) -> dict[str, Any]:
         body = self._body(ask.number)

@@ -10,18 +10,18 @@ import json
 import platform
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from agentobs import world
-from agentobs.records.exchanges import lane_under
+from agentobs.records.exchanges import ToolQuestion, lane_under
 from agentobs.records.messages import assemble, text_of, tool_uses
 from replay.diff import Difference, common
 from replay.divergence import Cause, CauseKind, Link, VersionChange
-from replay.fixture import Ask, Fixture, RecordedTool
+from replay.fixture import Ask, Fixture
 from replay.looks import Nature, nature_of
 from replay.sites import Site, site_of
 from replay.state import State
@@ -240,7 +240,7 @@ _HEADING = re.compile(r"#{1,6} .+|<[A-Za-z][\w -]*>|[^\n]{1,60}:")
 
 def _heading(text: str) -> str | None:
     """Return the last line of a text that heads what follows it; not the line that the text ends in."""
-    for line in reversed(text.splitlines()[-400:]):
+    for line in reversed(text.split("\n")[-400:-1]):
         if _HEADING.fullmatch(line.strip()):
             return line.strip()[:60]
     return None
@@ -273,34 +273,41 @@ def _further(state: State, asked: Asked, found: Sequence[Difference], cause: Cau
     ):
         return _holding(first, cause)
     new = _new_words(_string(first.expected), _string(first.actual))
-    for tool, content in _otherwise(state, asked, found):
+    for call, content in _otherwise(state, asked, found):
         if any(word in content for word in new):
-            call = tool.question
             shown = f"{call.name}({_arguments(call.input)})"
-            went = state.calls.went(tool.lane, call.tool_use_id)
-            text = f"{cause.text}, with words of the tool_result of {shown}: {went}"
-            site = _function(state, call.name) or cause.site
-            return Cause(
-                "tool_result", text, site, call.name, call.tool_use_id, call.input,
-                cause.place, cause.line, cause.message,
-            )  # fmt: skip
+            went = state.calls.went(asked.lane, call.tool_use_id)
+            where = cause.text
+            if cause.kind == "arguments":
+                where = f"message {cause.message} was written by the agent"
+            text = f"{where}, with words of the tool_result of {shown}: {went}"
+            return replace(
+                cause,
+                kind="tool_result",
+                text=text,
+                site=_function(state, call.name) or cause.site,
+                tool=call.name,
+                tool_use_id=call.tool_use_id,
+                input=call.input,
+            )
     return _holding(first, cause)
 
 
 def _otherwise(
     state: State, asked: Asked, found: Sequence[Difference]
-) -> Iterator[tuple[RecordedTool, str]]:
+) -> Iterator[tuple[ToolQuestion, str]]:
     """Yield calls that were answered otherwise, with what they were answered: live ones, and those of this request."""
     for tool, now in state.calls.differed():
-        yield tool, state.renaming.clean_text(text_of(now.content))
+        yield tool.question, state.renaming.clean_text(text_of(now.content))
     for each in found:
         match each.keys:
             case ("messages", int(at), "content", int(block), *_):
                 result = get(asked.body, "messages", at, "content", block)
                 if isinstance(result, dict) and result.get("type") == "tool_result":
-                    call = state.calls.of(asked.lane, str(result.get("tool_use_id")))
-                    if call is not None:
-                        yield call, text_of(result.get("content", ""))
+                    tool_use_id = str(result.get("tool_use_id"))
+                    call = _call(asked.body, at, tool_use_id) or {}
+                    question = ToolQuestion(tool_use_id, str(call.get("name")), call.get("input"))
+                    yield question, text_of(result.get("content", ""))
             case _:
                 pass
 
@@ -323,10 +330,7 @@ def _holding(first: Difference, cause: Cause) -> Cause:
     old, new = _string(first.expected), _string(first.actual)
     for name, value in _of_this_run():
         if value in new and value not in old and _stands_alone(value, new):
-            return Cause(
-                cause.kind, cause.text, cause.site, cause.tool, cause.tool_use_id, cause.input,
-                cause.place, cause.line, cause.message, name,
-            )  # fmt: skip
+            return replace(cause, contains=name)
     return cause
 
 

@@ -124,7 +124,7 @@ def weather(tmp_path: Path) -> Fixture:
 def report(divergence: Divergence) -> str:
     """Return a report without what differs from one checkout to the next: the fixture's folder, lines of code."""
     return re.sub(
-        r"(\.py):\d+ in ", r"\1:LINE in ", divergence.text().replace(divergence.path, "FIXTURE")
+        r"(\.py):\d+ in\b", r"\1:LINE in", divergence.text().replace(divergence.path, "FIXTURE")
     )
 
 
