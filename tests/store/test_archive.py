@@ -471,7 +471,8 @@ def test_a_reader_that_meets_an_ingest(tmp_path: Path, monkeypatch: pytest.Monke
         attached = connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal")
         assert attached.fetchone() == (4,)  # memory, the published file and two archives
     monkeypatch.undo()
-    assert seen == {name: answers(home)[name] for name in seen}
+    now = answers(home)
+    assert seen == {name: now[name] for name in seen}
 
 
 def make_older(path: Path) -> None:

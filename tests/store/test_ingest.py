@@ -81,6 +81,7 @@ def test_any_number_of_ingests_counts_once(tmp_path: Path) -> None:
             "span_ends": 6,
             "gaps": 0,
             "prunings": 0,
+            "exports": 0,
         }
         assert first.records == sum(counts(connection).values())
 
