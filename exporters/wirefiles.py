@@ -60,6 +60,9 @@ class ImportedFile:
     exchanges: int
     bad: int
     """Lines that were left out: then the session is incomplete, and cannot be replayed."""
+    bare: int
+    """Requests without `anthropic-version`, which every client sends: whoever recorded them kept no headers, and a
+    replay will say that one was added."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,8 @@ class _Scanned:
     times: list[int] = field(default_factory=list)
     """When each exchange was, nanoseconds since 1970; each later than the one before."""
     bad: list[BadExchange] = field(default_factory=list)
+    bare: int = 0
+    """Requests of which no header says the version."""
 
 
 def files_in(paths: Iterable[Path]) -> list[Path]:
@@ -143,7 +148,7 @@ def _import(home: Home, path: Path, report: WireReport) -> ImportedFile | None:
         records = _records(path, scanned)
         lines = retold(home, records, _as_told, session_id=session_id, lost=lost)
         land(home, session_id, lines)
-    return ImportedFile(path, session_id, is_new, len(scanned.times), lost)
+    return ImportedFile(path, session_id, is_new, len(scanned.times), lost, scanned.bare)
 
 
 def _scan(path: Path) -> _Scanned:
@@ -151,6 +156,7 @@ def _scan(path: Path) -> _Scanned:
     hashed = hashlib.blake2b(b"wire file", digest_size=16)
     times: list[int | None] = []
     bad: list[BadExchange] = []
+    bare = 0
     for number, line in _lines(path):
         hashed.update(line)
         if not line.strip():
@@ -158,12 +164,12 @@ def _scan(path: Path) -> _Scanned:
         try:
             if len(line) > LINE_BYTES_MAX:
                 raise ForeignError(f"a line of {len(line):,} bytes")
-            exchange_of(line, number)
+            bare += "anthropic-version" not in exchange_of(line, number).question.headers
             times.append(_recorded_ns(line))
         except ForeignError as error:
             bad.append(BadExchange(path, number, error.found))
     changed_ns = path.stat().st_mtime_ns
-    return _Scanned(hashed.hexdigest(), _in_order(times, changed_ns), bad)
+    return _Scanned(hashed.hexdigest(), _in_order(times, changed_ns), bad, bare)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -90,7 +90,13 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
 
 def _tell_wire(done: ImportedFile) -> None:
     if done.is_new:
-        said = f"not replayable: {done.bad} lines are missing" if done.bad else "replayable"
+        said = "replayable"
+        if done.bare:
+            said = (
+                f"replayable, but for headers: {done.bare} requests are without anthropic-version"
+            )
+        if done.bad:
+            said = f"not replayable: {done.bad} lines are missing"
         click.echo(f"{done.session_id}  {done.exchanges} exchanges, {said}  {text(done.path.name)}")
 
 

@@ -30,7 +30,7 @@ NEEDED = pytest.mark.skipif(
 )
 NAMES = (
     "0xPlaygrounds__rig/messages_sessions_sequential_tool_calls_streaming.9819d205.jsonl",
-    "pydantic__pydantic-ai/test_tool_search_test_tool_search_eval_anthropic.37b53596.jsonl",
+    "crewAIInc__crewAI/utilities_TestAnthropicStructuredPlanning.test_anthropic_research_workflow_generates_steps.e9e08914.jsonl",
 )
 WORD = "Kanarien vogel"
 
@@ -106,31 +106,13 @@ def test_an_imported_file_is_in_every_query(tmp_path: Path) -> None:
 
 
 ALWAYS = frozenset(
-    [
-        "cache_by_session",
-        "cache_efficiency",
-        "conversation_sessions",
-        "cost_by_agent",
-        "cost_by_conversation",
-        "cost_by_day",
-        "cost_by_model",
-        "cost_by_model_and_day",
-        "cost_by_session",
-        "cost_by_source",
-        "diagnosable",
-        "interaction_intervals",
-        "recorded_lately",
-        "session_range",
-        "session_segments",
-        "session_timeline",
-        "session_turns",
-        "sessions",
-        "slowest_requests",
-        "slowest_tools",
-        "tool_latency",
-        "usage_by_model_day",
-    ]
-)
+    (
+        "cache_by_session", "cache_efficiency", "conversation_sessions", "cost_by_agent", "cost_by_conversation",
+        "cost_by_day", "cost_by_model", "cost_by_model_and_day", "cost_by_session", "cost_by_source", "diagnosable",
+        "interaction_intervals", "recorded_lately", "session_range", "session_segments", "session_timeline",
+        "session_turns", "sessions", "slowest_requests", "slowest_tools", "tool_latency", "usage_by_model_day",
+    )
+)  # fmt: skip
 """The queries in which every session with answers and calls has a row."""
 
 
@@ -254,3 +236,14 @@ def test_no_such_file_is_said(tmp_path: Path) -> None:
     """One clear error."""
     told = run(open_home(tmp_path / "home"), "import", "wire", tmp_path / "nothing")
     assert "no such file" in str(told.exception)
+
+
+def test_what_kept_no_headers_is_said(tmp_path: Path) -> None:
+    """A replay compares the headers that are kept, so that a file without them is told as one."""
+    home = open_home(tmp_path / "home")
+    told = line(1)
+    told["request"]["headers"] = {"anthropic-version": "2023-06-01"}
+    bare = run(home, "import", "wire", written(tmp_path / "a.jsonl", line(1), told))
+    whole = run(home, "import", "wire", written(tmp_path / "b.jsonl", told))
+    assert "replayable, but for headers: 1 requests are without anthropic-version" in bare.output
+    assert "1 exchanges, replayable  b.jsonl" in whole.output
