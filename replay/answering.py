@@ -56,6 +56,8 @@ class Answering:
         with self._state.lock:
             self._state.raise_divergence()
             lane = self._state.lane(place.lane)
+            if self._state.has_ended(lane):
+                raise self._cut_off()
             taken = self._state.take(lane, question) if not self._is_next(lane, question) else None
             if self._state.is_past(lane) and not isinstance(taken, Ask):
                 return self._beyond(question)
@@ -64,6 +66,8 @@ class Answering:
             if not isinstance(taken, Ask):
                 assert taken is not None
                 raise self._state.error(mismatch(self._state, lane, question, taken))
+            if self._state.has_ended(lane):
+                raise self._cut_off()
             made = self._state.faults.answer(taken, lane) if self._state.faults.all else None
             if made is not None:
                 lane.put_back(taken)
@@ -75,14 +79,17 @@ class Answering:
 
     def _in_turn(self, answer: Answer, ask: Ask, lane: Lane) -> Answer:
         """Return an answer that comes when those have ended that ended before it; most wait for none."""
-        if not ask.behind and not ask.ends_behind:
+        if not ask.behind and not ask.ends_behind and ask.amid is None:
             return answer
 
         def error(missing: list[int]) -> DivergenceError:
             with self._state.lock:
                 return self._state.error(out_of_turn(self._state, lane, ask, missing))
 
-        return dataclasses.replace(answer, gate=Turn(self._state, ask, error))
+        return dataclasses.replace(answer, gate=Turn(self._state, lane, ask, error))
+
+    def _cut_off(self) -> Exception:
+        return ReplayStopped(f"the session was frozen up to turn {self._state.fixture.until}")
 
     def stopped(self) -> Exception:
         """Return what a client gets that goes on reading where it had stopped when it was recorded."""
@@ -164,7 +171,7 @@ class Answering:
                 answer = world.nobody(question)
             elif recorded is None and self._is_beyond(lane):
                 known = functools.partial(world_mismatch, self._state, lane, question, None)
-                answer = never(lambda: self._state.error(known()))
+                answer = never(lambda: self._state.error(known()), self._state.raise_divergence)
             else:
                 raise self._state.error(world_mismatch(self._state, lane, question, recorded))
         return await answer
@@ -191,7 +198,7 @@ class Answering:
                 return await self._ran(live, lane, question, recorded)
             missing = functools.partial(tool_mismatch, self._state, lane, question, None)
             if recorded is None and self._is_beyond(self._state.lane(lane)):
-                await never(lambda: self._state.error(missing()))
+                await never(lambda: self._state.error(missing()), self._state.raise_divergence)
             if (
                 recorded is None
                 or recorded.answer.outcome in MADE_BY_THE_LOOP

@@ -24,7 +24,7 @@ in which they began; null for one without an end. A fixture without them is judg
 
 Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
 one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
-others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`).
+others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), `amid` all up to one.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import json
 from collections import Counter, OrderedDict
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
@@ -97,6 +98,8 @@ class Ask:
     """The asks in flight beside it that had ended before anything of its answer came."""
     ends_behind: frozenset[int] = frozenset()
     """Those that had ended before its answer ended."""
+    amid: int | None = None
+    """The last ask of its lane that had been asked when it ended, where others were in flight then."""
     pieces: Sequence[Sequence[int]] = field(default=(), repr=False)
     """In which pieces the answer came off the wire: the bytes of each, and its milliseconds after the request."""
 
@@ -159,6 +162,12 @@ class Fixture:
     def results(self) -> dict[str, list[str | None]] | None:
         """How the interactions of the loop ended, by lane; None where it was recorded without."""
         found: dict[str, list[str | None]] | None = self.header.get("results")
+        return found
+
+    @property
+    def until(self) -> int | None:
+        """The turn of the main lane up to which the session was frozen; None where it is whole."""
+        found: int | None = self.header.get("until")
         return found
 
     def tool_use(self, tool_use_id: str) -> dict[str, Any] | None:
@@ -281,6 +290,8 @@ def load(path: str | Path) -> Fixture:
         asks, tools, world = _parse(data[:last])
         whole = end["end"] == counts(asks, tools, world) and header.keys() >= _HEADER
         whole = whole and isinstance(header.get("results", {}), dict)
+        whole = whole and isinstance(header.get("until", 1), int)
+        date.fromisoformat(header.get("day", "2026-01-01"))
     except _UNREADABLE as error:
         raise DamagedError(
             f"the fixture does not read: {error!r}", where=str(file), todo=_AGAIN
@@ -337,7 +348,7 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
     tools: list[RecordedTool] = []
     world: list[RecordedAnswer] = []
     asked: Counter[str] = Counter()
-    lines = json.loads(b"[" + data.partition(b"\n")[2].strip().replace(b"\n", b",") + b"]")
+    lines = _read(data.partition(b"\n")[2].strip().split(b"\n"))
     at = 0
     while at < len(lines):
         value = lines[at]
@@ -351,12 +362,38 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
         body: list[Any] = []
         answer = lines[at]
         at += 1
-        while at < len(lines) and not {"ask", "tool", "world"} & lines[at].keys():
+        while at < len(lines) and _is_of_answer(lines[at]):
             body.append(lines[at])
             at += 1
         asks.append(_ask(value, _answer(answer, body), answer.get("chunks", []), asks))
         asked[asks[-1].lane] += 1
     return asks, tools, world
+
+
+_EVENT = b'{"event": '
+"""How the line of an event begins as it is written."""
+
+
+def _read(lines: list[bytes]) -> list[Any]:
+    """Return the values of lines; the events of an answer are one list of texts, for most lines are events."""
+    parts: list[bytes] = []
+    events: list[bytes] = []
+    for line in lines:
+        if line.startswith(_EVENT):
+            events.append(line[len(_EVENT) : -1])
+            continue
+        if events:
+            parts.append(b"[" + b",".join(events) + b"]")
+            events = []
+        parts.append(line)
+    if events:
+        parts.append(b"[" + b",".join(events) + b"]")
+    read: list[Any] = json.loads(b"[" + b",".join(filter(None, parts)) + b"]")
+    return read
+
+
+def _is_of_answer(value: Any) -> bool:
+    return isinstance(value, list) or not {"ask", "tool", "world"} & value.keys()
 
 
 def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before: list[Ask]) -> Ask:
@@ -385,24 +422,28 @@ def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before:
         since=value.get("since"),
         behind=frozenset(value.get("behind", ())),
         ends_behind=frozenset(value.get("ends_behind", ())),
+        amid=value.get("amid"),
         pieces=pieces,
     )
 
 
-def _answer(value: dict[str, Any], lines: list[dict[str, Any]]) -> Answer:
-    chunks: list[Chunk] = []
-    for line in lines:
-        if "event" in line:
-            data = line["event"].encode("utf-8", "surrogatepass")
-        elif "body" in line:
-            data = compact(line["body"])
-        elif "base64" in line:
-            data = base64.b64decode(line["base64"])
-        else:
-            data = line["text"].encode("utf-8", "surrogatepass")
-        chunks.append(Chunk(data, 0))
+def _answer(value: dict[str, Any], lines: list[Any]) -> Answer:
+    data = b"".join(map(_bytes_of, lines))
     failure = Failure(*value["failure"]) if value.get("failure") else None
-    return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
+    chunks = (Chunk(data, 0),) if data else ()
+    return Answer(value["status"], value["headers"], chunks, value["ending"], failure)
+
+
+def _bytes_of(line: Any) -> bytes:
+    """Return the part of an answer's body that a line tells, or the lines of some events."""
+    if isinstance(line, list):
+        return "".join(line).encode("utf-8", "surrogatepass")
+    if "body" in line:
+        return compact(line["body"])
+    if "base64" in line:
+        return base64.b64decode(line["base64"])
+    told = line["event"] if "event" in line else line["text"]
+    return str(told).encode("utf-8", "surrogatepass")
 
 
 def _tool(value: dict[str, Any]) -> RecordedTool:

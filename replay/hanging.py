@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from replay.arriving import factor
 from replay.divergence import Divergence
 from replay.fixture import Ask
 from replay.lanes import Lane
@@ -33,8 +34,10 @@ def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Diver
     """Describe an answer that waits for others to end which do not come."""
     due = lane.place_of(ask)
     asked = {each.number for each in lane.asks} - {each.number for each in lane.left}
-    told = ", ".join(_described(lane, number, number in asked) for number in missing)
-    summary = f"the answer to request {due} waits for {told}, which ended before it when this was recorded"
+    told = " and ".join(_described(lane, number, number in asked) for number in missing)
+    summary = (
+        f"the answer to request {due} waits for {told}; it ended after it when this was recorded"
+    )
     why = (
         "requests that were in flight together are started otherwise, or one waits for another, now"
     )
@@ -43,13 +46,13 @@ def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Diver
 
 def _described(lane: Lane, number: int, was_asked: bool) -> str:
     place = next(at for at, ask in enumerate(lane.asks, 1) if ask.number == number)
-    return f"request {place} to end" if was_asked else f"request {place}, never asked,"
+    return f"request {place} to end" if was_asked else f"request {place}, which was not asked"
 
 
 def hung(state: State) -> Divergence:
     """Describe an agent from which nothing comes any more."""
     lane = max(state.lanes.values(), key=lambda lane: (bool(lane.left), lane.asked > 0))
-    seconds = state.options.deadline_seconds
+    seconds = _seconds(state)
     summary = f"nothing came from the agent for {seconds:g} seconds"
     why = "it waits for something that does not come in a replay"
     return report(state, "timing", lane, summary, why=why, live=True)
@@ -68,7 +71,7 @@ def deadline(state: State) -> Iterator[None]:
                 raise state.error(hung(state) if state.divergence is None else state.divergence)
 
     def watch() -> None:
-        seconds = state.options.deadline_seconds
+        seconds = _seconds(state)
         while not over.wait(max(seconds - state.idle_ns() / 1e9, 0.01)):
             if state.idle_ns() >= seconds * 1e9 and _is_due(state):
                 _interrupt(state, is_main)
@@ -91,8 +94,16 @@ def deadline(state: State) -> Iterator[None]:
 
 
 def _is_due(state: State) -> bool:
-    """Return whether something is still to come from the agent."""
-    return bool(state.running or any(lane.left for lane in state.lanes.values()))
+    """Return whether something is still to come from the agent, and not from the provider."""
+    is_live = state.options.fork is not None and state.beyond
+    return not is_live and bool(state.running or any(lane.left for lane in state.lanes.values()))
+
+
+def _seconds(state: State) -> float:
+    """Return the deadline; where answers take their time, the longest one comes on top."""
+    pace = factor(state.options)
+    longest = max((ask.pieces[-1][1] for ask in state.fixture.asks if ask.pieces), default=0)
+    return state.options.deadline_seconds + (longest / 1000 / pace if pace else 0)
 
 
 def _stands() -> tuple[int, int]:

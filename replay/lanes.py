@@ -70,6 +70,10 @@ class Lane:
         """The requests that were not asked yet."""
         return list(self._left)
 
+    def lacks(self, number: int) -> bool:
+        """Return whether an ask is left that is this one or stands before it."""
+        return bool(self._left) and self._left[0].number <= number
+
     def asked_after(self, turn: int, path: str) -> Ask | None:
         """Return the first request to a path that was recorded after a turn."""
         last = max(at for at, ask in enumerate(self.asks) if ask.turn == turn)

@@ -25,9 +25,9 @@ class ReplayOptions:
     """Whether connections of live tools are let out."""
     redactors: Sequence[Rule] = ()
     """The rules of your own that the session was recorded with, see `agentobs.Options`."""
-    chunks: Literal["events", "recorded"] | int = "events"
-    """In which pieces answers come: event by event, in the pieces in which they came off the wire when they were
-    recorded, or so many bytes at a time."""
+    chunks: Literal["whole", "events", "recorded"] | int = "whole"
+    """In which pieces answers come: whole, unless another one has to end before they do; event by event; in the pieces
+    in which they came off the wire when they were recorded; or so many bytes at a time."""
     pace: Literal["recorded"] | float | None = None
     """How many times as fast as recorded the pieces of an answer come, and how long a client waits before it asks
     again: `recorded` is 1.0. By default no time passes."""
@@ -46,7 +46,8 @@ class ReplayOptions:
         check_policy(self.tools)
         if isinstance(self.chunks, bool) or (isinstance(self.chunks, int) and self.chunks < 1):
             raise UsageError(
-                f"pieces of {self.chunks} bytes", todo='Ask for "events", "recorded" or 1 and more'
+                f"pieces of {self.chunks} bytes",
+                todo='Ask for "whole", "events", "recorded" or 1 and more',
             )
         if isinstance(self.pace, int | float) and not 0 < self.pace < float("inf"):
             raise UsageError(f"a pace of {self.pace}", todo='Ask for "recorded" or more than 0')

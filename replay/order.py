@@ -29,7 +29,7 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
     Where some were in flight together, their order was chance: an ask then comes only `after` those whose
     answers its body goes on from. Who asked is told `by` digests, and `since` which ask of the same task, where several
     ask the same. Its answer comes `behind` those that had ended before anything of it came, and ends behind those that
-    had ended before it did (`ends_behind`).
+    had ended before it did (`ends_behind`), and `amid` is the last one that had been asked by then.
     """
     lanes: dict[str, list[Numbered]] = {}
     for number, exchange in enumerate(models, 1):
@@ -87,7 +87,10 @@ def _ends(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
         behind, known = _last(first, set(), earlier)
         ends, known = _last(rest, known, earlier)
         earlier[span.number] = known
+        asked = [each for each in spans if each.started_ns < span.ended_ns]
+        amid = max(each.number for each in asked)
         found[span.number] = {
+            **({"amid": amid} if any(each.ended_ns > span.ended_ns for each in asked) else {}),
             **({"behind": behind} if behind else {}),
             **({"ends_behind": ends} if ends else {}),
         }

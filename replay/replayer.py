@@ -24,16 +24,19 @@ from agentobs.sink import Record, sink
 from replay.accepting import Accepted, write_over
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
+from replay.children import children
 from replay.divergence import DivergenceError, Progress, ReplayStopped
 from replay.entry import awaited, entry_of, in_event_loop, let_go
 from replay.fixture import Fixture
 from replay.functions import Functions
 from replay.guard import no_network
+from replay.hanging import deadline
 from replay.judging import judge_outcome, judge_path
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
 from replay.reporting import end_reason, refused, report
 from replay.script import Scripted
+from replay.sites import Site
 from replay.state import State, with_body
 from replay.step import Expectation, Next, Step, decisions_of, step_of
 from replay.trajectory import trajectory
@@ -64,12 +67,15 @@ class Replayer:
             hears = sink.overheard if forks else sink.redirect
             stack.enter_context(hears(self._state.collect))
             stack.enter_context(world.transformed(self._answering.world))
-            stack.enter_context(functions.answering(Functions(self._state)))
+            called = Functions(self._state)
+            stack.enter_context(functions.answering(called))
+            stack.enter_context(children(self._answering.answer, called, self._state.collect))
             stack.enter_context(backoff(factor(self.options)))
             for key in () if forks else KEYS:
                 stack.enter_context(world.lent_environ(key, "a-made-up-key"))
             if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
+            stack.enter_context(deadline(self._state))
             self._stack = stack.pop_all()
         return self
 
@@ -215,6 +221,7 @@ class Replayer:
 
     def _ran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         """Call the agent; return its result, or the exception that it ended with."""
+        self._state.running += 1
         try:
             result = call()
             if inspect.isawaitable(result):
@@ -230,9 +237,12 @@ class Replayer:
             raise
         except (Exception, SystemExit) as error:
             return None, error
+        finally:
+            self._state.running -= 1
         return result, None
 
     async def _aran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        self._state.running += 1
         try:
             result = call()
             return (await result if inspect.isawaitable(result) else result), None
@@ -240,6 +250,8 @@ class Replayer:
             return None, None
         except (Exception, SystemExit) as error:
             return None, error
+        finally:
+            self._state.running -= 1
 
     def check(self) -> None:
         """Raise the first divergence, or what was recorded and never asked."""
@@ -309,8 +321,8 @@ class Replayer:
             )
         return functools.partial(function, *args, **kwargs)
 
-    def _refuse(self, address: str) -> BaseException:
-        return self._state.error(refused(self._state, address))
+    def _refuse(self, address: str, who: Site | None) -> BaseException:
+        return self._state.error(refused(self._state, address, who))
 
     def _now(self, turn: int, error: BaseException | None) -> Step:
         if self._state.beyond:

@@ -87,6 +87,8 @@ class State:
             UsageError: the recording has no such turn.
         """
         turns = [ask.turn for ask in self.fixture.asks if ask.lane == "main" and ask.turn]
+        if self.fixture.until is not None:
+            turns = [each for each in turns if each <= self.fixture.until]
         if turn not in turns:
             raise UsageError(
                 f"the recording has no turn {turn}",
@@ -94,6 +96,10 @@ class State:
                 todo=f"It has turns 1 to {max(turns, default=0)}",
             )
         self.until, self.tools = turn, tools
+
+    def has_ended(self, lane: Lane) -> bool:
+        """Return whether all of the main lane was asked of a session that was frozen up to a turn."""
+        return self.fixture.until is not None and lane.name == "main" and not lane.left
 
     def is_past(self, lane: Lane) -> bool:
         """Return whether the recorded path of `until` has ended in a lane."""

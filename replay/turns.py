@@ -16,6 +16,7 @@ from agentobs import world
 from agentobs.records.exchanges import Point
 from replay.divergence import DivergenceError
 from replay.fixture import Ask
+from replay.lanes import Lane
 from replay.state import State
 
 SETTLED_LOOKS = 32
@@ -34,10 +35,10 @@ class Turn:
     """Holds an answer back until those that ended before it have been given."""
 
     def __init__(
-        self, state: State, ask: Ask, error: Callable[[list[int]], DivergenceError]
+        self, state: State, lane: Lane, ask: Ask, error: Callable[[list[int]], DivergenceError]
     ) -> None:
         """Hold the answer of `ask`; `error` makes what is raised where it waits in vain."""
-        self._state, self._ask, self._error = state, ask, error
+        self._state, self._lane, self._ask, self._error = state, lane, ask, error
         self._looks = self._idle = self._settled = 0
         self._since_ns = 0
 
@@ -55,11 +56,17 @@ class Turn:
             return None if self._is_left(state) else self._pause()
         before = self._ask.behind | (self._ask.ends_behind if point == "end" else frozenset())
         missing = sorted(before - state.ended)
-        if not missing:
+        if not missing and not (point == "end" and self._has_others()):
             return self._settling() if before else None
-        if self._is_left(state):
+        if not self._is_left(state):
+            return self._pause()
+        if missing:
             raise self._error(missing)
-        return self._pause()
+        return None  # what was asked beside it is not asked any more: that is told at the end
+
+    def _has_others(self) -> bool:
+        """Return whether something is still to be asked that had been asked when the answer ended."""
+        return self._ask.amid is not None and self._lane.lacks(self._ask.amid)
 
     def _settling(self) -> float | None:
         """Give the others time to go on with their answers."""

@@ -163,9 +163,19 @@ LEFT_SECONDS = 30.0
 """How long a replay waits for an agent that was left when it was recorded, and is waited for now. Our choice."""
 
 
-async def never(error: Callable[[], BaseException]) -> Any:
-    """Wait until the caller is cancelled, for nobody knows how it would go on; where none cancels it, raise."""
-    await asyncio.sleep(LEFT_SECONDS)
+LOOK_SECONDS = 0.02
+"""How often it looks meanwhile whether the replay has diverged elsewhere. Our choice."""
+
+
+async def never(error: Callable[[], BaseException], look: Callable[[], None] | None = None) -> Any:
+    """Wait until the caller is cancelled, for nobody knows how it would go on; where none cancels it, raise.
+
+    `look` raises where there is nothing more to wait for.
+    """
+    for _ in range(int(LEFT_SECONDS / LOOK_SECONDS)):
+        if look is not None:
+            look()
+        await asyncio.sleep(LOOK_SECONDS)
     raise error()
 
 
