@@ -12,25 +12,19 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from agentobs.errors import UsageError
 from agentobs.records.canonical import digest
-from agentobs.records.exchanges import Place, Recording, ToolExchange, WorldExchange
-from agentobs.sink import Record
-from replay.fixture import Fixture, as_recording, load
-from replay.freeze import replace_file
-from replay.trajectory import trajectory
+from agentobs.records.exchanges import Recording
+from replay.fixture import Fixture, load
+from replay.freeze import replace_file, versions
+from replay.stable import settled
+from replay.steps import steps_of
 from replay.writing import write
 
 LINES_MAX = 60
 """How many lines of a change are shown; of the rest the number."""
-
-
-def versions() -> dict[str, str]:
-    """Return what a fixture is recorded with."""
-    return {name: version(name) for name in ("agentobs-kit", "anthropic")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ class Pending:
             UsageError: another test of this run has recorded this fixture.
         """
         self._claim()
-        data, path = write(recording, versions()), self._path()
+        data, path = self._data(recording), self._path()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, data)
@@ -73,7 +67,7 @@ class Pending:
             RecordingError: it cannot be made a fixture.
             UsageError: another test of this run has recorded this fixture.
         """
-        return self._write(write(recording, versions()))
+        return self._write(self._data(recording))
 
     def write_waiting(self, path: Path) -> str:
         """Write what was shown, and return what it has changed.
@@ -84,6 +78,10 @@ class Pending:
         told = self._write(path.read_bytes())
         path.unlink(missing_ok=True)
         return told
+
+    def _data(self, recording: Recording) -> bytes:
+        old = self.fixture.read_bytes() if self.fixture.is_file() else None
+        return settled(write(recording, versions()), old)
 
     def _write(self, data: bytes) -> str:
         self._claim()
@@ -127,8 +125,8 @@ class Pending:
 def change(old: Fixture | None, new: Fixture) -> str:
     """Return what differs between two versions of a fixture, by step, for people."""
     if old is None:
-        return "\n".join(["a new fixture:", *_shown(_steps(new), "+ ")])
-    before, after = _steps(old), _steps(new)
+        return "\n".join(["a new fixture:", *_shown(steps_of(new), "+ ")])
+    before, after = steps_of(old), steps_of(new)
     lines = list(difflib.unified_diff(before, after, n=1, lineterm=""))[2:]
     count = sum(line[:1] in "+-" for line in lines)
     if not count:
@@ -139,22 +137,6 @@ def change(old: Fixture | None, new: Fixture) -> str:
 def _shown(lines: list[str], mark: str) -> list[str]:
     more = [f"and {len(lines) - LINES_MAX} more lines"] if len(lines) > LINES_MAX else []
     return [f"  {mark}{line}" for line in lines[:LINES_MAX]] + more
-
-
-def _steps(fixture: Fixture) -> list[str]:
-    end = f"end {fixture.header['outcome']} {fixture.header['reason'] or ''}".rstrip()
-    return [*trajectory(records_of(fixture)).splitlines(), end]
-
-
-def records_of(fixture: Fixture) -> Iterator[Record]:
-    """Yield the exchanges of a fixture as if they had just been recorded, without times."""
-    yield from as_recording(fixture).exchanges
-    for tool in fixture.tools:
-        place = Place(fixture.name, None, tool.lane, tool.turn)
-        yield ToolExchange(place, 0, 0, tool.question, tool.answer)
-    for told in fixture.world:
-        place = Place(fixture.name, None, told.lane, told.turn)
-        yield WorldExchange(place, 0, 0, told.question, told.answer)
 
 
 @contextlib.contextmanager

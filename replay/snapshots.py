@@ -26,8 +26,8 @@ from agentobs.redaction import redact
 from agentobs.sink import Record
 from replay.aligning import safe
 from replay.fixture import Fixture
-from replay.renewing import records_of
 from replay.replayer import Replayer
+from replay.steps import records_of
 from replay.trajectory import trajectory
 
 

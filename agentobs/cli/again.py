@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,44 +18,75 @@ if TYPE_CHECKING:
     from replay.fixture import Fixture
 
 
-@click.command(help="Make a recorded session a fixture and a test.")
-@click.argument("session", required=False)
+@click.command(help="Make recorded sessions fixtures and tests.")
+@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option("--last-failed", is_flag=True, help="Take the newest session that failed.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The folder to write. Default: fixtures/NAME.",
+    help="The folder to write; of several sessions, the one for their folders. Default: fixtures/NAME.",
+)
+@click.option(
+    "--until-turn",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Leave out what came after the answer of turn N, but for the next request.",
 )
 @click.pass_context
 def freeze(
-    context: click.Context, session: str | None, last_failed: bool, output: Path | None
+    context: click.Context,
+    sessions: tuple[str, ...],
+    last_failed: bool,
+    output: Path | None,
+    until_turn: int | None,
 ) -> None:
-    """Freeze SESSION: its id, an end of it of at least 4 characters, or its name."""
-    from replay.freeze import freeze as write
-
-    if bool(session) == last_failed:
+    """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
+    if bool(sessions) == last_failed:
         raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
-    recording = recorded(home_option(context), session)
-    folder = output or Path("fixtures") / _folder_name(recording.name)
-    frozen = write(recording, folder, _versions())
-    click.echo(f"froze  {recording.session_id}  {frozen.asks} requests, {frozen.tools} tool calls")
+    found = [recorded(home_option(context), each) for each in sessions or (None,)]
+    for recording, folder in zip(found, _folders(found, output), strict=True):
+        _freeze(recording, folder, until_turn)
+
+
+def _freeze(recording: Recording, folder: Path, until_turn: int | None) -> None:
+    from replay.freeze import freeze as write
+    from replay.freeze import versions
+
+    frozen = write(recording, folder, versions(), until_turn)
+    part = f", up to turn {frozen.until}" if frozen.until is not None else ""
+    counts = f"{frozen.asks} requests, {frozen.tools} tool calls{part}"
+    click.echo(f"froze  {recording.session_id}  {counts}")
     for redacted in frozen.redacted:
         click.echo(f"took out  {printable(redacted.text())}")
-    click.echo(f"wrote  {frozen.fixture}")
-    click.echo(f"{'kept ' if frozen.test_kept else 'wrote'}  {frozen.test}")
-    click.echo(f"next   pytest {frozen.test}")
+    click.echo(f"wrote  {printable(str(frozen.fixture))}")
+    click.echo(f"{'kept ' if frozen.test_kept else 'wrote'}  {printable(str(frozen.test))}")
+    where = printable(shlex.quote(str(folder)))
+    click.echo(f"next   pytest {where}")
+    click.echo(f"       agentobs fork {where} --at {frozen.turn}   goes on live from there")
 
 
-@click.command(help="Rerun an agent against a fixture and show where it parts from it.")
-@click.argument("fixture", type=click.Path(path_type=Path))
+def _folders(found: list[Recording], output: Path | None) -> list[Path]:
+    """Return the folder of each session; two of one name get the ends of their ids."""
+    if len(found) == 1:
+        return [output or Path("fixtures") / _folder_name(found[0].name)]
+    names = [_folder_name(each.name) for each in found]
+    return [
+        (output or Path("fixtures"))
+        / (name if names.count(name) == 1 else f"{name}-{each.session_id[-8:]}")
+        for name, each in zip(names, found, strict=True)
+    ]
+
+
+@click.command(help="Rerun agents against fixtures and show where they part from them.")
+@click.argument("fixtures", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--tools",
     default="recorded",
     show_default=True,
     help="`recorded`: no tool runs; `live`: all run; or names of tools that run, with commas.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a divergence as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a divergence as JSON; of many, all.")
 @click.option("--explain", is_flag=True, help="Follow a divergence back, step by step.")
 @click.option(
     "--accept-from",
@@ -65,37 +96,113 @@ def freeze(
 )
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("--trajectory", is_flag=True, help="Print what the agent did, one line a step.")
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="WHAT",
+    help="A failure to make, as in `529 at turn 3`; may be repeated.",
+)
+@click.option(
+    "--pace",
+    metavar="recorded|FACTOR",
+    help="Let the recorded time pass, or that many times as fast. Default: none passes.",
+)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Of many: how many at once.")
+@click.option("-v", "--verbose", is_flag=True, help="Of many: show each divergence whole.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Of many: seconds after which one that has not ended is stopped.",
+)
 def replay(
-    fixture: Path,
+    fixtures: tuple[Path, ...],
     tools: str,
     as_json: bool,
     explain: bool,
     accept_from: int | None,
     yes: bool,
     trajectory: bool,
+    faults: tuple[str, ...],
+    pace: str | None,
+    jobs: int | None,
+    verbose: bool,
+    timeout: float,
 ) -> None:
-    """Replay FIXTURE, a folder or its recording.jsonl. Exits with 1 where the path parts."""
+    """Replay each FIXTURE, a folder or its recording.jsonl, or all in a folder of fixtures.
+
+    Exits with 1 where a path parts.
+    """
+    from replay.finding import fixtures_in, is_one
+
+    given = {"faults": faults, "pace": _pace(pace), "accept_from": accept_from}
+    if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
+        _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory)
+        return
+    for name, value in {
+        "--explain": explain,
+        "--accept-from": accept_from,
+        "--trajectory": trajectory,
+    }.items():
+        if value:
+            raise UsageError("is about one fixture", where=name, todo="Name that fixture alone")
+    from agentobs.cli.replays import Asked, replay_many, show
+
+    found = [each for path in fixtures for each in fixtures_in(path).values() or [path]]
+    asked = [Asked(str(each), tools, faults, _pace(pace)) for each in dict.fromkeys(found)]
+    done = replay_many(asked, jobs, timeout)
+    show(done, as_json=as_json, verbose=verbose)
+    sys.exit(any(each.result != "matched" for each in done))
+
+
+def _replay_one(
+    path: Path,
+    tools: str,
+    given: dict[str, Any],
+    as_json: bool,
+    explain: bool,
+    yes: bool,
+    trajectory: bool,
+) -> None:
     from agentobs.cli.parting import offer, tell
     from replay import DivergenceError, Replayer, ReplayOptions, load
 
-    loaded = load(fixture)
-    options = ReplayOptions(tools=_policy(tools, loaded), accept_from=accept_from)
-    replayed = Replayer(loaded, options)
+    loaded = load(path)
+    replayed = Replayer(loaded, ReplayOptions(tools=policy(tools, loaded), **given))
     try:
         with replayed:
             replayed.run()
     except DivergenceError as error:
         tell(error.divergence, as_json=as_json, explain=explain)
         sys.exit(1)
-    if accept_from is not None:
+    if given["accept_from"] is not None:
         offer(replayed, yes=yes)
     done = replayed.progress
     if trajectory:
         click.echo(replayed.trajectory, nl=False)
+    until = f", up to turn {loaded.until}" if loaded.until is not None else ""
     click.echo(
         f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
-        f"{done.tools_matched} of {done.tools} tool calls"
+        f"{done.tools_matched} of {done.tools} tool calls{until}"
     )
+
+
+def _pace(told: str | None) -> Any:
+    """Return the pace that was asked for.
+
+    Raises:
+        UsageError: it is neither `recorded` nor a number.
+    """
+    if told is None or told == "recorded":
+        return told
+    try:
+        return float(told)
+    except ValueError:
+        raise UsageError(
+            f"{told!r} is no pace", where="--pace", todo="Say recorded, or a factor such as 10"
+        ) from None
 
 
 @click.command(help="Answer over loopback HTTP from a recording, in the provider's place.")
@@ -155,7 +262,7 @@ def serve(
     provider.serve_forever()
 
 
-def _policy(tools: str, fixture: Fixture) -> Any:
+def policy(tools: str, fixture: Fixture) -> Any:
     """Return which tools run, as a replay wants to know it.
 
     Raises:
@@ -220,9 +327,5 @@ def _is_fixture(path: Path) -> bool:
 
 
 def _folder_name(name: str) -> str:
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:80].strip("-.")
     return safe or "session"
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("agentobs-kit", "anthropic")}

@@ -450,6 +450,8 @@ class Recording:
     None for one without an end."""
     source: str = "recorded"
     """`recorded`, as it ran; or the program whose log it was rebuilt from, which does not hold requests whole."""
+    until: int | None = None
+    """The turn of the main lane up to which it was cut off to be frozen; the request after it has no answer."""
 
 
 def weight(record: object) -> int:

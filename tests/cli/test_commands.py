@@ -156,6 +156,7 @@ def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Non
     frozen = shell("freeze", "--last-failed")
     assert frozen.code == 0
     assert sorted(path.name for path in Path("fixtures/unlucky").iterdir()) == [
+        "README.md",
         "recording.jsonl",
         "test_unlucky.py",
     ]

@@ -1,0 +1,158 @@
+"""`agentobs replay` of many fixtures: a table or JSON, in parallel; an agent that crashes or hangs is a row of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replay.freeze import freeze
+from tests.cli.test_commands import Ended, Shell
+from tests.provider_script import streamed, text
+from tests.replay.agents import recorded
+
+AGENT = '''
+import json, os, pathlib, time
+import agentobs
+from anthropic import Anthropic
+
+@agentobs.session("shop")
+def answer(prompt):
+    """Answer, and misbehave as modes.json says."""
+    mode = json.loads(pathlib.Path("modes.json").read_text()).get(prompt, "same")
+    print("said by the agent")
+    if mode == "dies":
+        os._exit(7)
+    while mode == "hangs":
+        time.sleep(1)
+    client = agentobs.record(Anthropic(api_key="sk-made-up", base_url=os.environ.get("URL")))
+    asked = "Eh?" if mode == "other" else prompt
+    said = client.messages.create(model="m", max_tokens=9, stream=True, messages=[{"role": "user", "content": asked}])
+    list(said)
+    if mode == "raises":
+        raise LookupError("no such order")
+'''
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with an agent, and a fixture for each prompt."""
+    path = tmp_path_factory.mktemp("shop")
+    (path / "shop_agent.py").write_text(AGENT)
+    (path / "modes.json").write_text("{}")
+    before = Path.cwd()
+    os.chdir(path)
+    sys.path.insert(0, str(path))
+    try:
+        from shop_agent import answer  # type: ignore[import-not-found]  # the agent of this project
+
+        def ask(url: str, prompt: str) -> None:
+            os.environ["URL"] = url
+            answer(prompt)
+
+        for prompt in ("a", "b", "c"):
+            given = [streamed(text(prompt))]
+            recording = recorded(path, lambda url, prompt=prompt: ask(url, prompt), given)  # type: ignore[misc]
+            freeze(recording, path / "fixtures" / prompt, {})
+        yield path
+    finally:
+        os.chdir(before)
+        os.environ.pop("URL", None)
+        sys.path.remove(str(path))
+        sys.modules.pop("shop_agent", None)
+
+
+@pytest.fixture
+def shell(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shell]:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("COLUMNS", "200")
+    yield Shell(project / "home", capsys)
+    (project / "modes.json").write_text("{}")
+
+
+def modes(**given: str) -> None:
+    Path("modes.json").write_text(json.dumps(given))
+
+
+def rows(ended: Ended) -> dict[str, dict[str, object]]:
+    return {Path(row["path"]).name: row for row in map(json.loads, ended.out.splitlines())}
+
+
+def test_all_fixtures_of_a_folder_match(shell: Shell) -> None:
+    """A row for each, no word of the agents, exit code 0."""
+    ended = shell("replay", "fixtures", "-j", "2")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert [" ".join(line.split()[:8]) for line in lines[1:4]] == [
+        f"fixtures/{name} 1 of 1 0 of 0 matched" for name in "abc"
+    ]
+    assert lines[-1] == "3 of 3 matched"
+    assert "said by" not in ended.out
+
+
+def test_each_that_goes_wrong_is_a_row(shell: Shell) -> None:
+    """One diverges, one crashes its process, one is damaged: the others are replayed, and the exit code is 1."""
+    modes(a="other", b="dies")
+    damaged = Path("fixtures/d")
+    damaged.mkdir()
+    (damaged / "recording.jsonl").write_bytes(Path("fixtures/c/recording.jsonl").read_bytes()[:99])
+    try:
+        ended = shell("replay", "fixtures", "--json")
+        told = shell("replay", "fixtures/a", "fixtures/c", "--verbose")
+    finally:
+        (damaged / "recording.jsonl").unlink()
+        damaged.rmdir()
+    assert (ended.code, told.code) == (1, 1)
+    found = rows(ended)
+    assert {name: row["result"] for name, row in found.items()} == {
+        "a": "diverged",
+        "b": "error",
+        "c": "matched",
+        "d": "error",
+    }
+    assert found["a"]["divergence"]["kind"] == "content"  # type: ignore[index]  # JSON
+    assert str(found["a"]["told"]).startswith("DIVERGED  shop  main, request 1 of 1")
+    assert found["b"]["told"] == "its process ended before the replay did: exit code 7"
+    assert "fixture" in str(found["d"]["told"])
+    assert told.out.count("DIVERGED  shop") == 2
+    assert 'now       "Eh?"' in told.out
+    assert told.out.endswith("1 of 2 matched\n")
+
+
+def test_one_that_raises_or_hangs_is_told(shell: Shell) -> None:
+    """An agent that raises is named by its error; one that does not end is stopped, and no process is left."""
+    modes(a="raises")
+    assert rows(shell("replay", "fixtures", "--json"))["a"]["told"] == (
+        "the agent raised LookupError: no such order"
+    )
+    modes(a="hangs", b="hangs")
+    found = rows(shell("replay", "fixtures/a", "fixtures/b", "--json", "--timeout", "0.2"))
+    assert {row["told"] for row in found.values()} == {"it had not ended after 0.2 s"}
+
+
+def test_one_fixture_is_told_as_ever(shell: Shell) -> None:
+    """One fixture has one line, and what the agent prints is seen."""
+    ended = shell("replay", "fixtures/a")
+    assert ended.out == "said by the agent\nMATCHED  shop  1 of 1 requests, 0 of 0 tool calls\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fixtures", "--explain"], "--explain: is about one fixture"),
+        (["fixtures/a", "fixtures/b", "--accept-from", "1"], "--accept-from: is about one fixture"),
+        (["fixtures/a", "--pace", "fast"], "--pace: 'fast' is no pace. Say recorded"),
+        (["fixtures/none"], "fixtures/none: no fixture here"),
+    ],
+)
+def test_what_cannot_be_is_one_line(shell: Shell, arguments: list[str], told: str) -> None:
+    """One line that says what was found and what to do; a non-zero exit."""
+    ended = shell("replay", *arguments)
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert ended.err.startswith(f"error: {told}")
