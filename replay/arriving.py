@@ -1,8 +1,8 @@
 """Arriving: in which pieces a recorded answer comes again, and when.
 
 A fixture tells an answer event by event, and beside it how long each piece was in which it came off the wire. By
-default it comes event by event and at once. Pieces that split an event, a character or a line are what parsers of
-one's own fail on; times are for whoever builds what shows an answer while it comes.
+default it comes at once and in one piece, which a client reads fastest. Pieces that split an event, a character or a
+line are what parsers of one's own fail on; times are for whoever builds what shows an answer while it comes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from agentobs.records.exchanges import Answer, Chunk
+from agentobs.records.messages import is_stream, split_events
 from replay.fixture import Ask
 from replay.options import ReplayOptions
 
@@ -26,7 +27,7 @@ def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool) -> Answer:
     answer, pace = ask.answer, factor(options)
     if options.serve_rest and answer.ending == "cancelled" and answer.status is not None:
         answer = replace(answer, ending="complete")
-    if options.chunks != "events" or pace:
+    if options.chunks != "whole" or pace or ask.behind or ask.ends_behind:
         answer = replace(answer, chunks=tuple(_chunks(ask, options, pace)))
     if answer.status is not None and answer.status >= 400 and not is_ours:
         answer = replace(answer, retry_ms=_retry_ms(answer, pace))
@@ -62,8 +63,9 @@ def _chunks(ask: Ask, options: ReplayOptions, pace: float) -> Iterator[Chunk]:
 
 def _ends(ask: Ask, options: ReplayOptions, length: int) -> Iterable[int]:
     """Return where the pieces end; the last one ends where the body does."""
-    if options.chunks == "events":
-        return itertools.accumulate(len(chunk.data) for chunk in ask.answer.chunks)
+    if options.chunks in ("whole", "events"):
+        pieces = split_events(ask.answer.body) if is_stream(ask.answer.headers) else ()
+        return [*itertools.accumulate(map(len, pieces)), length]
     if options.chunks == "recorded":
         ends = itertools.accumulate(size for size, _ in ask.pieces)
         return [*(end for end in ends if end < length), length]

@@ -69,10 +69,26 @@ def _unmarked(message: bytes) -> bytes:
     """Return a message without the marks of the cache on its blocks."""
     if b'"cache_control"' not in message:
         return message
+    if _is_marked_last(message):
+        return message[: -len(_LAST_MARK)] + b"}]}"
     value = json.loads(message)
     for block in blocks(value) if isinstance(value, dict) else ():
         block.pop("cache_control", None)
     return compact(value)
+
+
+_LAST_MARK = b',"cache_control":{"type":"ephemeral"}}]}'
+"""How a message ends whose last block is marked, as agents mark it."""
+
+
+def _is_marked_last(message: bytes) -> bool:
+    """Return whether nothing of a message is marked but its last block; what is no longer sure is read."""
+    return (
+        message.endswith(_LAST_MARK)
+        and message.startswith(b'{"role":"user","content":[{')
+        and message.count(b"cache_control") == 1
+        and b'],"' not in message
+    )
 
 
 def pieces_of(body: bytes) -> Pieces | None:

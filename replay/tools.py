@@ -195,6 +195,14 @@ class Calls:
             free[key] = left - 1
         return None
 
+    def otherwise(self, lane: str) -> Missed | None:
+        """Return the first recorded call of a lane that came out otherwise by now."""
+        for tool in self._tools:
+            now = self._now.get(_key(tool)) if tool.lane == lane else None
+            if now is not None and id(tool) not in self._matched:
+                return Missed(tool, now, self._cause(_key(tool), now))
+        return None
+
     def went(self, lane: str, tool_use_id: str) -> str:
         """Return how a call went otherwise than recorded, to follow its result back to it."""
         key = lane, tool_use_id

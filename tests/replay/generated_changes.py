@@ -302,7 +302,11 @@ def _loop_denied(
     places = _at(*(each for each in heard if each))
     # Where nothing was asked after it, the call itself is named, at the request that made it.
     made = frozenset().union(*(_made(asked, tool) for tool in called))
-    return Change("denied", tool=name), Expected(places | made, "", (name,))
+    beyond: frozenset[tuple[str, int]] = frozenset()
+    if script.stop_at is not None:
+        # A run that was stopped there may go on now.
+        beyond = frozenset((lane, number + 1) for lane, number in made)
+    return Change("denied", tool=name), Expected(places | made | beyond, "", (name,))
 
 
 def _made(asked: list[Asked], tool: RecordedTool) -> frozenset[tuple[str, int]]:
