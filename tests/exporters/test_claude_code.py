@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 import duckdb
 import pytest
+from click.testing import CliRunner
 
 import agentobs
+from agentobs.cli import cli
 from agentobs.errors import RecordingError
 from agentobs.recording.home import Home, open_home
 from agentobs.recording.journal import segment_ids
 from agentobs.recording.vault import read_session
+from agentobs.store.asking import named, query_names
 from agentobs.store.ingest import ingest
 from agentobs.store.pruning import prune
 from exporters.claude_code.importing import ImportReport, import_logs, logs_in
@@ -112,6 +117,61 @@ def test_every_session_is_in_the_views(imported: duckdb.DuckDBPyConnection) -> N
     ).fetchall()
     expected = sorted(our_id(each) for each in SESSIONS)
     assert listed == [(each, True, True, "claude-code", True) for each in expected]
+
+
+@NEEDED
+@pytest.mark.xdist_group("transcripts")
+def test_every_session_is_in_every_query(imported: duckdb.DuckDBPyConnection) -> None:
+    """Each query that lists what every session has lists all of them; one about a session answers about each that is
+    asked for; and all others, which tell of failures, answer. A query that is new must say here which it is.
+    """
+    sessions = {our_id(each) for each in SESSIONS}
+    kinds = {name: kind for kind, names in QUERIES.items() for name in names}
+    assert sorted(kinds) == query_names()
+    for name, kind in kinds.items():
+        if kind == "of each session":
+            empty = [
+                s
+                for s in sorted(sessions)[::7]
+                if not named(imported, name, session_id=s).fetchall()
+            ]
+            assert empty == [], name
+            continue
+        rows = answered(imported, name)
+        if kind == "of all sessions":
+            assert {row["session_id"] for row in rows} == sessions, name
+        elif kind == "sums":
+            assert rows, name
+
+
+QUERIES = {
+    "of all sessions": (
+        "sessions", "cost_by_session", "cache_by_session",
+    ),
+    "of each session": (
+        "conversation_sessions", "interaction_intervals", "session_segments", "session_timeline",
+        "session_turns", "diagnosable",
+    ),
+    "sums": (
+        "cache_efficiency", "cost_by_agent", "cost_by_conversation", "cost_by_day", "cost_by_model",
+        "cost_by_model_and_day", "cost_by_source", "recorded_lately", "session_range", "slowest_requests",
+        "slowest_tools", "tool_latency", "usage_by_model_day", "costs_not_exact", "large_results",
+        "repeated_tool_errors", "diagnoses_by_session",
+    ),
+    "failures": (
+        "broken_caches", "cache_misses", "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
+        "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
+        "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "silent_hook_cancels", "spent_today",
+        "unpriced_models", "waits_for_people",
+    ),
+}  # fmt: skip
+"""The named queries by what they must answer of sessions that were imported."""
+
+
+def answered(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
+    rows = named(connection, name)
+    columns = [each[0] for each in rows.description or []]
+    return [dict(zip(columns, row, strict=True)) for row in rows.fetchall()]
 
 
 def entry(kind: str, uuid: str, parent: str | None, content: Any, **more: Any) -> dict[str, Any]:
@@ -281,3 +341,70 @@ def test_an_imported_session_is_not_frozen(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="imported from a log of claude-code"):
         freeze(recording, tmp_path / "fixture", {})
     assert not (tmp_path / "fixture").exists()
+
+
+def test_of_each_session_it_is_said_why_it_cannot_be_replayed(tmp_path: Path) -> None:
+    """No log holds its requests whole; one in which the client took results out holds not even the conversation."""
+    home = open_home(tmp_path / "home")
+    later = "99999999-2222-3333-4444-555555555555"
+    cleared = {
+        "type": "system", "subtype": "microcompact_boundary", "uuid": "c-3", "parentUuid": "m-2",
+        "sessionId": later, "timestamp": "2026-02-03T00:00:03.000Z", "microcompactMetadata": {"preTokens": 9},
+    }  # fmt: skip
+    written(tmp_path / "a.jsonl", CONVERSATION)
+    written(
+        tmp_path / "b.jsonl",
+        [{**each, "sessionId": later} for each in CONVERSATION[:2]] + [cleared],
+    )
+    altered = (tmp_path / "b.jsonl").read_text().replace("msg_1", "msg_9")
+    (tmp_path / "b.jsonl").write_text(altered)
+    told = CliRunner().invoke(
+        cli,
+        [
+            "--home",
+            str(home.path),
+            "import",
+            "claude-code",
+            str(tmp_path / "a.jsonl"),
+            str(tmp_path / "b.jsonl"),
+        ],
+    )
+    assert told.exit_code == 0, told.exception
+    why = "not replayable: the log does not hold the system prompt, the tools and the settings of its requests"
+    first, second, last = told.output.splitlines()
+    assert first.endswith(why)
+    assert second.endswith(f"{why}, nor which results were taken out of the conversation")
+    assert last == "2 sessions imported, 0 were there already"
+    assert told.stderr == ""
+
+
+def test_progress_counts_the_sessions(tmp_path: Path) -> None:
+    """Whoever shows it hears how many are done, and of how many."""
+    home = open_home(tmp_path / "home")
+    seen: list[tuple[int, int]] = []
+    log = written(tmp_path / "log.jsonl", CONVERSATION)
+    import_logs(home, logs_in([log]), take_out=never, progress=lambda *far: seen.append(far))
+    assert seen == [(1, 1)]
+
+
+def test_an_import_that_dies_leaves_whole_sessions(tmp_path: Path) -> None:
+    """Killed after one, it is there whole and no other is; the next import brings the rest, and each counts once."""
+    home = open_home(tmp_path / "home")
+    later = "99999999-2222-3333-4444-555555555555"
+    other = json.loads(json.dumps(CONVERSATION).replace("msg_", "msg_x"))
+    written(tmp_path / "a.jsonl", CONVERSATION)
+    written(tmp_path / "b.jsonl", [{**each, "sessionId": later} for each in other])
+    logs = logs_in([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
+    child = os.fork()
+    if child == 0:
+        import_logs(home, logs, take_out=never, told=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    asked = "SELECT session_id, count(*) FROM attempts GROUP BY ALL ORDER BY ALL"
+    with agentobs.connect(home.path) as connection:
+        assert connection.execute(asked).fetchall() == [(our_id(SESSION), 2)]
+    assert [each.is_new for each in import_logs(home, logs, take_out=never).sessions] == [
+        False,
+        True,
+    ]
+    with agentobs.connect(home.path) as connection:
+        assert connection.execute(asked).fetchall() == [(our_id(SESSION), 2), (our_id(later), 2)]
