@@ -77,6 +77,7 @@ def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
     """Yield what each answer cost, and the sum; an unknown price is said, never counted as nothing."""
     at_ns = _noon(day) if day else None
     rows = [(each, row) for each in models for row in _billed(each)]
+    numbers: Counter[str] = Counter()
     if at_ns is None or not rows:
         return
     yield f"money at the prices of {day}"
@@ -84,8 +85,11 @@ def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
     for exchange, row in rows:
         usd = cost_of(row, at_ns).usd
         total, unknown = total + (usd or 0), unknown + (usd is None)
-        place = exchange.place
-        yield f"  {_where(place.lane, place.turn or 0)}  {safe(row.model)}  {_usd(usd)}"
+        lane = exchange.place.lane
+        numbers[lane] += 1
+        # Not by turn: of agents that are not ours only a recording tells it.
+        place = f"{'' if lane == 'main' else safe(lane) + ' '}answer {numbers[lane]}"
+        yield f"  {place}  {safe(row.model)}  {_usd(usd)}"
     left = f" and {unknown} of unknown price" if unknown else ""
     yield f"  total  {_usd(total)}{left}"
 
