@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentobs.recording.options import Options
     from agentobs.recording.session import (
         Session,
+        child_environment,
         fail,
         record,
         record_all,
@@ -54,6 +55,7 @@ _HOMES = {
     "session": "agentobs.recording.session",
     "start": "agentobs.recording.session",
     "stop_recorder": "agentobs.recording.session",
+    "child_environment": "agentobs.recording.session",
     "connect": "agentobs.store.database",
     "query": "agentobs.store.worker",
     "load_conversation": "agentobs.store.conversations",
@@ -68,6 +70,7 @@ __all__ = [
     "Session",
     "ToolFailed",
     "carried",
+    "child_environment",
     "connect",
     "event",
     "fail",

@@ -14,7 +14,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -66,6 +66,16 @@ def chance() -> float:
     return _random.random()
 
 
+def stream(seed: str) -> _random.Random:
+    """Return a source of chance that always gives the same for a seed."""
+    return _random.Random(seed)
+
+
+def zone_seconds() -> int:
+    """Return how far local time is ahead of UTC now, in seconds."""
+    return time.localtime().tm_gmtoff
+
+
 def random_bytes(count: int) -> bytes:
     """Return so many random bytes, fit for a key."""
     return secrets.token_bytes(count)
@@ -74,6 +84,11 @@ def random_bytes(count: int) -> bytes:
 def environ(name: str) -> str | None:
     """Return an environment variable, or None where it is unset or empty."""
     return os.environ.get(name) or None
+
+
+def taken_environ(name: str) -> str | None:
+    """Return an environment variable and take it out, so that no child has it; None where it is unset or empty."""
+    return os.environ.pop(name, None) or None
 
 
 def environment() -> dict[str, str]:
@@ -96,6 +111,21 @@ def lent_environ(name: str, value: str) -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = before
+
+
+@contextlib.contextmanager
+def replaced_environ(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, whatever they were, for as long as the context is open."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def process_id() -> int:

@@ -37,6 +37,7 @@ from replay.pieces import value_of
 from replay.reporting import end_reason, refused, report
 from replay.script import Scripted
 from replay.sites import Site
+from replay.spine import Drift
 from replay.state import State, with_body
 from replay.step import Expectation, Next, Step, decisions_of, step_of
 from replay.trajectory import trajectory
@@ -297,6 +298,16 @@ class Replayer:
         """
         if (accepting := self._state.accepting) is not None:
             write_over(self.fixture.path, accepting.data(self._state.calls.ran_live()))
+
+    @property
+    def normalised(self) -> dict[str, int]:
+        """How many values each normaliser has hidden."""
+        return self._state.normalised
+
+    @property
+    def drift(self) -> list[Drift]:
+        """What differed in requests that were matched by their spine."""
+        return [each for lane in self._state.lanes.values() for each in lane.drift]
 
     @property
     def progress(self) -> Progress:

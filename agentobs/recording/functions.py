@@ -26,7 +26,6 @@ from agentobs import tracing, world
 from agentobs.errors import ReplaySays, UsageError, error_kind, say_once
 from agentobs.recording import wire
 from agentobs.recording.outstanding import Outstanding
-from agentobs.recording.session import place_here
 from agentobs.recording.values import (
     NotKept,
     is_raised,
@@ -98,6 +97,7 @@ class Answerer(Protocol):
 
 
 _answerer: Answerer | None = None
+_outside: Callable[[], Place | None] | None = None
 _outstanding = Outstanding()
 
 
@@ -111,6 +111,12 @@ def answering(answerer: Answerer) -> Iterator[None]:
         yield
     finally:
         _answerer, _outstanding = before
+
+
+def place_outside(place_of: Callable[[], Place | None]) -> None:
+    """Say where calls belong that are made outside every session; None: they are not recorded."""
+    global _outside
+    _outside = place_of
 
 
 @overload
@@ -220,7 +226,7 @@ def _wrapped(told: Function) -> Callable[..., Any]:
 def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """Return a call that begins; None where it is not recorded: our own loop records its calls itself."""
     try:
-        here = place_here()
+        here = tracing.place() or (_outside() if _outside is not None else None)
         if here is None or here.turn is not None:
             return None
         try:

@@ -139,6 +139,10 @@ class Interpreter:
         """Return how many records of a session are not in the journal."""
         return self._lost.get(session_id, 0)
 
+    def join(self, session_id: str, content: str) -> None:
+        """Know where the content of a session may go that another process has begun."""
+        _remember(self._modes, session_id, content)
+
     def interpret(self, record: Record) -> Interpretation:
         """Return what a record says."""
         session_id = session_of(record)

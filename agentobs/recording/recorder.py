@@ -242,6 +242,10 @@ class Recorder:
             except Exception as error:
                 self._warn_of(close, error)
 
+    def join(self, session_id: str, content: str) -> None:
+        """Take the records of a session that another process has begun; `content` is where what is said may go."""
+        self._interpreter.join(session_id, content)
+
     @property
     def redactor(self) -> Redactor:
         """What takes secrets out of all that this process keeps."""

@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
-from agentobs.recording import wire
+from agentobs.recording import functions, joining, parents, wire
 from agentobs.recording.clients import AllClients, record_in
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
@@ -131,7 +131,7 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
     replay nothing is started.
     """
     global _recorder
-    if wire.is_answered():
+    if parents.ask_parent() or wire.is_answered():
         return None
     with _lock:
         if _recorder is None:
@@ -145,6 +145,8 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
             tracing.place_outside(_process_place)
             wire.propagate(_recorder.options.propagate)
             use_home(_recorder.home.path)
+            if (joined := joining.joined()) is not None:
+                _recorder.join(joined.place.session_id, joined.content)
             atexit.register(stop_recorder)
         elif home is not None and locate(home) != _recorder.home.path:
             say_once(f"this process records into {_recorder.home.path}; {home} is not used")
@@ -181,6 +183,26 @@ def stop_recorder() -> bool:
 def current_recorder() -> Recorder | None:
     """Return this process's recorder; None where it does not record."""
     return _recorder
+
+
+def child_environment(name: str) -> dict[str, str]:
+    """Return variables for the environment of a program that is to take part in this session, as an agent of its own.
+
+        subprocess.run(command, env={**os.environ, **agentobs.child_environment("researcher")})
+
+    What it records with agentobs belongs to this session then, in a lane under the caller's; its own `session` begins
+    none. A replay answers it, too. Outside every session there are none.
+
+    Args:
+        name: what to call its lane; a second one of that name in the same lane gets a number.
+
+    Raises:
+        UsageError: the name has other characters than letters, digits and `._-`, or too many.
+    """
+    here = place_here()
+    known = _open.get(here.session_id) if here is not None else None
+    home = str(_recorder.home.path) if _recorder is not None else None
+    return joining.variables(here, name, home, known.content if known is not None else "vault")
 
 
 def flush(seconds: float = 5.0) -> bool:
@@ -258,6 +280,8 @@ class Session:
         self._process_id = 0
         self._token: tracing.Frame | None = None
         self._meter: Meter | None = None
+        self._joined: Place | None = None
+        """Where it is, where another process has begun it."""
 
     def cost(self) -> Spent | None:
         """Return what this session has spent so far, in total and by model; None where it is not recorded, as in a
@@ -308,6 +332,11 @@ class Session:
 
     def _open(self) -> None:
         recorder = start_recorder(self._home)
+        if (joined := joining.joined()) is not None:
+            self._joined, self.session_id = joined.place, joined.place.session_id
+            self.content, self._process_id = content_of(joined.content, Options()), world.process_id()  # type: ignore[arg-type]
+            _open[self.session_id] = self
+            return
         options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
         tracing.started_by(self.session_id)
@@ -339,6 +368,9 @@ class Session:
     def _close(self, error: BaseException | None) -> None:
         if _open.pop(self.session_id, None) is None:
             return
+        if self._joined is not None:
+            flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
+            return
         outcome, reason, signature = self._end(error)
         sink.emit(
             SessionEnd(
@@ -369,8 +401,9 @@ class Session:
         """Start the session and be in it."""
         self.open()
         if self.session_id:
-            self._token = tracing.enter(Place(self.session_id))
-            tracing.session_opened(Place(self.session_id))
+            here = self._joined or Place(self.session_id)
+            self._token = tracing.enter(here)
+            tracing.session_opened(here)
         return self
 
     def __exit__(
@@ -461,6 +494,8 @@ def fail(reason: str | BaseException) -> None:
 def _process_place() -> Place:
     """Return the place of exchanges outside every session, opening the process's own at the first."""
     global _process_session
+    if (joined := joining.joined()) is not None:
+        return joined.place
     if wire.is_answered():
         return Place("replay")
     stopped = _process_session if _is_stopped(_process_session) else None
@@ -496,6 +531,7 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+functions.place_outside(place_here)
 
 
 def _called(
@@ -541,6 +577,7 @@ def _version(distribution: str) -> Label | None:
 
 __all__ = [
     "Session",
+    "child_environment",
     "fail",
     "flush",
     "record",
