@@ -8,6 +8,8 @@ of them below where things ran beside each other; arrows lead from a model's ans
 counters show how full the context is and what was spent. Nothing that was said is in it, whatever the session opted
 into.
 
+    perfetto.write_traces(connection, [session_id], Path("traces"))    # of what was recorded before
+
 Packets are appended one by one, so a process that is killed leaves a file that can be read, in which what was open has
 no end. The format: https://perfetto.dev/docs/reference/synthetic-track-event.
 """
@@ -18,10 +20,12 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import duckdb
 
 from agentobs import world
 from agentobs.errors import UsageError, say_once
@@ -29,6 +33,8 @@ from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
 from agentobs.records.told import Told
 from exporters.intervals import Follower, Interval, Known, digest_of, identity
+from exporters.newfiles import new_file, unwritable
+from exporters.recorded import facts_of, recorded_sessions
 from exporters.semconv import GENAI_BETA, Profile
 
 try:
@@ -92,6 +98,39 @@ def trace_file(directory: str | Path, *, file_bytes: int = FILE_BYTES) -> TraceF
     return TraceFiles(path, file_bytes)
 
 
+def write_traces(
+    connection: duckdb.DuckDBPyConnection,
+    session_ids: Sequence[str],
+    directory: Path,
+    *,
+    force: bool = False,
+) -> list[Path]:
+    """Write the traces of recorded sessions, each whole or not at all; they say what live ones do.
+
+    Args:
+        connection: to the store.
+        session_ids: their full ids.
+        directory: where; made for this user alone where it is missing.
+        force: replace files that are there.
+
+    Raises:
+        UsageError: a file exists, or the directory cannot be written to, or a trace is too large.
+    """
+    whole = trace_file(directory)
+    written: list[Path] = []
+    for session in recorded_sessions(connection, session_ids=list(session_ids)):
+        path = directory / f"{identity(session.session_id, 32)}{SUFFIX}"
+        with new_file(path, force=force) as draft:
+            backend = TraceFiles(directory, whole.file_bytes, only=draft)
+            for number, row in enumerate(facts_of(connection, [session]), 1):
+                backend(Told(row.fact, number))
+            backend.close()
+            if lost := backend.statistics().dropped or backend.failed:
+                raise unwritable(path, f"not all of the session could be drawn: {lost}")
+        written.append(path)
+    return written
+
+
 @dataclass(slots=True, eq=False)
 class _Track:
     """One line of the picture."""
@@ -134,9 +173,15 @@ class TraceFiles:
     """These files meet no spans of others."""
 
     def __init__(
-        self, directory: Path, file_bytes: int = FILE_BYTES, profile: Profile = GENAI_BETA
+        self,
+        directory: Path,
+        file_bytes: int = FILE_BYTES,
+        profile: Profile = GENAI_BETA,
+        *,
+        only: Path | None = None,
     ) -> None:
-        """Write into a directory that exists."""
+        """Write into a directory that exists; `only` is the file of the one session that is heard, where it has one."""
+        self.file_bytes, self._only = file_bytes, only
         self._directory, self._file_bytes, self._profile = directory, file_bytes, profile
         self._suffix = SUFFIX
         self._begin()
@@ -213,7 +258,7 @@ class TraceFiles:
         known = self._sessions.get(session_id)
         if known is None:
             plain = identity(session_id, 32)
-            path = self._directory / (plain + self._suffix)
+            path = self._only or self._directory / (plain + self._suffix)
             spent = self._spent.pop(path.name, 0)
             known = _Session(path, _uuid(plain), _bytes(path), picodollars=spent)
             self._forget(self._sessions.put(session_id, known))

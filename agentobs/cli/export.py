@@ -112,6 +112,24 @@ def folded(
     _write_flames(context, sessions, of, output, force, flames.folded)
 
 
+@export.command(help="Write Perfetto traces of SESSIONS, a file each.")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory."
+)
+@click.option("--force", is_flag=True, help="Replace files where they exist.")
+@click.pass_context
+def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, force: bool) -> None:
+    """Write SESSIONS as they would have been drawn live, for ui.perfetto.dev, which sends them nowhere."""
+    from agentobs.cli.answers import open_store, session_of
+    from exporters.perfetto import write_traces
+
+    with open_store(context) as connection:
+        session_ids = [session_of(context, connection, each) for each in sessions]
+        for path in write_traces(connection, session_ids, output.absolute(), force=force):
+            click.echo(f"wrote  {path}")
+
+
 @export.command(help="Send recorded sessions to an OTLP collector, with their own ids and times.")
 @click.option("--since", type=WHEN, help="Only sessions that began then or later, such as 7d.")
 @click.option(

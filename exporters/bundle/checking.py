@@ -19,7 +19,7 @@ from typing import Any, get_args, get_type_hints
 from agentobs.recording.crashes import DRAFTS, GOES_ON, STARTS
 from agentobs.recording.journal import Damage, Line
 from agentobs.records.exchanges import Ending
-from agentobs.records.facts import TABLES, Pruning
+from agentobs.records.facts import TABLES, Export, Pruning
 from agentobs.records.labels import is_label
 from agentobs.store.load import fact_columns
 from exporters.bundle.container import strict
@@ -33,8 +33,8 @@ LABEL_MAX = 200
 
 CONTENT_FIELDS = ("arguments_content", "request_content", "response_content", "content")
 """The fields of facts that may name content; `content` of a session's start says where its content may go."""
-KINDS = frozenset(TABLES.values()) - {TABLES[Pruning]} | DRAFTS
-"""The kinds of facts of a bundle: no bundle may delete anything."""
+KINDS = frozenset(TABLES.values()) - {TABLES[Pruning], TABLES[Export]} | DRAFTS
+"""The kinds of facts of a bundle: none that deletes anything, or says what was sent where."""
 
 
 class BadLine(ValueError):

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 import agentobs
+from agentobs.cli import cli
 from agentobs.errors import UsageError
 from exporters import perfetto
 from tests.exporters.acting import act, delegate, recording
@@ -111,6 +113,90 @@ def test_arrows_lead_from_an_answer_to_the_tools_that_it_called(tmp_path: Path) 
         assert first_at < last_at
         ends.append(last)
     assert sorted(ends) == ["execute_tool look", "execute_tool write"]
+
+
+READERS = ["classes", *(["processor"] if os.environ.get("TRACE_PROCESSOR") else [])]
+"""Perfetto's own trace processor reads the file too, where a variable names its binary."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_perfetto_answers_what_was_recorded(tmp_path: Path, reader: str) -> None:
+    """Slices, arrows, counters and tracks are as many, as long and as deep by whoever reads the file."""
+    read = drawn(tmp_path, lambda: act(model="claude-sonnet-5"))
+    [path] = (tmp_path / "traces").iterdir()
+    slices = sorted(
+        (s["name"], s["start"], s["end"] - s["start"], s["depth"], s["track"]) for s in read.slices
+    )
+    arrows, spent = len(read.flows), read.counters["cost"]
+    if reader == "processor":
+        slices, arrows, spent = queried(path)
+    assert len(slices) == len(facts(tmp_path / "home", "span_starts"))
+    assert {each[4] for each in slices} <= {"main", "main +1"}
+    depths = {name: depth for name, _, _, depth, track in slices if track == "main"}
+    assert (depths["invoke_agent main"], depths["chat claude-sonnet-5"]) == (0, 1)
+    assert arrows == 2
+    assert len(spent) == 2
+    assert 0 < spent[0] < spent[1]
+
+
+def queried(path: Path) -> tuple[list[Any], int, list[float]]:
+    """Return what Perfetto's trace processor answers: slices, arrows and the counter of money."""
+    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+
+    config = TraceProcessorConfig(bin_path=os.environ["TRACE_PROCESSOR"])
+    with TraceProcessor(trace=str(path), config=config) as processor:
+        sliced = processor.query(
+            "SELECT s.name, s.ts, s.dur, s.depth, t.name AS track FROM slice AS s JOIN track AS t ON s.track_id = t.id "
+            "WHERE s.dur > 0 OR s.name != 'calls'"
+        )
+        slices = sorted(
+            (r.name, r.ts, r.dur, r.depth, r.track) for r in sliced if r.name != "calls"
+        )
+        arrows = next(iter(processor.query("SELECT count(*) AS n FROM flow"))).n
+        counted = processor.query(
+            "SELECT c.value FROM counter AS c JOIN track AS t ON c.track_id = t.id WHERE t.name = 'cost' ORDER BY c.ts"
+        )
+        return slices, arrows, [row.value for row in counted]
+
+
+@pytest.mark.parametrize("what", [act, delegate])
+def test_what_was_recorded_is_drawn_as_it_was_live(tmp_path: Path, what: Any) -> None:
+    """The trace of a recorded session has the slices, arrows, counters and notes of the live one; a file that exists
+    stays but with --force.
+    """
+    live_read = drawn(tmp_path, what)
+    [live] = (tmp_path / "traces").iterdir()
+    name = "acting" if what is act else "delegating"
+    command = [
+        "--home",
+        str(tmp_path / "home"),
+        "export",
+        "perfetto",
+        name,
+        "-o",
+        str(tmp_path / "after"),
+    ]
+    told = CliRunner().invoke(cli, command)
+    assert told.exit_code == 0, told.exception
+    after = tmp_path / "after" / live.name
+    read = Read(after.read_bytes())
+    assert without_types(read) == without_types(live_read)
+    assert stat.S_IMODE(after.stat().st_mode) == 0o600
+    assert "the file exists" in str(CliRunner().invoke(cli, command).exception)
+    assert CliRunner().invoke(cli, [*command, "--force"]).exit_code == 0
+    assert [each.name for each in after.parent.iterdir()] == [live.name]
+
+
+def without_types(read: Read) -> dict[str, Any]:
+    """Return what a trace says; a number that was read back from the store is a float."""
+    notes = [sorted((n, _value(v)) for n, v in each["notes"].items()) for each in read.slices]
+    slices = [{**each, "notes": told} for each, told in zip(read.slices, notes, strict=True)]
+    return {**vars(read), "slices": slices}
+
+
+def _value(note: Any) -> Any:
+    told = getattr(note, note.WhichOneof("value"))
+    return told if isinstance(told, str) else float(told)
 
 
 def test_counters_show_the_context_and_the_cost(tmp_path: Path) -> None:
