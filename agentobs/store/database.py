@@ -63,9 +63,17 @@ def connect(
 
 
 def connected(
-    place: Home, *, ingest: bool, memory_bytes: int | None = None, unsafe: bool = False
+    place: Home,
+    *,
+    ingest: bool,
+    memory_bytes: int | None = None,
+    unsafe: bool = False,
+    asked: str | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory."""
+    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory.
+
+    Where it is known what is `asked`, SQL or the names of views, there are those views alone.
+    """
     if ingest:
         _freshen(place)
     connection = duckdb.connect(config=SETTINGS)
@@ -80,7 +88,7 @@ def connected(
                 break
         if not is_united:
             _read_all(connection, place)
-        create_views(connection)
+        create_views(connection, asked)
         if memory_bytes is not None:
             connection.execute(f"SET memory_limit = '{memory_bytes} B'")
         if not unsafe:

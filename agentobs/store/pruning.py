@@ -21,7 +21,7 @@ from agentobs.recording.compressed import compressed_path
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Segment, content_path, facts_path
 from agentobs.records.facts import TABLES, Pruning, columns
-from agentobs.store.database import connect
+from agentobs.store.database import connected
 from agentobs.store.ingest import ingest
 from agentobs.store.room import home_bytes, size_text
 
@@ -128,7 +128,7 @@ def _choose(
     what: What,
 ) -> tuple[list[Chosen], list[str]]:
     """Return the sessions to prune, oldest first, and those that would be but for an open segment."""
-    with connect(home, ingest=False) as connection:
+    with connected(home, ingest=False, asked=_SESSIONS + _HELD) as connection:
         rows = connection.execute(_SESSIONS, {"what": what}).fetchall()
         held = connection.execute(_HELD).fetchall()
     sizes = _sizes(home, held, what)

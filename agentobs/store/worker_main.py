@@ -22,6 +22,7 @@ from agentobs.errors import AgentobsError
 from agentobs.recording.home import Home
 from agentobs.store.database import connected, select
 from agentobs.store.messages import decoded, encoded, packed_row, unpack
+from agentobs.store.schema import create_views
 from agentobs.store.worker import OUT_OF_MEMORY, Cut, Limits, too_wide
 
 NEEDED = ("datetime", "decimal", "uuid", "pytz", "collections.abc", "types", "typing")
@@ -82,7 +83,8 @@ def _listen(source: IO[bytes], questions: queue.SimpleQueue[dict[str, Any]]) -> 
 def _opened(home: Path, ingest: bool, limits: Limits) -> duckdb.DuckDBPyConnection:
     for name in NEEDED:
         importlib.import_module(name)
-    connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes)
+    connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes, asked="")
+    create_views(connection, "")  # reads their text, while files can be opened
     # The first answer loads the rest, such as the zone that instants are shown in.
     connection.execute("SELECT now(), 1::DECIMAL(4, 2), uuid()").fetchall()
     return connection
@@ -131,9 +133,13 @@ def _answer(
     connection: duckdb.DuckDBPyConnection, question: dict[str, Any], limits: Limits, out: IO[bytes]
 ) -> None:
     """Send the columns and rows of an answer, as far as the limits allow."""
-    # What a statement may hold that looks like a question (WITH a AS (DELETE ...)) must not change the tail.
-    connection.execute("BEGIN TRANSACTION READ ONLY")
-    answered = select(connection, question["sql"], unpack(question["parameters"]))
+    parameters = unpack(question["parameters"])
+    try:
+        answered = _selected(connection, question["sql"], parameters, question["sql"])
+    except (duckdb.CatalogException, duckdb.BinderException):
+        connection.execute("ROLLBACK")
+        # What there is none of is told with what is like it, so that all must be there.
+        answered = _selected(connection, question["sql"], parameters, None)
     columns = [str(column[0]) for column in answered.description or []]
     if len(columns) > limits.columns:
         raise too_wide(len(columns), limits)
@@ -145,6 +151,15 @@ def _answer(
     out.write(names)
     out.flush()  # so that whoever asked has them before the first row
     _send(out, {"end": _send_rows(answered, limits, out)})
+
+
+def _selected(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any, asked: str | None
+) -> duckdb.DuckDBPyConnection:
+    create_views(connection, asked)
+    # What a statement may hold that looks like a question (WITH a AS (DELETE ...)) must not change the tail.
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+    return select(connection, sql, parameters)
 
 
 def _send_rows(answered: duckdb.DuckDBPyConnection, limits: Limits, out: IO[bytes]) -> Cut | None:
