@@ -409,6 +409,39 @@ def asked(home: Path, session_id: str) -> dict[str, bytes]:
     return found
 
 
+def taken_out(home: Path, session_id: str, folder: Path) -> dict[str, bytes]:
+    """Every file that commands write for other tools and other machines, and what a machine makes of a bundle."""
+    folder.mkdir()
+    runs = [
+        ["export", form, session_id, "--of", of]
+        for form in ("speedscope", "folded")
+        for of in ("time", "cost")
+    ]
+    runs += [
+        ["export", name]
+        for name in ("attempts", "events", "session_starts", "tool_calls", "span_starts")
+    ]
+    runs += [["export", "perfetto", session_id], ["bundle", session_id]]
+    endings = {
+        "attempts": ".arrows",
+        "events": ".jsonl",
+        "session_starts": ".csv",
+        "tool_calls": ".parquet",
+    }
+    found = {}
+    for number, run in enumerate(runs):
+        path = folder / f"{number}{endings.get(run[1], '.arrows')}"
+        ran = CliRunner().invoke(cli, ["--home", str(home), *run, "-o", str(path)])
+        assert ran.exception is None or isinstance(ran.exception, SystemExit), (run, ran.exception)
+        found[f"output of {' '.join(run)}"] = ran.output.encode()
+        for each in sorted(path.iterdir()) if path.is_dir() else [path]:
+            found[" ".join(run)] = each.read_bytes()
+    other = folder / "other"
+    ran = CliRunner().invoke(cli, ["--home", str(other), "import", "bundle", str(path)])
+    assert ran.exit_code == 0, ran.exception
+    return {**found, **{f"imported {name}": data for name, data in kept(other).items()}}
+
+
 def stored(home: Path) -> dict[str, bytes]:
     """Every table and view of the store, as text."""
     with agentobs.connect(str(home)) as connection:
@@ -464,6 +497,9 @@ def test_content_stays_in_the_content_files(
     assert leaks(told(heard)) == {}
     assert leaks(asked(heard.home, session_id)) == {}
     assert leaks(stored(heard.home)) == {}
+    files_of_others = taken_out(heard.home, session_id, tmp_path / "out")
+    assert leaks(files_of_others) == {}
+    assert len(files_of_others) > 25
     assert set(leaks(kept(heard.home))) <= content
     # It was there to be found.
     said = b"".join(files[name] for name in content)
@@ -518,6 +554,7 @@ def test_content_goes_out_where_a_session_opted_in_and_from_no_other(
         assert not [got.signal for got in others if WORD.encode() in got.body]
     places = told(heard)
     assert leaks({name: data for name, data in places.items() if "over" not in name}) == {}
+    assert leaks(taken_out(heard.home, loud, tmp_path / "out")) == {}
 
 
 def test_with_content_off_it_is_nowhere_at_all(
