@@ -55,6 +55,10 @@ _COMMANDS = {
         "Rerun an agent against a fixture and show where it parts from it.",
     ),
     "fork": ("agentobs.cli.fork", "Replay a fixture up to a turn, and go on live from there."),
+    "diff": (
+        "agentobs.cli.compare",
+        "Compare two sessions step by step, with money, tokens and time of each.",
+    ),
     "serve": (
         "agentobs.cli.again",
         "Answer over loopback HTTP from a recording, in the provider's place.",

@@ -64,6 +64,7 @@ def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnect
         "rising_costs",
         "session_range",
         "session_segments",
+        "session_steps",
         "session_timeline",
         "session_turns",
         "sessions",

@@ -1,0 +1,314 @@
+"""The command that compares two sessions, recorded or frozen: step by step, with money, tokens and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli import home_option
+from agentobs.cli.answers import as_dicts, open_store, rows_of, session_of
+from agentobs.cli.tables import money, printable, seconds, show_table, text
+
+if TYPE_CHECKING:
+    from agentobs.records.exchanges import Exchange
+    from replay.comparing import Comparison, Pair, Part
+    from replay.fixture import Fixture
+
+AROUND = 1
+"""How many equal steps are shown before and behind those that differ."""
+
+
+@click.command(help="Compare two sessions step by step, with money, tokens and time of each.")
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--content", is_flag=True, help="Compare what was said, too. It may hold what users typed."
+)
+@click.option("--all", "everything", is_flag=True, help="Show equal steps, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def diff(
+    context: click.Context, a: str, b: str, content: bool, everything: bool, as_json: bool
+) -> None:
+    """Compare A with B: each a session's id, an end of it, its name; or a fixture, by its folder or file."""
+    from replay.comparing import compared
+
+    one, other = _Side(context, a, content), _Side(context, b, content)
+    found = compared(one.parts, other.parts)
+    if as_json:
+        click.echo(found.json(one.about, other.about))
+        return
+    _show_totals(one, other, found)
+    if not found.changes:
+        click.echo(f"\nall {len(found.pairs)} steps are alike")
+        return
+    click.echo()
+    _show_steps(found, everything)
+
+
+class _Side:
+    """One of the two: what it is, and its steps."""
+
+    def __init__(self, context: click.Context, named: str, content: bool) -> None:
+        path = Path(named)
+        self.parts: list[Part]
+        if path.exists() and (path.is_dir() or path.suffix == ".jsonl"):
+            from replay.fixture import load
+
+            fixture = load(path)
+            self.about: dict[str, Any] = {
+                "name": fixture.name,
+                "fixture": str(path),
+                "outcome": fixture.header.get("outcome"),
+            }
+            self.parts = list(_of_fixture(fixture, content))
+        else:
+            self.about, self.parts = _of_session(context, named, content)
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        which = self.about.get("session_id") or self.about.get("fixture")
+        return f"{self.about['name']} {which}"
+
+
+def _of_session(
+    context: click.Context, named: str, content: bool
+) -> tuple[dict[str, Any], list[Part]]:
+    from agentobs.store.database import select
+    from replay.comparing import Part, plain_lanes
+
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, named)
+        one = select(
+            connection, "SELECT name, status FROM sessions WHERE session_id = ?", [session_id]
+        )
+        name, status = one.fetchall()[0]
+        rows = as_dicts(rows_of(connection, "session_steps", session_id=session_id))
+    texts = _texts(context, session_id) if content else {}
+    calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
+    lanes = plain_lanes(list(dict.fromkeys(row["lane"] for row in rows)), calls)
+    fields = Part.__dataclass_fields__
+    parts = [
+        Part(
+            **{k: v for k, v in row.items() if k in fields and k != "lane"},
+            lane=lanes[row["lane"]],
+            texts=texts.get((row["kind"], row["id"])) if content else None,
+        )
+        for row in rows
+    ]
+    about = {"name": str(name), "session_id": session_id, "outcome": str(status)}
+    return about, parts
+
+
+def _texts(context: click.Context, session_id: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what was said in a session, by kind and id of the step.
+
+    Raises:
+        RecordingError: its content was not recorded, or is gone.
+    """
+    from agentobs.cli.again import recorded
+
+    session = recorded(home_option(context), session_id)
+    return dict(_said(each) for each in session.exchanges if _said(each)[1])
+
+
+def _said(exchange: Exchange) -> tuple[tuple[str, str], dict[str, Any]]:
+    from agentobs.records.exchanges import ModelExchange, ToolExchange
+    from agentobs.records.messages import assemble
+
+    if isinstance(exchange, ModelExchange):
+        message = assemble(exchange.answer.headers, exchange.answer.body)
+        return ("request", exchange.attempt_id), {"answer": _answer(message)}
+    if isinstance(exchange, ToolExchange):
+        call = exchange.question
+        said = {"input": call.input, "result": exchange.answer.content}
+        return ("tool_call", call.tool_use_id), said
+    return ("", ""), {}
+
+
+def _answer(message: dict[str, Any]) -> list[Any]:
+    """Return what the model said, without ids, which are others in each run."""
+    from agentobs.records.messages import blocks
+
+    kept = ("type", "text", "thinking", "name", "input")
+    return [{k: each[k] for k in kept if k in each} for each in blocks(message)]
+
+
+def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
+    """Yield the steps of a fixture: what its lines tell, priced by the prices of today."""
+    from agentobs.records.canonical import size
+    from agentobs.records.messages import assemble, text_of, tool_uses
+    from replay.comparing import Part, plain_lanes
+
+    answers = [(ask, assemble(ask.answer.headers, ask.answer.body)) for ask in fixture.asks]
+    calls = {str(c.get("id")): str(c.get("name")) for _, m in answers for c in tool_uses(m)}
+    lanes = plain_lanes(fixture.lanes, calls)
+    ran = {(tool.lane, tool.question.tool_use_id): tool.answer for tool in fixture.tools}
+    for ask, message in answers:
+        status = ask.answer.status
+        made = tool_uses(message)
+        stop, model = message.get("stop_reason"), message.get("model")
+        yield Part(
+            "request",
+            lanes[ask.lane],
+            ask.turn,
+            ask.path.partition("?")[0],
+            model=model if isinstance(model, str) else None,
+            outcome="ok" if status == 200 and "error" not in message else f"{status}",
+            stop_reason=stop if isinstance(stop, str) else None,
+            calls=" ".join(str(call.get("name")) for call in made) or None,
+            duration_ns=int(ask.pieces[-1][1]) * 1_000_000 if ask.pieces else None,
+            texts={"answer": _answer(message)} if content else None,
+            **_spent(model, message.get("usage")),
+        )
+        for call in made:
+            answer = ran.get((ask.lane, str(call.get("id"))))
+            result = answer.content if answer else _heard(fixture, str(call.get("id")))
+            told = {"input": call.get("input"), "result": result}
+            yield Part(
+                "tool_call",
+                lanes[ask.lane],
+                ask.turn,
+                str(call.get("name")),
+                outcome=answer.outcome if answer else None,
+                input_bytes=size(call.get("input")),
+                result_bytes=None if result is None else len(text_of(result).encode()),
+                texts=told if content else None,
+            )
+
+
+def _heard(fixture: Fixture, tool_use_id: str) -> Any:
+    """Return the result that the agent itself gave to a call, from the request that carries it; or None."""
+    from agentobs.records.messages import tool_results
+
+    for ask in fixture.asks:
+        for shape in (ask.shape.get("body"), ask.shape):
+            listed = shape.get("messages") or shape.get("add") if isinstance(shape, dict) else None
+            for message in listed if isinstance(listed, list) else []:
+                for result in tool_results(message) if isinstance(message, dict) else []:
+                    if result.get("tool_use_id") == tool_use_id:
+                        return result.get("content")
+    return None
+
+
+def _spent(model: Any, usage: Any) -> dict[str, Any]:
+    """Return the tokens of an answer, and what they cost today."""
+    from agentobs import world
+    from agentobs.ledger import cost_of
+    from agentobs.records.usage import usage_rows
+
+    if not (isinstance(model, str) and isinstance(usage, dict)):
+        return {}
+    rows = [row for row in usage_rows(model, usage, "exact") if row.billed]
+    costs = [cost_of(row, world.now()).usd for row in rows]
+    known = [each for each in costs if each is not None]
+    return {
+        "input_tokens": sum(row.input_tokens for row in rows),
+        "output_tokens": sum(row.output_tokens for row in rows),
+        "cache_read_tokens": sum(row.cache_read_tokens for row in rows),
+        "cache_write_tokens": sum(
+            row.cache_write_5m_tokens + row.cache_write_1h_tokens for row in rows
+        ),
+        "cost_usd": sum(known, Decimal(0)) if len(known) == len(costs) else None,
+    }
+
+
+_TOTALS = (
+    ("requests", "requests"),
+    ("tool calls", "tool_calls"),
+    ("decisions", "decisions"),
+    ("input tokens", "input_tokens"),
+    ("output tokens", "output_tokens"),
+    ("cache read", "cache_read_tokens"),
+    ("cache write", "cache_write_tokens"),
+    ("cost", "cost_usd"),
+    ("time of all steps", "duration_ns"),
+)
+
+
+def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
+    click.echo(f"A  {printable(one.title)}  {one.about['outcome']}")
+    click.echo(f"B  {printable(other.title)}  {other.about['outcome']}\n")
+    rows = []
+    for name, key in _TOTALS:
+        a, b = getattr(found.a, key), getattr(found.b, key)
+        if a or b:
+            least = [side.unpriced > 0 and key == "cost_usd" for side in (found.a, found.b)]
+            rows.append(
+                (name, _measure(key, a, least[0]), _measure(key, b, least[1]), _by(key, a, b))
+            )
+    show_table(["", "A", "B", "B - A"], rows)
+
+
+def _measure(key: str, value: Any, at_least: bool = False) -> str:
+    if value is None:
+        return "unknown" if key == "cost_usd" else ""
+    if key == "cost_usd":
+        return f"{'at least ' if at_least else ''}{money(value)}"
+    return str(seconds(value)) if key == "duration_ns" else text(value)
+
+
+def _by(key: str, a: Any, b: Any) -> str:
+    if a is None or b is None or a == b:
+        return ""
+    sign = "+" if b > a else "-"
+    return f"{sign}{_measure(key, abs(b - a))}"
+
+
+_SIGNS = {"same": "=", "changed": "~", "removed": "-", "added": "+"}
+
+
+def _show_steps(found: Comparison, everything: bool) -> None:
+    """Print the steps side by side; equal ones that are far from any other as their number."""
+    rows: list[tuple[str, ...]] = []
+    skipped = 0
+    for at, pair in enumerate(found.pairs):
+        near = found.pairs[max(at - AROUND, 0) : at + AROUND + 1]
+        if not everything and all(each.change == "same" for each in near):
+            skipped += 1
+            continue
+        rows += [_alike(skipped)] if skipped else []
+        skipped = 0
+        rows += _rows(pair)
+    rows += [_alike(skipped)] if skipped else []
+    show_table(["", "lane", "turn", "step", "A", "B", "what differs"], rows)
+
+
+def _alike(number: int) -> tuple[str, ...]:
+    return "=", "", "", f"{number} step{'s' * (number != 1)} alike", "", "", ""
+
+
+def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
+    from replay.aligning import aligned
+
+    part = pair.b or pair.a
+    assert part is not None
+    what = {"request": "asks", "tool_call": "calls", "decision": "decides about"}[part.kind]
+    differs = "; ".join(_differing(pair, name) for name in pair.differs if name != "texts")
+    turn = "" if part.turn is None else str(part.turn)
+    step = f"{what} {part.name}"
+    yield _SIGNS[pair.change], part.lane, turn, step, _took(pair.a), _took(pair.b), differs
+    for each in pair.differences:
+        yield "", "", "", f"  {each.path}", "", "", ""
+        yield from (("", "", "", f"    {line}", "", "", "") for line in aligned(each, 96))
+
+
+def _differing(pair: Pair, name: str) -> str:
+    a, b = (getattr(part, name) for part in (pair.a, pair.b))
+    plain = name.replace("_", " ")
+    return f"{plain} {text(a)} -> {text(b)}"
+
+
+def _took(part: Part | None) -> str:
+    """Return what a step took, in a few words."""
+    if part is None:
+        return ""
+    tokens = f"in {part.input_tokens:,} out {part.output_tokens:,}" if part.input_tokens else ""
+    ended = part.outcome if part.outcome != "ok" else part.stop_reason
+    told = (ended, tokens, money(part.cost_usd), seconds(part.duration_ns))
+    return ", ".join(each for each in told if each)

@@ -1,0 +1,59 @@
+-- What did a session do, step by step: requests to the provider, tool calls, decisions about them?
+--
+-- $session_id: the session. What a request took and cost stands beside it; bytes tell how much was asked and answered.
+WITH spent AS (
+    SELECT
+        attempt_id,
+        sum(input_tokens)::BIGINT AS input_tokens,
+        sum(output_tokens)::BIGINT AS output_tokens,
+        sum(cache_read_tokens)::BIGINT AS cache_read_tokens,
+        sum(cache_write_tokens)::BIGINT AS cache_write_tokens,
+        sum(cost_usd) AS cost_usd
+    FROM costs
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+), called AS (
+    SELECT attempt_id, string_agg(name, ' ' ORDER BY ordinal) AS calls
+    FROM tool_calls
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+), steps AS (
+    SELECT
+        'request' AS kind, attempts.lane, attempts.turn, attempts.attempt_id AS id, attempts.endpoint AS name,
+        coalesce(attempts.model, attempts.model_requested) AS model, attempts.stop_reason,
+        CASE
+            WHEN attempts.outcome = 'ok' THEN 'ok'
+            ELSE concat_ws(' ', attempts.outcome, attempts.status, attempts.error_type)
+        END AS outcome,
+        called.calls, NULL::BIGINT AS input_bytes, NULL::BIGINT AS result_bytes,
+        attempts.started_ns, attempts.duration_ns, 0 AS place, attempts.session_sequence AS ordinal,
+        spent.input_tokens, spent.output_tokens, spent.cache_read_tokens, spent.cache_write_tokens, spent.cost_usd
+    FROM attempts
+    LEFT JOIN spent ON attempts.attempt_id = spent.attempt_id
+    LEFT JOIN called ON attempts.attempt_id = called.attempt_id
+    WHERE attempts.session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    -- A call comes behind the answer that makes it, and the decision about it before it runs.
+    SELECT
+        'tool_call' AS kind, lane, turn, tool_use_id AS id, name, outcome, input_bytes, result_bytes,
+        asked_ns AS started_ns, duration_ns, 2 AS place, ordinal
+    FROM tool_calls
+    WHERE session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        'decision' AS kind, decided.lane, decided.turn, decided.tool_use_id AS id, decided.tool AS name,
+        concat_ws(
+            ' ', decided.behaviour, decided.reason_type, decided.source, nullif(decided.resolver, decided.reason_type)
+        ) AS outcome,
+        coalesce(min(calls.asked_ns), min(decided.at_ns)) AS started_ns, min(decided.waited_ns) AS duration_ns,
+        1 AS place, min(calls.ordinal) AS ordinal
+    FROM permissions AS decided
+    LEFT JOIN tool_calls AS calls
+        ON decided.session_id = calls.session_id AND decided.tool_use_id = calls.tool_use_id
+            AND decided.lane = calls.lane
+    WHERE decided.session_id = $session_id::VARCHAR
+    GROUP BY ALL
+)
+SELECT * FROM steps
+-- Of an answer's calls the first comes first, with what was decided about it.
+ORDER BY started_ns, CASE WHEN place = 0 THEN 0 ELSE 1 END, ordinal, place, id;

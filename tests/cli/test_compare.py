@@ -1,0 +1,193 @@
+"""`agentobs diff`: two sessions side by side, with and without content, recorded or frozen."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from agentobs.agent import Permissions
+from replay.comparing import Part, compared, plain_lanes
+from replay.freeze import freeze
+from tests.cli.test_commands import Shell
+from tests.provider_script import call, streamed, text
+from tests.replay.agents import last_session
+from tests.replay.mailer import mails, once
+
+FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed=True)}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Three sessions of an agent, and their fixtures; the second looks first, and mails somebody else, too."""
+    folder = tmp_path_factory.mktemp("compared")
+    ids: list[str] = []
+    given = [
+        mails("ann"),
+        [
+            streamed(call(7, "look"), number=1),
+            streamed(
+                text("Mailing."), call(8, "send", to="ann"), call(9, "send", to="bob"), number=2
+            ),
+            streamed(text("Done."), number=3),
+        ],
+        mails("ann"),
+    ]
+    for number, answers in enumerate(given, 1):
+        options = {"options": FREE} if number < 3 else {}
+        recording, _, _ = once(folder, answers, **options)
+        ids.append(recording.session_id)
+        freeze(last_session(folder / "home"), folder / f"fixture-{number}", {"anthropic": "2.12.0"})
+    return folder, ids
+
+
+@pytest.fixture
+def shell(home: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(home[0] / "home", capsys)
+
+
+def steps(shell: Shell, *arguments: str) -> list[tuple[str, str, str]]:
+    """What changed, of which kind, and what it is called."""
+    told = json.loads(shell("diff", *arguments, "--json").out)
+    found = []
+    for pair in told["steps"]:
+        part = pair.get("b") or pair.get("a")
+        found.append((pair["change"], part["kind"], part["name"]))
+    return found
+
+
+def test_what_was_added_stands_where_it_was_added(
+    shell: Shell, home: tuple[Path, list[str]]
+) -> None:
+    """Requests, calls and decisions are aligned by what they are, not by their number."""
+    a, b, _ = home[1]
+    found = steps(shell, a, b)
+    assert [(kind, name) for _, kind, name in found] == [
+        ("request", "/v1/messages"),
+        ("decision", "look"),
+        ("tool_call", "look"),
+        ("request", "/v1/messages"),
+        ("decision", "send"),
+        ("tool_call", "send"),
+        ("decision", "send"),
+        ("tool_call", "send"),
+        ("request", "/v1/messages"),
+    ]
+    changes = [change for change, _, _ in found]
+    assert changes[:4] == ["changed", "added", "added", "added"]
+    assert sorted(changes[4:]) == ["added", "added", "same", "same", "same"]
+    turned = [change for change, _, _ in steps(shell, b, a)]
+    assert turned.count("removed") == 5
+
+
+def test_totals_are_of_each(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Money, tokens and steps of both; what they cost is exact."""
+    told = json.loads(shell("diff", *home[1][:2], "--json").out)
+    assert (told["a"]["requests"], told["b"]["requests"]) == (2, 3)
+    assert (told["a"]["tool_calls"], told["b"]["tool_calls"]) == (1, 3)
+    assert (told["a"]["input_tokens"], told["b"]["input_tokens"]) == (20, 30)
+    ask = f"SELECT sum(cost_usd) AS cost FROM costs WHERE session_id = '{home[1][0]}'"
+    [cost] = json.loads(shell("sql", ask, "--json").out).values()
+    assert Decimal(told["a"]["cost_usd"]) == Decimal(cost)
+
+
+def test_a_session_beside_itself_is_alike(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Nothing differs, and that is said in a line."""
+    assert "all 4 steps are alike" in shell("diff", home[1][0], home[1][0]).out
+
+
+def test_other_decisions_are_changes(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """The same call, decided by somebody else."""
+    a, _, c = home[1]
+    told = shell("diff", a, c).out
+    assert "outcome allow mode -> allow person" in told
+    assert [each for each in steps(shell, a, c) if each[0] != "same"] == [
+        ("changed", "decision", "send")
+    ]
+
+
+def test_no_content_without_being_asked(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """What was said is in neither form; with --content it is in both."""
+    ids = home[1][:2]
+    for form in ((), ("--json",)):
+        told = shell("diff", *ids, "--all", *form).out
+        assert "Mailing" not in told
+        assert "bob" not in told
+    shown = shell("diff", *ids, "--json", "--content").out
+    assert "Mailing." in shown
+    assert "bob" in shown
+
+
+def test_sessions_whose_content_is_gone_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The facts are enough; asking for what was said is one error that says so."""
+    ids = [once(tmp_path, mails(*to))[0].session_id for to in (("ann",), ("ann", "bob"))]
+    shell = Shell(tmp_path / "home", capsys)
+    assert (
+        shell("prune", "--content-only", *(each for one in ids for each in ("--session", one))).code
+        == 0
+    )
+    told = shell("diff", *ids)
+    assert told.code == 0
+    assert "+" in told.out
+    refused = shell("diff", *ids, "--content")
+    assert refused.code == 1
+    assert refused.err.startswith("error: ")
+
+
+def test_a_fixture_beside_its_session(shell: Shell, home: tuple[Path, list[str]]) -> None:
+    """Either may be either; a fixture has no decisions, and is priced by the prices of today."""
+    folder, (a, _, _) = home
+    found = steps(shell, a, str(folder / "fixture-1"))
+    assert [each for each in found if each[0] != "same"] == [("removed", "decision", "send")]
+    both = json.loads(
+        shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--json").out
+    )
+    assert (both["a"]["requests"], both["b"]["requests"]) == (2, 3)
+    assert float(both["a"]["cost_usd"]) > 0
+
+
+def test_the_table(home: tuple[Path, list[str]], shell: Shell, snapshot: SnapshotAssertion) -> None:
+    """Totals first, then the steps that differ, with what each took."""
+    folder = home[0]
+    told = shell("diff", str(folder / "fixture-1"), str(folder / "fixture-2"), "--content").out
+    lines = [line.rstrip().replace(str(folder), "FOLDER") for line in told.splitlines()]
+    timeless = [_without_times(line) for line in lines if "time of all steps" not in line]
+    assert "\n".join(timeless) == snapshot
+
+
+def _without_times(line: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r",? ?\d+(\.\d+)? (ms|s)\b", "", line))
+
+
+def test_lanes_are_named_by_what_started_them() -> None:
+    """Ids of calls differ from run to run, so that agents are found together by tool and order."""
+    lanes = ["main", "main/toolu_a", "main/toolu_b", "main/toolu_a/toolu_c", "main/hook:x"]
+    calls = {"toolu_a": "agent", "toolu_b": "agent", "toolu_c": "search"}
+    assert list(plain_lanes(lanes, calls).values()) == [
+        "main", "main/agent#1", "main/agent#2", "main/hook#1", "main/agent#1/search#1",
+    ]  # fmt: skip
+
+
+def test_a_thousand_turns_are_aligned_at_once() -> None:
+    """The work does not grow with the square of the steps, also where each of them differs."""
+
+    def part(number: int, seed: int) -> Part:
+        return Part(
+            "tool_call", "main", number, f"tool_{number % 7}", input_bytes=number * seed % 97
+        )
+
+    a = [part(number, 3) for number in range(4_000)]
+    b = [part(number, 5) for number in range(4_000) if number % 10]
+    began = time.process_time()
+    found = compared(a, b)
+    assert time.process_time() - began < 20
+    assert sum(pair.b is not None for pair in found.pairs) == len(b)
+    assert [pair.a for pair in found.pairs if pair.a] == a
