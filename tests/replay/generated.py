@@ -35,8 +35,6 @@ from tests.agent.provider import (
 Kind = Literal["loop", "sync", "async", "threads"]
 """Whose agent it is: our own loop, or one over the SDK alone."""
 KINDS: tuple[Kind, ...] = ("loop", "sync", "async", "threads")
-SEQUENTIAL: tuple[Kind, ...] = ("async", "threads")
-"""Agents that start one other at a time."""
 Fault = Literal["429", "529", "500", "cut", "error in stream"]
 FAULTS: tuple[Fault, ...] = ("429", "529", "500", "cut", "error in stream")
 How = Literal["stream", "create", "events", "raw"]
@@ -200,7 +198,7 @@ def add_call(script: Script, task: str, chance: random.Random) -> None:
 def add_agents(script: Script, task: str, chance: random.Random) -> None:
     """Let the last turn of a task start one more agent, or several with the very same task."""
     for turns in script.tasks[task]:
-        count = 1 if script.kind in SEQUENTIAL else chance.choice((1, 1, 2, 3))
+        count = chance.choice((1, 1, 2, 3))
         name = f"{task}{'abc'[len(turns) % 3]}{len(script.tasks)}"
         script.tasks[name] = [[] for _ in range(count)]
         can_leave = depth_of(task) == 0 and script.kind == "loop"

@@ -523,17 +523,16 @@ class PlainAgent:
         if self.script.kind == "threads" and len(agents) > 1:
             with ThreadPoolExecutor(len(agents)) as pool:
                 running = {
-                    call["id"]: pool.submit(
-                        contextvars.copy_context().run,
-                        lambda task: self._drive(self._talk([task])),
-                        self._task(call),
-                    )
+                    call["id"]: pool.submit(contextvars.copy_context().run, self._sub_agent, call)
                     for call in agents
                 }
             ended = {name: future.result() for name, future in running.items()}
         else:
-            ended = {call["id"]: self._drive(self._talk([self._task(call)])) for call in agents}
+            ended = {call["id"]: self._sub_agent(call) for call in agents}
         return [ended.get(call["id"]) or self._worked(call) for call in calls]
+
+    def _sub_agent(self, call: dict[str, Any]) -> str:
+        return self._drive(self._talk([self._task(call)]))
 
     def _rest(self) -> None:
         if self.noise is not None and self.script.kind == "threads":
@@ -599,7 +598,7 @@ class PlainAgent:
 
     async def _work_async(self, calls: Calls) -> list[dict[str, Any]]:
         agents = [call for call in calls if call["name"] == "agent"]
-        talks = [self._drive_async(self._talk([self._task(call)])) for call in agents]
+        talks = [self._sub_agent_async(call["id"], self._task(call)) for call in agents]
         if self.script.seed % 2:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(talk) for talk in talks]
@@ -608,6 +607,9 @@ class PlainAgent:
             ended = list(await asyncio.gather(*talks))
         of = dict(zip([call["id"] for call in agents], ended, strict=True))
         return [self._result(call, of.get(call["id"]) or self._worked(call)) for call in calls]
+
+    async def _sub_agent_async(self, tool_use_id: str, task: str) -> str:
+        return await self._drive_async(self._talk([task]))
 
     async def _rest_async(self) -> None:
         if self.noise is not None:
