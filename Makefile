@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+PHOENIX_VERSION := 20.26.1
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -18,10 +19,10 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak docs clean
+.PHONY: help demo test check bench soak docs clean test-phoenix test-agents
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
 
 demo: $(READY) ## record a session, ask about it, freeze it and replay it
 	$(BIN)/agentobs demo
@@ -39,6 +40,17 @@ bench: $(READY) ## measure the overhead against the floors and the peers
 
 soak: $(READY) ## run the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+test-phoenix: $(READY) .venv/phoenix/.ready ## have Phoenix read our spans; it is 440 MB, in an environment of its own
+	PHOENIX=.venv/phoenix/bin/phoenix $(BIN)/python -m pytest -q tests/exporters/test_phoenix.py $(ARGS)
+
+.venv/phoenix/.ready: $(READY)
+	"$(PYTHON)" -m venv .venv/phoenix
+	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT .venv/phoenix/bin/pip install --quiet --disable-pip-version-check 'arize-phoenix==$(PHOENIX_VERSION)'
+	@touch $@
+
+test-agents: $(READY) ## record and replay agents that are not ours, each in an environment of its own
+	$(BIN)/python -m tests.agents_elsewhere $(ARGS)
 
 docs: $(READY) ## write the generated documents anew
 	$(BIN)/python -m tests.write_docs

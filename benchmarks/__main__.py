@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from benchmarks import (
     durability,
     events,
+    exporting,
+    importing,
     ingesting,
     looping,
     pricing,
@@ -24,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "recording": recording.sections,
     "durability": durability.sections,
     "ingest": ingesting.sections,
+    "importing": importing.sections,
     "loop": looping.sections,
     "replay": replaying.sections,
     "start-up": starting.sections,
@@ -32,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "redaction": redacting.sections,
     "events": events.sections,
     "spans": spans.sections,
+    "exporting": exporting.sections,
 }
 
 

@@ -236,6 +236,7 @@ class _Run:
         """Follow one fact; what it finishes is put into the queues, where it is beyond the marks."""
         self._at = row.segment_id, row.sequence
         self._instruments.is_counting = self._is_new("metrics")
+        following.translator.is_logging = self._is_new("logs")
         said = spoken.said(row) if following.is_traced else None
         following.hear(Told(row.fact, row.sequence, said))
         following.heard += self._instruments.is_counting

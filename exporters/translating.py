@@ -100,6 +100,8 @@ class Translator:
         self.follower = Follower(hidden=profile.hidden)
         """What is open, and what was heard of it."""
         self._started: dict[str, trace.Span] = {}
+        self.is_logging = True
+        """Whether events are told now."""
 
     def hear(self, told: Told) -> None:
         """Hear one fact."""
@@ -108,7 +110,7 @@ class Translator:
             self._move(move.way, move.interval)
         if isinstance(fact, UsageRow) and fact.billed:
             self._instruments.used(fact)
-        if (event := event_of(fact)) is not None:
+        if self.is_logging and (event := event_of(fact)) is not None:
             span_id = getattr(fact, "span_id", None)
             trace_id = self.follower.trace_of(span_id) or event.interaction_id or fact.session_id
             conversation = self.follower.conversation_of(fact.session_id)

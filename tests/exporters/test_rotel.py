@@ -62,13 +62,13 @@ def rotel(tmp_path: Path, to: str) -> Iterator[dict[str, str]]:
             process.wait(30)
 
 
-def wait_for(port: int, process: Any) -> None:
-    for _ in range(600):
+def wait_for(port: int, process: Any, looks: int = 600) -> None:
+    for _ in range(looks):
         assert process.poll() is None, process.stdout.read()
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         threading.Event().wait(0.05)
-    raise AssertionError("rotel does not listen")
+    raise AssertionError(f"nobody listens at {port}")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

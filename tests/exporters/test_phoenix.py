@@ -1,0 +1,100 @@
+"""Phoenix reads our spans: an optional check against a product that somebody else wrote (`make test-phoenix`).
+
+PHOENIX names its program. It is not in the environment of the tests: with it come 440 MB. Without it, nothing is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentobs.store.database import connect
+from tests.exporters.making_rich import PRICED, rich_home
+from tests.exporters.test_after import send
+from tests.exporters.test_rotel import free_port, wait_for
+from tests.exporters.test_semconv import STORED
+
+PROGRAM = os.environ.get("PHOENIX")
+
+
+@contextlib.contextmanager
+def phoenix(folder: Path) -> Iterator[str]:
+    """Run Phoenix with a store of its own; yields its address."""
+    assert PROGRAM is not None
+    port, grpc = free_port(), free_port()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PHOENIX_WORKING_DIR": str(folder),
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(grpc),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+        "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
+    }
+    with (
+        (folder / "phoenix.out").open("wb+") as out,
+        subprocess.Popen([PROGRAM, "serve"], env=environment, stdout=out, stderr=out) as process,
+    ):
+        try:
+            # It takes half a minute where nothing else runs.
+            wait_for(port, SimpleNamespace(poll=process.poll, stdout=out), looks=4_000)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def asked(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)
+
+
+if PROGRAM is not None:
+
+    @pytest.mark.timeout(300)
+    def test_phoenix_reads_model_tokens_cache_and_cost(tmp_path: Path) -> None:
+        """Over its own REST: every span with its kind and its place, and the numbers of the store."""
+        home = rich_home(tmp_path / "home")
+        (tmp_path / "phoenix").mkdir()
+        with phoenix(tmp_path / "phoenix") as address:
+            to: Any = SimpleNamespace(endpoint=address, protocol="http/protobuf")
+            report = send(home, to, "openinference", signals=("traces",))
+            assert report.is_complete
+            spans: list[dict[str, Any]] = []
+            for _ in range(600):
+                spans = asked(f"{address}/v1/projects/default/spans?limit=1000")["data"]
+                if len(spans) >= report.taken["traces"]:
+                    break
+                threading.Event().wait(0.1)
+        assert len(spans) == report.taken["traces"]
+        kinds = Counter(span["span_kind"] for span in spans)
+        assert (kinds["LLM"], kinds["TOOL"], kinds["AGENT"]) == (4, 4, 2)
+        told = [span["attributes"] for span in spans if span["span_kind"] == "LLM"]
+        assert Counter(each["llm.model_name"] for each in told) == {PRICED: 3, "claude-test-1": 1}
+        with connect(home) as connection:
+            [(prompt, output, read, written, *_, reasoning, usd)] = connection.sql(
+                STORED
+            ).fetchall()
+        counts = "llm.token_count"
+        assert sum(each[f"{counts}.prompt"] for each in told) == prompt
+        assert sum(each[f"{counts}.completion"] for each in told) == output
+        assert sum(each[f"{counts}.prompt_details.cache_read"] for each in told) == read
+        assert sum(each[f"{counts}.prompt_details.cache_write"] for each in told) == written
+        details = f"{counts}.completion_details.reasoning"
+        assert sum(each.get(details, 0) for each in told) == reasoning
+        assert sum(each.get("llm.cost.total", 0) for each in told) == pytest.approx(float(usd))
+        by_id = {span["context"]["span_id"]: span for span in spans}
+        roots = [span["name"] for span in spans if span["parent_id"] is None]
+        assert roots == ["clerk"]
+        assert all(span["parent_id"] in by_id for span in spans if span["parent_id"] is not None)
