@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from replay.faults import Fault
     from replay.fixture import Fixture, load
     from replay.forking import Fork
+    from replay.normalising import Normaliser
     from replay.options import ReplayOptions
     from replay.replayer import Replayer
     from replay.script import calls, fails, says
@@ -28,6 +29,7 @@ _HOMES = {
     "Fault": "replay.faults",
     "Fixture": "replay.fixture",
     "Fork": "replay.forking",
+    "Normaliser": "replay.normalising",
     "ReplayOptions": "replay.options",
     "Replayer": "replay.replayer",
     "Next": "replay.step",
@@ -45,6 +47,7 @@ __all__ = [
     "Fixture",
     "Fork",
     "Next",
+    "Normaliser",
     "ReplayOptions",
     "Replayer",
     "Step",

@@ -199,6 +199,8 @@ class Divergence:
     """The packages that are others than when it was recorded."""
     commands: tuple[str, ...] = ()
     """Commands to go on with, each as it is to be typed."""
+    normalised: tuple[str, ...] = ()
+    """The rules that have hidden differences so far, each with how many values."""
 
     @property
     def why(self) -> str:

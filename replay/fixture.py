@@ -11,7 +11,11 @@ A fixture is a text file, one JSON value a line:
     {"ask": 2, "lane": "main", "like": 1, "add": [...]}      the history stands once
     {"end": {"asks": 2, "tools": 1, "world": 1}, "digest": "b2:..."}     over all the lines before
 
-No line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines.
+The first line names the `normalisers` that are applied whenever it is replayed, where it was frozen with some.
+
+No line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines. Where a session
+asked for its clock, ids or chance the first line alone has `given`: when it began, and what chance was drawn from; its
+asks say when they were asked and answered, in `ms` after that.
 Request bodies are rebuilt byte for byte. What was redacted stays redacted.
 
 Version 2 (November 2026) has the lines of the world: what the loop asked beside model and tools. Each
@@ -24,7 +28,8 @@ in which they began; null for one without an end. A fixture without them is judg
 
 Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
 one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
-others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), `amid` all up to one.
+others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), and up to which one
+all had been asked by then (`amid`).
 """
 
 from __future__ import annotations
@@ -102,6 +107,9 @@ class Ask:
     """The last ask of its lane that had been asked when it ended, where others were in flight then."""
     pieces: Sequence[Sequence[int]] = field(default=(), repr=False)
     """In which pieces the answer came off the wire: the bytes of each, and its milliseconds after the request."""
+    ms: tuple[int, int] | None = None
+    """When it was asked and when its answer ended, in milliseconds after the session began; None where the session did
+    not ask for its clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,12 @@ class Fixture:
     def name(self) -> str:
         """The recorded session's name."""
         return str(self.header["name"])
+
+    @property
+    def given(self) -> dict[str, Any] | None:
+        """What it drew ids and chance from, and when it began; None where it asked for none of them."""
+        found: dict[str, Any] | None = self.header.get("given")
+        return found
 
     @property
     def results(self) -> dict[str, list[str | None]] | None:
@@ -298,6 +312,11 @@ def load(path: str | Path) -> Fixture:
         ) from error
     if not whole:
         raise DamagedError("the fixture is not whole", where=str(file), todo=_AGAIN)
+    for ask in asks:
+        if not ask.shape and ask.method == "POST" and ask.path.partition("?")[0] == "/v1/messages":
+            raise DamagedError(
+                f"the body of request {ask.number} was taken out", where=str(file), todo=_AGAIN
+            )
     return Fixture(file, header, asks, tools, world)
 
 
@@ -424,6 +443,7 @@ def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before:
         ends_behind=frozenset(value.get("ends_behind", ())),
         amid=value.get("amid"),
         pieces=pieces,
+        ms=(int(value["ms"][0]), int(value["ms"][1])) if "ms" in value else None,
     )
 
 

@@ -14,6 +14,7 @@ from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, i
 from replay.aligning import safe
 from replay.cutting import up_to
 from replay.fixture import FILE, Fixture, load
+from replay.normalising import Rule
 from replay.sharing import Redacted
 from replay.stable import settled
 from replay.steps import steps_of
@@ -51,7 +52,11 @@ class Frozen:
 
 
 def freeze(
-    recording: Recording, folder: Path, versions: dict[str, str], until: int | None = None
+    recording: Recording,
+    folder: Path,
+    versions: dict[str, str],
+    until: int | None = None,
+    normalisers: Sequence[Rule] = (),
 ) -> Frozen:
     """Write a fixture, its test and what people read of it into `folder`.
 
@@ -63,13 +68,14 @@ def freeze(
         folder: where to write; its name is the name of the test.
         versions: what it was recorded with.
         until: the turn to cut it off after; None: the whole session.
+        normalisers: the rules that are applied whenever it is replayed.
 
     Raises:
         RecordingError: the session cannot be replayed; nothing is written.
         UsageError: the folder cannot be written, or the session has no such turn.
     """
     part = recording if until is None else up_to(recording, until)
-    data = write(part, versions)
+    data = write(part, versions, normalisers)
     name = re.sub(r"[^A-Za-z0-9]+", "_", folder.name).strip("_").lower() or "session"
     fixture, test, readme = folder / FILE, folder / f"test_{name}.py", folder / README
     try:

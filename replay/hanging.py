@@ -1,7 +1,7 @@
 """Hanging: an agent from which nothing comes any more is a divergence, never a test that hangs.
 
-A thread watches how long the agent has neither asked nor told anything. After the deadline the divergence is raised in the
-main thread wherever that is, also in a wait, by a signal; again and again, until the replay has ended, for what is
+A thread watches how long the agent has neither asked nor told anything. After the deadline the divergence is raised in
+the main thread wherever that is, also in a wait, by a signal; again and again, until the replay has ended, for what is
 raised may be swallowed, and what was hung may hang again on its way out. Other threads and other lanes meet the
 divergence at their next question.
 """

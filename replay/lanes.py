@@ -8,14 +8,20 @@ goes on from. Questions are compared byte for byte first; only where that fails 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from agentobs.recording.origins import digests
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
+from replay.diff import differences, shortened
 from replay.fixture import Ask, Fixture
+from replay.nearest import nearest
 from replay.pieces import value_of
 from replay.renaming import Renaming
+from replay.spine import Drift, spine_of
+
+DRIFT_SHOWN = 20
+"""How many differences of a request are told as drift; of the rest the number. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,18 @@ class Mismatch:
 class Lane:
     """The requests of one lane of a fixture, some of them asked."""
 
-    def __init__(self, fixture: Fixture, name: str, renaming: Renaming) -> None:
+    def __init__(
+        self,
+        fixture: Fixture,
+        name: str,
+        renaming: Renaming,
+        match: Literal["strict", "spine"] = "strict",
+    ) -> None:
         """Take the lane called `name`; one that was not recorded is empty."""
-        self._fixture, self._renaming = fixture, renaming
+        self._fixture, self._renaming, self._match = fixture, renaming, match
+        self._spines: dict[int, str | None] = {}
+        self.drift: list[Drift] = []
+        """What differed in requests that were matched by their spine."""
         self.name = name
         self.asks = [ask for ask in fixture.asks if ask.lane == name]
         self._left = list(self.asks)
@@ -100,9 +115,9 @@ class Lane:
                 if same(ask, question):
                     if ask.by is not None:
                         ask = self._of_origin(ask, due, question, since)
-                    self._left.remove(ask)
-                    self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
-                    return ask
+                    return self._taken(ask)
+        if self._match == "spine" and (known := self._of_spine(due, question)) is not None:
+            return self._taken(known)
         elsewhere = next((ask for ask in self._left if self._same_meaning(ask, question)), None)
         return Mismatch(self._nearest(due, question), elsewhere)
 
@@ -123,9 +138,35 @@ class Lane:
         asked = [each for each in self.asks if each.number not in left]
         self.turns = max((each.turn or 0 for each in asked if _made_turn(each)), default=0)
 
+    def _taken(self, ask: Ask) -> Ask:
+        self._left.remove(ask)
+        self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
+        return ask
+
+    def _of_spine(self, due: list[Ask], question: Question) -> Ask | None:
+        """Return the first request with the spine of a question, one that is due before others; what differs is drift."""
+        came = value_of(asked_body(question, self._renaming))
+        spine = spine_of(came)
+        if spine is None:
+            return None
+        for ask in (*due, *(each for each in self._left if each not in due)):
+            if (ask.method, ask.path) != (question.method, question.path):
+                continue
+            if ask.number not in self._spines:
+                self._spines[ask.number] = spine_of(value_of(self._fixture.body(ask.number)))
+            if self._spines[ask.number] == spine:
+                old = compared(ask, value_of(self._fixture.body(ask.number)))
+                found = differences(old, compared(question, came))
+                shown, more = tuple(map(shortened, found[:DRIFT_SHOWN])), len(found) - DRIFT_SHOWN
+                self.drift.append(Drift(self.name, ask.number, ask not in due, shown, max(more, 0)))
+                return ask
+        return None
+
     def _of_origin(self, first: Ask, due: list[Ask], question: Question, since: int | None) -> Ask:
         """Return which of equal requests this one is: the one that was asked from the same place, else the first."""
-        equal = [a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)]
+        equal = [
+            a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)
+        ]
         told = set(digests(question.origin)) if question.origin else set[str]()
         told &= {digest for ask in equal for digest in ask.by or ()}
         likeness = {ask.number: (*_likeness(ask, told), ask.since == since) for ask in equal}
@@ -136,9 +177,11 @@ class Lane:
         return nearest[0]
 
     def _nearest(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the due request to compare with: one of the same path where there is one."""
-        same = [ask for ask in due if ask.path == question.path]
-        return next(iter(same or due), None)
+        """Return the due request to compare with."""
+        came = value_of(asked_body(question, self._renaming)) if len(due) > 1 else None
+        return nearest(
+            due, lambda ask: value_of(self._fixture.body(ask.number)), question.path, came
+        )
 
     def _same_bytes(self, ask: Ask, question: Question) -> bool:
         return (
@@ -160,7 +203,7 @@ class Lane:
 
 
 def _likeness(ask: Ask, told: set[str]) -> tuple[int, list[bool]]:
-    """Return how like an ask is to a question of an origin: how much they differ in, then what of the nearest is alike."""
+    """Return how like an ask is to a question of an origin: how much differs, then what of the nearest is alike."""
     by = ask.by or ()
     return -len(told.symmetric_difference(by)), [digest in told for digest in by]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from agentobs.errors import UsageError
+from agentobs.recording.patching import check_patch
 from agentobs.redaction import Rule
+from agentobs.tracing.ambient import Patch
 from replay.faults import Fault
 from replay.forking import Fork
+from replay.normalising import Rule as NormaliserRule
 from replay.policies import ToolPolicy, check_policy
 
 __all__ = ["STRICT", "ReplayOptions", "ToolPolicy"]
@@ -31,8 +34,17 @@ class ReplayOptions:
     pace: Literal["recorded"] | float | None = None
     """How many times as fast as recorded the pieces of an answer come, and how long a client waits before it asks
     again: `recorded` is 1.0. By default no time passes."""
+    match: Literal["strict", "spine"] = "strict"
+    """How a request is known: by all that it says, or, for clients of others whose bodies vary, by its spine; what
+    differs then is told as `Replayer.drift`. See `replay.spine`."""
+    normalisers: Sequence[NormaliserRule] = ()
+    """Rules for values that are new in each run, besides those that the fixture names: names such as `uuid`, rules of
+    your own, or functions that are given the JSON text of both sides. See `replay.normalising`."""
     deadline_seconds: float = 30.0
     """How long nothing may come from the agent, neither a question nor anything that it tells, until it hangs."""
+    patch: Collection[Patch] | Literal["report"] | None = None
+    """What of the standard library answers from the recording: `time`, `uuid`, `random`; None: what did when it was
+    recorded. `report` changes nothing, and names the line where a value was read that a request differs by."""
     serve_rest: bool = False
     """What a client gets that reads on where the recorded one had stopped: all that had come, and then the end of the
     stream. By default it is stopped there."""
@@ -51,6 +63,8 @@ class ReplayOptions:
             )
         if isinstance(self.pace, int | float) and not 0 < self.pace < float("inf"):
             raise UsageError(f"a pace of {self.pace}", todo='Ask for "recorded" or more than 0')
+        if self.patch not in (None, "report"):
+            check_patch(self.patch)
         if not self.deadline_seconds > 0:
             raise UsageError(f"a deadline of {self.deadline_seconds} seconds", todo="Ask for more")
 

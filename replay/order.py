@@ -164,9 +164,12 @@ def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
         listed = body.get("messages") if isinstance(body, dict) else None
         messages = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
         repeated = _histories(messages, asked, exchange.before)
-        found[number] = sorted({*_answers_heard(messages, issued), *repeated})
+        thread = body.get("thread") if isinstance(body, dict) else None
+        before = str(thread.get("previous_message_id")) if isinstance(thread, dict) else ""
+        inside = {issued[before]} if before in issued else set[int]()
+        found[number] = sorted({*_answers_heard(messages, issued), *repeated, *inside})
         message = assemble(exchange.answer.headers, exchange.answer.body)
-        issued |= {str(call.get("id")): number for call in tool_uses(message)}
+        issued |= {str(call.get("id")): number for call in (message, *tool_uses(message))}
         heard = _Heard(number, exchange.attempt_id, _said(message))
         asked.setdefault(canonical(messages), []).append(heard)
     return found

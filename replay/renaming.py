@@ -12,9 +12,13 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from agentobs import world
 from agentobs.redaction import Redactor, Rule
+
+if TYPE_CHECKING:
+    from replay.normalising import Normalising
 
 PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::([0-9a-f]{1,16}))?\]")
 """What stands in place of a secret: its kind, and which of them it is; older fixtures tell only kinds."""
@@ -34,8 +38,11 @@ _HIDDEN = b"redacted_thinking"
 class Renaming:
     """Which live secret stands for which recorded one."""
 
-    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self, rules: Sequence[Rule] = (), normalising: Normalising | None = None
+    ) -> None:
         """Start with nothing known; `rules` are the user's own, as when it was recorded."""
+        self.normalising = normalising
         self._redactor = Redactor(world.random_bytes(32), rules)
         self._recorded: dict[str, str] = {}
         """By live tag."""
@@ -59,6 +66,15 @@ class Renaming:
         """Return whether a clean text is the recorded one; what belongs together then does so from now on."""
         if recorded == came:
             return True
+        if self.normalising is None:
+            return self._same_secrets(recorded, came)
+        old, new, pairs = self.normalising.plain(recorded, came)
+        if pairs is None or not (old == new or self._same_secrets(old, new)):
+            return False
+        self.normalising.belong(pairs)
+        return True
+
+    def _same_secrets(self, recorded: str, came: str) -> bool:
         if "[redacted:" not in recorded or bare(recorded) != bare(came):
             return False
         found = self._pairs(recorded, came)
@@ -73,7 +89,8 @@ class Renaming:
         if recorded == came:
             return True
         texts = (each.decode("utf-8", "surrogateescape") for each in (recorded, came))
-        return b"[redacted:" in recorded and self.same(*texts)
+        may_be = self.normalising is not None or b"[redacted:" in recorded
+        return may_be and self.same(*texts)
 
     def read(self, recorded: str, came: str) -> str:
         """Return a clean text in which secrets that are not known yet are named like those in their places."""
@@ -81,7 +98,8 @@ class Renaming:
         for old, new in zip(PLACEHOLDER.findall(recorded), PLACEHOLDER.findall(came), strict=False):
             if old[0] == new[0] and old[1] and new[1] and old[1] not in self._live:
                 guessed.setdefault(new[1], old[1])
-        return self._renamed(came, guessed)
+        named = self._renamed(came, guessed)
+        return named if self.normalising is None else self.normalising.read(recorded, named)
 
     def read_bytes(self, recorded: bytes, came: bytes) -> bytes:
         """Do as `read`, for bytes."""

@@ -18,9 +18,10 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.recording import functions, wire
+from agentobs.recording import functions, patching, wire
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
+from agentobs.tracing import ambient
 from replay.accepting import Accepted, write_over
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
@@ -70,6 +71,11 @@ class Replayer:
             stack.enter_context(world.transformed(self._answering.world))
             called = Functions(self._state)
             stack.enter_context(functions.answering(called))
+            stack.enter_context(ambient.replaying(self._state.given))
+            if self.options.patch == "report":
+                stack.enter_context(patching.noting(self._state.reads.note))
+            else:
+                stack.enter_context(patching.patched(self._state.given.patch))
             stack.enter_context(children(self._answering.answer, called, self._state.collect))
             stack.enter_context(backoff(factor(self.options)))
             for key in () if forks else KEYS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentobs.records.canonical import canonical
@@ -63,6 +63,9 @@ def mismatch(state: State, lane: Lane, question: Question, missed: Mismatch) -> 
         return report(state, "order", lane, summary, found, cause=cause, live=True)
     asked = Asked(lane.name, missed.expected, came, sent)
     told = traced(state, asked, found)
+    if (read := state.reads.shown_in(found)) is not None:
+        cause = told.cause or Cause("other", "the agent put it there", sent)
+        told = dataclasses.replace(told, cause=dataclasses.replace(cause, contains=read))
     summary = DIFFER
     if state.accepting is not None and state.accepting.refused:
         summary = f"this cannot be accepted: {state.accepting.refused}"
@@ -249,7 +252,7 @@ def report(
         path=_short_path(state.fixture.path.parent),
         kind=kind,
         lane=lane.name,
-        number=max(lane.asked, 1) if between else lane.asked + 1,
+        number=max(lane.asked, 1) if between else lane.place_of(due) if due else lane.asked + 1,
         of=len(lane.asks),
         turn=(lane.turns or None) if between else due.turn if due else None,
         summary=summary,
@@ -268,6 +271,7 @@ def report(
         suspicions=tuple(state.suspicions),
         proposals=proposals(found),
         versions=version_changes(state.fixture),
+        normalised=tuple(f"{rule} ({number})" for rule, number in sorted(state.normalised.items())),
     )
     return dataclasses.replace(told, commands=_commands(state, told))
 
@@ -278,16 +282,28 @@ def _commands(state: State, found: Divergence) -> tuple[str, ...]:
     if not header.get("entry") or header.get("arguments") is None:
         return ()
     folder = shlex.quote(found.path)
-    again = f"agentobs replay {folder}"
+    again = f"agentobs replay {folder}{_chosen(state)}"
     commands = [f"{again} --explain", f"{again} --json"]
     if found.progress.tools:
-        commands.append(f"{again} --tools {'live' if state.tools == 'recorded' else 'recorded'}")
+        other = "live" if state.options.tools == "recorded" else "recorded"
+        commands.append(f"agentobs replay {folder} --tools {other}")
     if found.kind == "content" and found.request is not None:
         commands.append(f"{again} --accept-from {found.request}")
     turn = state.lane("main").turns
     if turn and found.kind != "network":
         commands.append(f"agentobs fork {folder} --at {turn}")
     return tuple(commands)
+
+
+def _chosen(state: State) -> str:
+    """Return the options of the replay that the command line has, too, as they are typed."""
+    tools, told = state.options.tools, ""
+    if isinstance(tools, str):
+        told = f" --tools {tools}" if tools != "recorded" else ""
+    elif not isinstance(tools, Mapping):
+        told = f" --tools {shlex.quote(','.join(sorted(tools)))}"
+    faults = (shlex.quote(each) for each in state.options.faults if isinstance(each, str))
+    return told + "".join(f" --fault {each}" for each in faults)
 
 
 def _attempt(state: State, lane: Lane, due: Ask) -> int:

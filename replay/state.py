@@ -23,8 +23,11 @@ from replay.divergence import Divergence, DivergenceError, Progress, Suspicion
 from replay.ends import last_of
 from replay.faults import Faults
 from replay.fixture import Ask, Fixture, RecordedTool
+from replay.given import ambient_in
 from replay.lanes import Lane, Mismatch
+from replay.normalising import Normalising
 from replay.options import ReplayOptions, ToolPolicy
+from replay.reads import Reads
 from replay.renaming import Renaming
 from replay.script import Scripted
 from replay.tools import Calls
@@ -37,9 +40,10 @@ class State:
     def __init__(self, fixture: Fixture, options: ReplayOptions) -> None:
         """Begin at the beginning of `fixture`."""
         self.fixture, self.options = fixture, options
-        self.renaming = Renaming(options.redactors)
+        rules = [*fixture.header.get("normalisers", []), *options.normalisers]
+        self.renaming = Renaming(options.redactors, Normalising(rules) if rules else None)
         names = [name for name in fixture.lanes if not is_inside_answer(name)]
-        self.lanes = {name: Lane(fixture, name, self.renaming) for name in names}
+        self.lanes = {name: Lane(fixture, name, self.renaming, options.match) for name in names}
         self.calls = Calls(fixture, self.renaming)
         self.answers = Answers(fixture.world, lambda lane: self.lane(lane).asked, self.renaming)
         self.tools = options.tools
@@ -76,6 +80,10 @@ class State:
         """The sections that the last system prompt of each lane was made of, where our own loop told of them."""
         self.functions: list[Callable[[str], Callable[..., Any] | None]] = []
         """Finds the function that a tool runs, one for each world that is replayed."""
+        self.given = ambient_in(fixture, options)
+        """The clock, ids and chance of whoever asks."""
+        self.reads = Reads()
+        """What was read outside of that, where somebody wants to know."""
         self.lock = threading.RLock()
         if options.fork is not None:
             self.stop_after(options.fork.turn, "live")
@@ -112,6 +120,11 @@ class State:
         """Return whether a recorded call lies before the turn that `until` leads to."""
         return self.until is not None and self.calls.turn_of(recorded) < self.until
 
+    def move(self, ask: Ask, at: int) -> None:
+        """Move the clock to where an ask was asked, 0, or answered, 1."""
+        if ask.ms is not None:
+            self.given.move(ask.lane, ask.ms[at])
+
     def collect(self, record: Record) -> None:
         """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""
         number = None
@@ -119,6 +132,8 @@ class State:
             number = self.numbers.pop(key_of(record.question), None)
             record = record if number is None else with_body(record, b"")
             self.ended |= {number} if number is not None else set()
+            if number is not None:
+                self.move(self.fixture.asks[number - 1], 1)
         elif isinstance(record, ToolExchange):
             self.calls.heard(record)
         elif isinstance(record, Permission):
@@ -144,6 +159,11 @@ class State:
             self.suspicions.append(Suspicion(lane.name, guess.taken, guess.text))
         return taken
 
+    @property
+    def normalised(self) -> dict[str, int]:
+        """How many values each normaliser has hidden."""
+        return dict(self.renaming.normalising.applied) if self.renaming.normalising else {}
+
     def idle_ns(self) -> int:
         """Return for how long the agent has neither asked nor told anything."""
         return world.monotonic() - self._moved_ns
@@ -151,7 +171,7 @@ class State:
     def lane(self, name: str) -> Lane:
         """Return a lane by its name; one that was not recorded is empty."""
         if name not in self.lanes:
-            self.lanes[name] = Lane(self.fixture, name, self.renaming)
+            self.lanes[name] = Lane(self.fixture, name, self.renaming, self.options.match)
         return self.lanes[name]
 
     def error(self, divergence: Divergence) -> DivergenceError:

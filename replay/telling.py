@@ -97,6 +97,7 @@ def _facts(found: Divergence) -> Iterator[tuple[str, list[Fact]]]:
     yield from _present("why", [_why(found)], site)
     yield from _present("kind", [_kind(found)])
     yield from _present("rule", [_proposed(each) for each in found.proposals])
+    yield from _present("hidden", [listed(found.normalised)])
     changed = [f"{v.package} {v.recorded} then, {v.now} now" for v in found.versions]
     yield from _present("versions", [listed(changed)])
     yield from _present(
@@ -139,7 +140,7 @@ def _kind(found: Divergence) -> str:
 def _proposed(proposal: object) -> str:
     """Return a proposal with the way to take it."""
     text, rule = getattr(proposal, "text", ""), getattr(proposal, "rule", "")
-    return f'{text}: normalise=["{rule}"] would hide that'
+    return f'{text}: normalisers=["{rule}"] would hide that'
 
 
 def _waits(found: Divergence) -> list[str]:

@@ -38,7 +38,8 @@ def trajectory(records: Iterable[Record]) -> str:
     # Lanes that ran beside each other have begun in any order.
     steps = [line for name in sorted(lanes, key=_place) for line in [f"lane {name}", *lanes[name]]]
     told = [*_tools(tools), *_permissions(decided), *_outside(asked), *ends]
-    text = "\n".join([*steps, *told]) + "\n"
+    # Names, too, come from the provider, and from whoever made the fixture.
+    text = "\n".join(map(safe, [*steps, *told])) + "\n"
     return redact(text.encode("utf-8", "replace")).decode()
 
 
@@ -50,7 +51,7 @@ def _asked(exchange: ModelExchange) -> Iterator[str]:
     refused = answer.status is not None and answer.status >= 400
     stop = message.get("stop_reason") or _error(message) or ("" if refused else answer.ending)
     status = "no answer" if answer.status is None else answer.status
-    asks = f"{asked.get('model', '')}{_count(asked.get('messages'))}"
+    asks = f"{asked.get('model', '')}{_count(asked.get('messages'))}{_thread(asked)}"
     question = exchange.question
     yield f"  {question.method} {question.path}  {asks}  -> {status} {stop}{_tokens(message)}".rstrip()
     for block in blocks(message):
@@ -104,6 +105,13 @@ def _count(messages: object) -> str:
     if not isinstance(messages, list):
         return ""
     return f"  {len(messages)} message{'s' * (len(messages) != 1)}"
+
+
+def _thread(asked: dict[str, object]) -> str:
+    """Return that a request goes on in a thread, which holds the messages before its own; not which: that is an id."""
+    thread = asked.get("thread")
+    goes_on = isinstance(thread, dict) and thread.get("previous_message_id")
+    return " more in the thread" if goes_on else ""
 
 
 def _tokens(message: dict[str, object]) -> str:

@@ -20,8 +20,8 @@ from replay.lanes import Lane
 from replay.state import State
 
 SETTLED_LOOKS = 32
-"""How many times others come to run after an answer has ended, before the next one does: a task whose request is answered
-has ended by then, and whoever waits for it goes on. Our choice: each layer of tasks takes two or three."""
+"""How many times others come to run after an answer has ended, before the next one does: a task whose request is
+answered has ended by then, and whoever waits for it goes on. Our choice: each layer of tasks takes two or three."""
 SETTLED_NS = 20_000_000
 """How long threads get in the same case, in nanoseconds. Our choice."""
 QUICK_LOOKS = 300
@@ -121,8 +121,8 @@ def _is_idle(waiting: int, known: frozenset[int]) -> bool:
 
 
 def _busy_threads(loop: Any, known: frozenset[int]) -> bool:
-    """Return whether a thread runs that may wake this one: none of the loop's own pool where that has nothing to do, and
-    none of those that were there before the replay.
+    """Return whether a thread runs that may wake this one: none of the loop's own pool where that has nothing to do,
+    and none of those that were there before the replay.
     """
     pool = loop._default_executor
     # Each thread of a pool counts as idle from its first work done until the next is handed in.

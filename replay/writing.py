@@ -27,15 +27,24 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.messages import assemble, is_stream, split_events, tool_uses
 from replay.fixture import FORMAT, counts
+from replay.normalising import Rule, told_of
 from replay.order import by_calls, together
 from replay.pieces import Pieces, change, compact, kept_of, pieces_of
 from replay.sharing import Redacted, left, shareable, tags_in, taken_out
 
 
-def write(recording: Recording, versions: dict[str, str]) -> bytes:
-    """Return a recording as the bytes of a fixture; `versions` says what it was recorded with.
+def write(
+    recording: Recording, versions: dict[str, str], normalisers: Sequence[Rule] = ()
+) -> bytes:
+    """Return a recording as the bytes of a fixture.
+
+    Args:
+        recording: the session.
+        versions: what it was recorded with.
+        normalisers: the rules that are applied whenever it is replayed.
 
     Raises:
+        UsageError: a normaliser cannot be kept in a file, or there is none of that name.
         RecordingError: the session is incomplete, asked nothing, or something that looks like a key is left.
     """
     if recording.source != "recorded":
@@ -53,9 +62,10 @@ def write(recording: Recording, versions: dict[str, str]) -> bytes:
         raise RecordingError(
             f"session {recording.session_id} asked the model nothing: there is nothing to replay"
         )
-    tags = tags_in(b"".join(map(_line, _lines(recording, versions))))
+    rules = told_of(normalisers)
+    tags = tags_in(b"".join(map(_line, _lines(recording, versions, rules))))
     recording = shareable(recording, tags)
-    lines = _lines(recording, versions)
+    lines = _lines(recording, versions, rules)
     if found := left(lines) + _left_in_pieces(recording):
         raise RecordingError(
             f"something that looks like a secret is left: {'; '.join(each.text() for each in found)}",
@@ -81,7 +91,9 @@ def _left_in_pieces(recording: Recording) -> list[Redacted]:
     return [Redacted(kind, count, ("pieces of an answer",)) for kind, count in kinds.items()]
 
 
-def _lines(recording: Recording, versions: dict[str, str]) -> list[dict[str, Any]]:
+def _lines(
+    recording: Recording, versions: dict[str, str], rules: list[Any]
+) -> list[dict[str, Any]]:
     """Return the lines of a fixture, all but the last one."""
     models = by_calls([e for e in recording.exchanges if isinstance(e, ModelExchange)])
     header = {
@@ -95,6 +107,8 @@ def _lines(recording: Recording, versions: dict[str, str]) -> list[dict[str, Any
         **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
         **({"until": recording.until} if recording.until is not None else {}),
         "day": _day(models),
+        **({"normalisers": rules} if rules else {}),
+        **({"given": dict(recording.given)} if recording.given else {}),
         "recorded_with": versions,
     }
     return [header, *_exchange_lines(recording, models)]
@@ -113,6 +127,14 @@ def _sorted_lanes(results: Mapping[str, Sequence[str | None]]) -> dict[str, Sequ
     }
 
 
+def _moments(recording: Recording, exchange: ModelExchange) -> dict[str, list[int]]:
+    """Return when a request was asked and answered, where the session asked for its clock."""
+    if recording.given is None:
+        return {}
+    asked_ns = exchange.started_ns - int(recording.given["started_ns"])
+    return {"ms": [at // 1_000_000 for at in (asked_ns, asked_ns + exchange.ended_ns)]}
+
+
 _OF_A_CALL = ("check", "path", "consent")
 """Kinds of questions that come before the call runs whose id is their key."""
 
@@ -129,7 +151,8 @@ def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterat
     beside = together(models)
     for number, exchange in enumerate(models, 1):
         yield from map(_world_line, _sorted(first.get(number, []), []))
-        yield {"ask": number, **shaper.shape(number, exchange), **beside.get(number, {})}
+        moved = _moments(recording, exchange)
+        yield {"ask": number, **shaper.shape(number, exchange), **beside.get(number, {}), **moved}
         yield _answer_line(number, exchange)
         yield from _body_lines(exchange.answer)
         calls = tool_uses(assemble(exchange.answer.headers, exchange.answer.body))
@@ -233,12 +256,22 @@ class _Shaper:
         for number, (before, old) in reversed(self._recent.items()):
             if before.place.lane != exchange.place.lane or list(old.keys) != list(pieces.keys):
                 continue
+            if best is None and _shared_bytes(old, pieces) >= SHARED_MIN:
+                best = (number, (before, old))  # such as after a compaction: nothing else is kept
             if len(old.messages) <= most:
                 continue
             kept, _ = kept_of(old.messages, pieces.messages)
             if kept > most:
                 best, most = (number, (before, old)), kept
         return best
+
+
+SHARED_MIN = 200
+"""How many bytes besides its messages a request must share with an earlier one to be written as its change. Our choice."""
+
+
+def _shared_bytes(old: Pieces, new: Pieces) -> int:
+    return sum(len(text) for key, text in new.keys.items() if old.keys[key] == text)
 
 
 def _asked(exchange: ModelExchange) -> dict[str, Any]:

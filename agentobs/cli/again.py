@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Leave out what came after the answer of turn N, but for the next request.",
 )
+@click.option(
+    "--normalise",
+    metavar="RULES",
+    help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ...",
+)
 @click.pass_context
 def freeze(
     context: click.Context,
@@ -40,23 +45,29 @@ def freeze(
     last_failed: bool,
     output: Path | None,
     until_turn: int | None,
+    normalise: str | None,
 ) -> None:
     """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
     if bool(sessions) == last_failed:
         raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
     found = [recorded(home_option(context), each) for each in sessions or (None,)]
     for recording, folder in zip(found, _folders(found, output), strict=True):
-        _freeze(recording, folder, until_turn)
+        _freeze(recording, folder, until_turn, normalise)
 
 
-def _freeze(recording: Recording, folder: Path, until_turn: int | None) -> None:
+def _freeze(
+    recording: Recording, folder: Path, until_turn: int | None, normalise: str | None
+) -> None:
     from replay.freeze import freeze as write
     from replay.freeze import versions
 
-    frozen = write(recording, folder, versions(), until_turn)
+    rules = [each.strip() for each in (normalise or "").split(",") if each.strip()]
+    frozen = write(recording, folder, versions(), until_turn, rules)
     part = f", up to turn {frozen.until}" if frozen.until is not None else ""
     counts = f"{frozen.asks} requests, {frozen.tools} tool calls{part}"
     click.echo(f"froze  {recording.session_id}  {counts}")
+    if rules:
+        click.echo(f"normalises  {', '.join(rules)}, whenever it is replayed")
     for redacted in frozen.redacted:
         click.echo(f"took out  {printable(redacted.text())}")
     click.echo(f"wrote  {printable(str(frozen.fixture))}")

@@ -1,0 +1,332 @@
+"""Torture cases 21 to 25 and 46: values that are new in each run, compaction, and how much a replay looks at."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+import replay.lanes
+import replay.pieces
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import Answer, Chunk
+from replay import Divergence, DivergenceError, Fixture, Normaliser, Replayer, ReplayOptions, load
+from replay.freeze import freeze
+from replay.normalising import BUILT_IN
+from replay.renaming import Renaming
+from tests.provider_script import streamed, text
+from tests.replay.agents import KEY, MODEL, frozen, recorded
+
+U = "3f2b8c1e-0000-4000-8000-00000000000a"
+V = "9d1c77aa-1111-4111-9111-11111111111b"
+W = "0b5e6f70-2222-4222-a222-22222222222c"
+
+
+def talk(*prompts: str, url: str | None = None, system: str = "Be brief.") -> list[str]:
+    """Say one prompt after the other, each with all that was said before it."""
+    messages: list[Any] = []
+    told: list[str] = []
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+        with agentobs.session("talk"):
+            for prompt in prompts:
+                messages.append({"role": "user", "content": prompt})
+                ask: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "system": system}
+                with client.messages.stream(messages=messages, **ask) as stream:
+                    told.append(stream.get_final_text())
+                messages.append({"role": "assistant", "content": told[-1]})
+    return told
+
+
+def talked(path: Path, *prompts: str) -> Fixture:
+    given = [streamed(text(f"It is {n}."), number=n) for n in range(1, len(prompts) + 1)]
+    return frozen(path, recorded(path, lambda url: talk(*prompts, url=url), given), "talk")
+
+
+def replayed(fixture: Fixture, *prompts: str, **options: Any) -> Replayer:
+    with Replayer(fixture, ReplayOptions(**options)) as replay:
+        replay.run(talk, *prompts)
+    return replay
+
+
+def diverges(fixture: Fixture, *prompts: str, **options: Any) -> Divergence:
+    with pytest.raises(DivergenceError) as raised:
+        replayed(fixture, *prompts, **options)
+    return raised.value.divergence
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """A session that says one uuid twice."""
+    return talked(tmp_path_factory.mktemp("twice"), f"I am {U}.", f"Still {U}.")
+
+
+def test_21_a_uuid_in_a_prompt(twice: Fixture) -> None:
+    """Another one matches by a typed placeholder, if that is asked for, and wherever it stands again."""
+    found = diverges(twice, f"I am {V}.", f"Still {V}.")
+    assert [each.rule for each in found.proposals] == ["uuid"]
+    replay = replayed(twice, f"I am {V}.", f"Still {V}.", normalisers=["uuid"])
+    assert replay.normalised.keys() == {"uuid"}
+    assert replayed(twice, f"I am {U}.", f"Still {U}.", normalisers=["uuid"]).normalised == {}
+
+
+def test_21_a_second_uuid_where_the_first_was_used_again_diverges(twice: Fixture) -> None:
+    """Placeholders are renamed consistently: what was one value must be one."""
+    found = diverges(twice, f"I am {V}.", f"Still {W}.", normalisers=["uuid"])
+    assert (found.number, found.differences[0].path) == (2, "$.messages[2].content")
+    assert found.normalised == ("uuid (1)",)
+
+
+def test_21_two_uuids_that_become_one_diverge(tmp_path: Path) -> None:
+    """And what were two values must be two."""
+    fixture = talked(tmp_path, f"I am {U}.", f"Now {W}.")
+    replayed(fixture, f"I am {W}.", f"Now {V}.", normalisers=["uuid"])
+    assert diverges(fixture, f"I am {V}.", f"Now {V}.", normalisers=["uuid"]).number == 2
+
+
+RUN = {
+    "time": ("2026-11-22T11:02:37.123456+00:00", "2027-01-02T03:04:05+00:00"),
+    "timestamp": ("1763809357.25", "1799999999.5"),
+    "tmp_path": ("/tmp/pytest-of-me/pytest-1/a0", "/tmp/pytest-of-you/pytest-22/a0"),
+    "pid": ("pid 4711", "pid 12"),
+    "port": ("127.0.0.1:40123", "127.0.0.1:9"),
+    "address": ("0x7f3a5c0d10f0", "0x55d0c0ffee00"),
+}
+"""Values of two runs, by the rule that hides them."""
+
+
+def about(**values: str) -> str:
+    return "Here: " + "; ".join(values.get(rule, RUN[rule][0]) for rule in RUN) + "."
+
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    return talked(tmp_path_factory.mktemp("run"), about())
+
+
+@pytest.mark.parametrize("rule", RUN)
+def test_22_values_of_the_machine_and_the_moment(run_once: Fixture, rule: str) -> None:
+    """Each diverges and the report proposes its rule; with that rule it matches, and the rule is listed."""
+    now = about(**{rule: RUN[rule][1]})
+    assert [each.rule for each in diverges(run_once, now).proposals] == [rule]
+    assert replayed(run_once, now, normalisers=[rule]).normalised == {rule: 1}
+    others = [name for name in BUILT_IN if name != rule and name != "timestamp"]
+    assert diverges(run_once, now, normalisers=others).kind == "content"
+
+
+def test_23_a_uuid_only_at_replay(run_once: Fixture) -> None:
+    """A placeholder stands for a value, never for none."""
+    now = about().replace("Here", f"Here {U}")
+    assert diverges(run_once, now, normalisers=["uuid"]).kind == "content"
+
+
+def test_a_rule_of_your_own_and_a_function(run_once: Fixture) -> None:
+    """A pattern hides what it finds; a function is given the text of both sides."""
+    own = Normaliser("ticket", r"T-\d+")
+    fixture_of = about(pid="T-1")
+    assert diverges(run_once, fixture_of, normalisers=[own]).kind == "content"
+
+    def lower(text: str) -> str:
+        return text.lower()
+
+    replay = replayed(run_once, about().upper(), normalisers=[lower])
+    assert replay.normalised == {"lower": 1}
+
+
+def test_a_fixture_names_its_normalisers(tmp_path: Path) -> None:
+    """Frozen with rules, it is replayed with them, whoever replays it."""
+    given = [streamed(text("Yes."), number=1)]
+    recording = recorded(tmp_path, lambda url: talk(f"I am {U}, T-1.", url=url), given)
+    rules = ["uuid", Normaliser("ticket", r"T-\d+")]
+    fixture = load(freeze(recording, tmp_path / "made", {}, normalisers=rules).fixture)
+    assert fixture.header["normalisers"] == ["uuid", {"name": "ticket", "pattern": r"T-\d+"}]
+    assert replayed(fixture, f"I am {V}, T-22.").normalised == {"uuid": 1, "ticket": 1}
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("uid", "no normaliser is called 'uid'. Name one of uuid, time"),
+        (lambda text: text, "a fixture cannot hold a normaliser that is a function"),
+    ],
+)
+def test_a_normaliser_that_is_none(tmp_path: Path, rule: Any, told: str) -> None:
+    """One error says which there are; nothing is written."""
+    recording = recorded(tmp_path, lambda url: talk("Hi", url=url), [streamed(text("Yes."))])
+    with pytest.raises(UsageError, match=told):
+        freeze(recording, tmp_path / "made", {}, normalisers=[rule])
+    assert not (tmp_path / "made").exists()
+    for pattern in ("(", "", "a*", "a" * 1001):
+        with pytest.raises(UsageError, match="the normaliser 'x' cannot be used"):
+            Normaliser("x", pattern)
+
+
+def compacting(parts: int, turns: int, url: str | None = None) -> None:
+    """Talk for some turns, then go on from a summary; again and again."""
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+        with agentobs.session("compacting"):
+            summary = "Nothing yet."
+            for part in range(parts):
+                messages: list[Any] = [{"role": "user", "content": f"So far: {summary}"}]
+                for turn in range(turns):
+                    message = client.messages.create(
+                        model=MODEL, max_tokens=9, system="You keep it short. " * 40,
+                        stream=False, messages=[*messages, said("user", f"part {part}, turn {turn}")],
+                    )  # fmt: skip
+                    messages += [
+                        said("user", f"part {part}, turn {turn}"),
+                        said("assistant", message.content[0].text),  # type: ignore[union-attr]
+                    ]
+                summary = f"{part + 1} parts are done."
+
+
+def said(role: str, words: str) -> dict[str, str]:
+    return {"role": role, "content": words}
+
+
+def whole(number: int) -> Any:
+    """Return an answer that is no stream."""
+    message = {
+        "id": f"msg_{number}", "type": "message", "role": "assistant", "model": MODEL,
+        "content": [text(f"answer {number}.")], "stop_reason": "end_turn", "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }  # fmt: skip
+    return Answer(
+        200,
+        {"content-type": "application/json"},
+        (Chunk(json.dumps(message).encode(), 0),),
+        "complete",
+    )
+
+
+def test_25_compaction(tmp_path: Path) -> None:
+    """Eight conversations in one lane, each from a summary: they match, and the file holds everything once."""
+    given = [whole(number) for number in range(1, 41)]
+    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: compacting(8, 5, url), given))
+    with Replayer(fixture) as replay:
+        replay.run(compacting, 8, 5)
+    assert replay.progress.requests_matched == 40
+    told = fixture.path.read_text()
+    counts = Counter(
+        told.count(f"part {part}, turn {turn}") for part in range(8) for turn in range(5)
+    )
+    assert counts == {1: 40}
+    assert (
+        told.count("You keep it short. You keep") == 20
+    )  # once, in a system prompt that says it 40 times
+    assert [told.count(f'"answer {number}."') for number in (1, 20, 40)] == [2, 2, 1]
+
+
+class Counting:
+    """Counts the bytes that a replay parses, makes canonical, writes and cleans."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.bytes: Counter[str] = Counter()
+        for module, name in (
+            (replay.lanes, "value_of"),
+            (replay.lanes, "canonical"),
+            (replay.pieces, "compact"),
+            (replay.lanes, "asked_body"),
+        ):
+            patch.setattr(module, name, self.counted(name, getattr(module, name)))
+        patch.setattr(Renaming, "clean", self.counted("clean", Renaming.clean))
+
+    def counted(self, name: str, function: Any) -> Any:
+        def counting(*given: Any) -> Any:
+            told = function(*given)
+            size = max((len(v) for v in (*given, told) if isinstance(v, bytes | str)), default=0)
+            self.bytes[name] += size
+            return told
+
+        return counting
+
+
+def looked_at(tmp_path: Path, turns: int, patch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Return how many bytes of requests a replay looks at, and how many were new in them."""
+    prompts = [f"prompt {number} " * 30 for number in range(turns)]
+    fixture = talked(tmp_path / str(turns), *prompts)
+    with pytest.MonkeyPatch.context() as inner, Replayer(fixture) as replay:
+        counting = Counting(inner)
+        assert len(replay.run(talk, *prompts)) == turns
+    return sum(counting.bytes.values()), sum(map(len, prompts))
+
+
+def test_46_what_is_looked_at_grows_with_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times the turns have nine times the history, and cost three times the work: each message once."""
+    few, new = looked_at(tmp_path, 10, monkeypatch)
+    many, more = looked_at(tmp_path, 30, monkeypatch)
+    assert few <= 3 * new
+    assert many <= 3 * more
+
+
+def test_the_threads_of_the_tool_runner(tmp_path: Path) -> None:
+    """Requests that send only what is new, and name the message that they go on from, match; the steps show it."""
+
+    def run(url: str | None) -> None:
+        with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            agentobs.record(client)
+            with agentobs.session("thread"):
+                thread: dict[str, Any] = {}
+                for prompt in ("one", "two"):
+                    message = client.beta.messages.create(
+                        model=MODEL, max_tokens=9, messages=[said("user", prompt)],  # type: ignore[list-item]
+                        extra_body={"thread": thread} if thread else {},
+                    )  # fmt: skip
+                    thread = {"previous_message_id": message.id}
+
+    fixture = frozen(tmp_path, recorded(tmp_path, run, [whole(1), whole(2)]))
+    with Replayer(fixture) as replay:
+        replay.run(run, None)
+    asked = [line for line in replay.trajectory.splitlines() if "POST" in line]
+    assert ["more in the thread" in line for line in asked] == [False, True]
+
+
+REMINDER = "<system-reminder>The todo list is empty at {now}.</system-reminder>"
+
+
+def reminded(now: str, question: str = "Count.", url: str | None = None) -> None:
+    """A client of somebody else, that weaves into each request what changes from run to run."""
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+        with agentobs.session("reminded"):
+            messages: list[Any] = []
+            for prompt in (question, "Go on."):
+                reminder = {"type": "text", "text": REMINDER.format(now=now)}
+                content = [reminder, {"type": "text", "text": prompt}]
+                messages.append({"role": "user", "content": content})
+                message = client.messages.create(
+                    model=MODEL, max_tokens=9, system=f"It is {now}.", messages=messages
+                )
+                messages.append(
+                    {"role": "assistant", "content": [b.to_dict() for b in message.content]}
+                )
+
+
+def test_the_spine_matches_what_varies_and_tells_it(tmp_path: Path) -> None:
+    """What a person said and the model answered must be the same; the rest is drift, which is never silent."""
+    fixture = frozen(
+        tmp_path, recorded(tmp_path, lambda url: reminded("noon", url=url), [whole(1), whole(2)])
+    )
+    spine = ReplayOptions(match="spine")
+    with pytest.raises(DivergenceError), Replayer(fixture) as strict:
+        strict.run(reminded, "midnight")
+    with Replayer(fixture, spine) as drifting:
+        drifting.run(reminded, "midnight")
+    assert [(each.request, each.out_of_order) for each in drifting.drift] == [
+        (1, False),
+        (2, False),
+    ]
+    assert "$.system" in {difference.path for difference in drifting.drift[0].differences}
+    with Replayer(fixture, spine) as same:
+        same.run(reminded, "noon")
+    assert same.drift == []
+    with pytest.raises(DivergenceError), Replayer(fixture, spine) as other:
+        other.run(reminded, "noon", "Count again.")
