@@ -32,12 +32,15 @@ from agentobs.agent.permissions import Rule
 from agentobs.agent.sub_agents import sub_agents
 from agentobs.cli import cli
 from agentobs.recording import session as sessions
+from agentobs.recording.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.records.facts import Event, SpanEnd, SpanStart
 from agentobs.records.labels import unchecked
 from agentobs.sink import sink
 from exporters import otlp, perfetto
+from exporters.after import send_recorded
+from exporters.semconv import PROFILES, profile_named
 from tests.agent.provider import Provider, call, error, message, streamed, text
 from tests.agent.provider import Reply as Answer
 from tests.exporters.acting import play
@@ -77,6 +80,10 @@ tag name;task;thinking;tier;to write;tool error;tool name;tool output;unknown in
     .split(";")
 )
 """Where it was put, as far as the content files tell: others, such as headers that are not kept, are nowhere."""
+
+
+LIVE = ("both", "genai-1.41", "openinference")
+"""What is spoken to the three collectors while it runs."""
 
 
 def canary(place: str) -> str:
@@ -362,9 +369,10 @@ def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     try:
         with contextlib.ExitStack() as stack, warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            for collector in heard.collectors:
+            for collector, profile in zip(heard.collectors, LIVE, strict=True):
                 stack.enter_context(collector)
-                made = otlp.beta(collector.endpoint, protocol=collector.protocol)  # type: ignore[arg-type]
+                protocol: Any = collector.protocol
+                made = otlp.beta(collector.endpoint, protocol=protocol, profile=profile)
                 heard.backends.append(made)
             drawn = perfetto.trace_file(heard.traces)
             chosen = Options(backends=(*heard.backends, drawn), **options)
@@ -442,6 +450,23 @@ def taken_out(home: Path, session_id: str, folder: Path) -> dict[str, bytes]:
     return {**found, **{f"imported {name}": data for name, data in kept(other).items()}}
 
 
+def sent_later(home: Path) -> dict[str, bytes]:
+    """What goes to a collector after the fact, and what is noted of it, in the words of each profile."""
+    found = {}
+    with agentobs.connect(str(home)) as connection:
+        for profile in PROFILES:
+            with Collector() as collector, otlp.sending(collector.endpoint) as to:
+                spoken = profile_named(profile, is_beta=True)
+                report = send_recorded(
+                    existing_home(home), connection, to.send, spoken, to.destination, again=True
+                )
+            assert report.is_complete
+            assert report.taken["traces"] > 10
+            found[f"sent later as {profile}"] = collector.bytes
+            found[f"report of {profile}"] = "\n".join(report.lines()).encode()
+    return found
+
+
 def stored(home: Path) -> dict[str, bytes]:
     """Every table and view of the store, as text."""
     with agentobs.connect(str(home)) as connection:
@@ -499,6 +524,7 @@ def test_content_stays_in_the_content_files(
     assert leaks(stored(heard.home)) == {}
     files_of_others = taken_out(heard.home, session_id, tmp_path / "out")
     assert leaks(files_of_others) == {}
+    assert leaks(sent_later(heard.home)) == {}
     assert len(files_of_others) > 25
     assert set(leaks(kept(heard.home))) <= content
     # It was there to be found.
