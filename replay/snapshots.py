@@ -75,21 +75,21 @@ def _events(heard: list[Record]) -> Iterator[str]:
 
 def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
     """Yield what each answer cost, and the sum; an unknown price is said, never counted as nothing."""
-    at_ns = _noon(day) if day else None
-    rows = [(each, row) for each in models for row in _billed(each)]
-    numbers: Counter[str] = Counter()
-    if at_ns is None or not rows:
+    priced = [(each, rows) for each in models if (rows := _billed(each))]
+    if day is None or not priced:
         return
     yield f"money at the prices of {day}"
     total, unknown = Decimal(0), 0
-    for exchange, row in rows:
-        usd = cost_of(row, at_ns).usd
-        total, unknown = total + (usd or 0), unknown + (usd is None)
+    numbers: Counter[str] = Counter()
+    for exchange, rows in priced:
         lane = exchange.place.lane
         numbers[lane] += 1
         # Not by turn: of agents that are not ours only a recording tells it.
         place = f"{'' if lane == 'main' else safe(lane) + ' '}answer {numbers[lane]}"
-        yield f"  {place}  {safe(row.model)}  {_usd(usd)}"
+        for row in rows:
+            usd = cost_of(row, _noon(day)).usd
+            total, unknown = total + (usd or 0), unknown + (usd is None)
+            yield f"  {place}  {safe(row.model)}  {_usd(usd)}"
     left = f" and {unknown} of unknown price" if unknown else ""
     yield f"  total  {_usd(total)}{left}"
 

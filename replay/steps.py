@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agentobs.records.exchanges import Place, ToolExchange, WorldExchange
 from agentobs.sink import Record
+from replay.aligning import safe
 from replay.fixture import Fixture, as_recording
 from replay.trajectory import trajectory
 
@@ -13,7 +14,7 @@ from replay.trajectory import trajectory
 def steps_of(fixture: Fixture) -> list[str]:
     """Return the lines of a fixture's trajectory, with how the session ended as the last one."""
     header = fixture.header
-    end = f"end {header['outcome']} {header['reason'] or ''}".rstrip()
+    end = f"end {header['outcome']} {safe(header['reason'] or '')}".rstrip()
     return [*trajectory(records_of(fixture)).splitlines(), end]
 
 
