@@ -1,0 +1,218 @@
+"""`agentobs freeze`: several sessions, up to a turn, what it writes for people, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.records.exchanges import ModelExchange, Recording
+from replay import DivergenceError, Replayer, load
+from replay.freeze import freeze
+from tests.cli.test_commands import Shell, unlucky
+from tests.provider_script import streamed, text
+from tests.replay.agents import Agent, answers, recorded
+from tests.replay.mailer import Mailer, mails, once
+
+
+def ask(url: str | None) -> str:
+    return Agent(url).answer("How is it?")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with three sessions: one twice under the same name, one with its content off."""
+    path = tmp_path_factory.mktemp("freeze")
+    recorded(path, ask, answers())
+    recorded(path, ask, answers())
+    with pytest.raises(agentobs.errors.RecordingError):
+        recorded(path, without_content, [streamed(text("Hi."))])
+    return path / "home"
+
+
+def without_content(url: str) -> None:
+    import anthropic
+
+    client = agentobs.record(anthropic.Anthropic(api_key="sk-made-up", base_url=url))
+    with agentobs.session("silent", content="off"):
+        messages: Any = [{"role": "user", "content": "Hello"}]
+        list(client.messages.create(model="m", max_tokens=9, messages=messages, stream=True))
+
+
+@pytest.fixture
+def shell(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(home, capsys)
+
+
+def ids(home: Path) -> list[str]:
+    asked = "SELECT session_id FROM sessions WHERE name = 'weather-agent' ORDER BY started_ns"
+    return [row[0] for row in agentobs.query(asked, home=home)]
+
+
+def test_several_sessions_have_a_folder_each(shell: Shell) -> None:
+    """Each is frozen into a folder of its own under -o; what is next is said with a command that can be copied."""
+    first, second = ids(shell.home)
+    ended = shell("freeze", first, second, "-o", "kept here")
+    assert (ended.code, ended.err) == (0, "")
+    folders = [f"weather-agent-{each[-8:]}" for each in (first, second)]
+    assert sorted(path.name for path in Path("kept here").iterdir()) == sorted(folders)
+    for folder in folders:
+        assert f"next   pytest 'kept here/{folder}'\n" in ended.out
+        assert f"agentobs fork 'kept here/{folder}' --at 3" in ended.out
+
+
+def test_until_a_turn(shell: Shell) -> None:
+    """The fixture ends with the request after that turn; its README and its test say so."""
+    [first, _] = ids(shell.home)
+    ended = shell("freeze", first, "-o", "part", "--until-turn", "2")
+    assert "froze" in ended.out
+    assert "3 requests, 0 tool calls, up to turn 2" in ended.out
+    fixture = load("part")
+    assert (fixture.until, fixture.header["outcome"], len(fixture.asks)) == (2, "running", 3)
+    assert fixture.asks[-1].answer.chunks == ()
+    assert "Oslo is wet." not in Path("part/recording.jsonl").read_text()
+    readme = Path("part/README.md").read_text()
+    assert "3 requests and 0 tool calls; frozen up to turn 2." in readme
+    assert "    lane main\n      POST /v1/messages  claude-sonnet-5  1 message" in readme
+    code = Path("part/test_part.py").read_text()
+    assert "after turn 2, where it was cut off" in code
+    assert "test_mended" not in code
+
+
+def test_a_readme_of_your_own_is_left_alone(shell: Shell) -> None:
+    """What people wrote stays; what the command wrote is written anew."""
+    [first, _] = ids(shell.home)
+    shell("freeze", first, "-o", "it")
+    readme = Path("it/README.md")
+    written = readme.read_text()
+    assert written.startswith("<!-- Written by `agentobs freeze`")
+    readme.write_text(written.replace("# weather-agent", "# changed"))
+    shell("freeze", first, "-o", "it")
+    assert readme.read_text() == written
+    readme.write_text("Mine.")
+    shell("freeze", first, "-o", "it")
+    assert readme.read_text() == "Mine."
+
+
+def no_content(home: Path) -> None:
+    """As it was recorded."""
+
+
+def pruned(home: Path) -> None:
+    from agentobs.recording.home import existing_home
+    from agentobs.store.pruning import prune
+
+    prune(existing_home(home), sessions=ids(home), what="content")
+
+
+def incomplete(home: Path) -> None:
+    """A segment that lost its last bytes: the content of something that was said."""
+    for path in (home / "segments").glob("*.content*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "named", "told"),
+    [
+        (no_content, "silent", "was recorded without its content"),
+        (pruned, "weather-agent", "was pruned on 20"),
+        (incomplete, "weather-agent", "was pruned: nothing of its segment is left"),
+    ],
+)
+def test_what_cannot_be_frozen_is_one_line(
+    shell: Shell, tmp_path: Path, damage: Callable[[Path], None], named: str, told: str
+) -> None:
+    """One error says what is missing and what to do, and nothing is written."""
+    copy = tmp_path / "copy"
+    shutil.copytree(shell.home, copy)
+    damage(copy)
+    ended = shell("freeze", named, home=copy)
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert told in ended.err
+    assert "replay" in ended.err
+    assert not Path("fixtures").exists()
+
+
+def test_a_turn_that_there_is_not(shell: Shell) -> None:
+    """It is said which turns there are."""
+    [first, _] = ids(shell.home)
+    ended = shell("freeze", first, "--until-turn", "9")
+    assert "--until-turn: session" in ended.err
+    assert "has no turn 9. It has turns 1 to 3." in ended.err
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return recorded(tmp_path_factory.mktemp("session"), ask, answers())
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_part_replays_to_where_it_was_cut_off(
+    tmp_path: Path, session: Recording, turn: int
+) -> None:
+    """The same agent takes the same path up to there, again and again; it is not judged by what came later."""
+    fixture = load(freeze(session, tmp_path / "part", {}, turn).fixture)
+    for _ in range(2):
+        with Replayer(fixture) as replayed:
+            replayed.run(ask, None)
+        assert replayed.progress.requests_matched == turn + 1
+    with Replayer(fixture) as replayed:
+        assert not replayed.until(ask, None, turn=turn).differs
+    with pytest.raises(agentobs.errors.UsageError, match=f"It has turns 1 to {turn}"):
+        with Replayer(fixture) as replayed:
+            replayed.until(ask, None, turn=turn + 1)
+
+
+def test_a_part_tells_what_is_asked_otherwise_after_it(tmp_path: Path, session: Recording) -> None:
+    """The request after the turn is compared: an agent that makes something else of the turn diverges there."""
+    fixture = load(freeze(session, tmp_path / "part", {}, 2).fixture)
+    with pytest.raises(DivergenceError) as caught, Replayer(fixture) as replayed:
+        replayed.run(Agent(clock="13:00").answer, "How is it?")
+    assert caught.value.divergence.number == 3
+    with pytest.raises(DivergenceError) as caught, Replayer(fixture) as replayed:
+        replayed.run(lambda: None)
+    assert caught.value.divergence.kind == "missing"
+
+
+def test_a_part_of_our_own_loop(tmp_path: Path) -> None:
+    """What the loop asked of the world up to there is in it: tools and consent answer from the recording."""
+    given = mails("ann", "ben")
+    recording, _, _ = once(tmp_path, [given[0], *mails("cy")])
+    fixture = load(freeze(recording, tmp_path / "part", {}, 1).fixture)
+    assert {tool.question.tool_use_id for tool in fixture.tools} == {"toolu_1", "toolu_2"}
+    assert [ask.turn for ask in fixture.asks] == [1, 2]
+    with Replayer(fixture) as replayed:
+        replayed.run(Mailer().run)
+    assert replayed.progress.tools_matched == 2
+    assert replayed.progress.answers_matched == replayed.progress.answers
+
+
+def test_the_last_turn_is_the_whole_session(tmp_path: Path, session: Recording) -> None:
+    """There is nothing to cut off after it."""
+    freeze(session, tmp_path / "a" / "weather", {})
+    freeze(session, tmp_path / "b" / "weather", {}, 3)
+    files = [(tmp_path / each / "weather" / "recording.jsonl").read_bytes() for each in "ab"]
+    assert files[0] == files[1]
+    assert sum(isinstance(each, ModelExchange) for each in session.exchanges) == 3
+
+
+def test_frozen_tests_say_what_they_lack(pytester: pytest.Pytester) -> None:
+    """Where a frozen test cannot start the agent, it says so and what to do, in a line and without a traceback."""
+    failed = recorded(pytester.path, unlucky, answers())
+    freeze(failed, pytester.path / "fixtures" / "elsewhere", {})
+    unnamed = recorded(pytester.path, ask, answers())
+    freeze(dataclasses.replace(unnamed, entry=None), pytester.path / "fixtures" / "unnamed", {})
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", "fixtures")
+    result.assert_outcomes(failed=3)
+    told = result.stdout.str()
+    assert "the recorded entry tests.cli.test_commands:_unlucky is not in a file under" in told
+    assert "the test does not say how the agent is started. Put the function" in told
+    assert "Traceback" not in told
