@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from agentobs.store.spending import meter_of, spent_today
     from agentobs.store.worker import Limits, query
     from agentobs.tracing import carried, open_span, span, trace_context, trace_environment
+    from agentobs.tracing.ambient import world_here
 
 _HOMES = {
     "statistics": "agentobs.recording.health",
     "trace_environment": "agentobs.tracing",
+    "world_here": "agentobs.tracing.ambient",
     "trace_context": "agentobs.tracing",
     "span": "agentobs.tracing",
     "open_span": "agentobs.tracing",
@@ -91,6 +93,7 @@ __all__ = [
     "stop_recorder",
     "trace_context",
     "trace_environment",
+    "world_here",
 ]
 
 

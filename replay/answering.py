@@ -73,6 +73,7 @@ class Answering:
                 lane.put_back(taken)
                 return made
             self._state.numbers[key_of(question)] = taken.number
+            self._state.move(taken, 0)
             # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
             answer = answer_of(taken, self._state.options, is_ours=place.turn is not None)
             return self._in_turn(answer, taken, lane)
@@ -145,7 +146,7 @@ class Answering:
         is_live = self._state.options.fork is not None and self._state.is_past(
             self._state.lane("main")
         )
-        await (live.sleep(seconds) if is_live else asyncio.sleep(0))
+        await (live.sleep(seconds) if is_live else self._state.given.sleep(seconds))
 
     async def _ask(self, live: World, question: WorldQuestion) -> Any:
         """Answer for the world beside model and tools."""

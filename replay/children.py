@@ -36,6 +36,7 @@ from agentobs.records.exchanges import (
     ToolQuestion,
 )
 from agentobs.sink import Record
+from agentobs.tracing.ambient import ambient_of
 from replay.functions import Functions
 
 Answers = Callable[[Question, Place], Answer]
@@ -122,7 +123,11 @@ class _Asked:
             question, place = question_of(told["question"]), Place(**told["place"])
             given = self._answer(question, place)
             self._collect(_exchange(question, place, given))
-            return answer_told(given)
+            known = ambient_of(place.session_id)
+            return {
+                **answer_told(given),
+                "clock_ms": known.offset_ms(place.lane) if known is not None else 0,
+            }
         call = _call(told["call"])
         key = call.place.lane, call.question.tool_use_id
         if told["kind"] == "begin":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +42,7 @@ class ReplayOptions:
     your own, or functions that are given the JSON text of both sides. See `replay.normalising`."""
     deadline_seconds: float = 30.0
     """How long nothing may come from the agent, neither a question nor anything that it tells, until it hangs."""
-    patch: Collection[Patch] | Literal["report"] | None = None
+    patch: Sequence[Patch] | Literal["report"] | None = None
     """What of the standard library answers from the recording: `time`, `uuid`, `random`; None: what did when it was
     recorded. `report` changes nothing, and names the line where a value was read that a request differs by."""
     serve_rest: bool = False

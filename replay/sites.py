@@ -77,6 +77,11 @@ def waiting_tasks() -> list[tuple[str, Site]]:
     ]
 
 
+def site_at(frame: FrameType) -> Site:
+    """Return the place that a frame stands at."""
+    return _site(frame.f_code, frame.f_lineno)
+
+
 def looking_up() -> Site | None:
     """Return where the one task is, of any event loop, for which a thread of that loop looks a name up."""
     try:

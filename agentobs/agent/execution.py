@@ -28,6 +28,7 @@ from agentobs.agent.tools import (
 from agentobs.errors import ReplaySays, say_once
 from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
 from agentobs.sink import sink
+from agentobs.tracing.ambient import keyed
 
 Keep = Callable[[str, str], str]
 """Keeps a text under the id of the call that made it, and returns the path where it lies."""
@@ -111,7 +112,8 @@ class LiveTools:
                     bound = bind(tool, question.input)
                 except ValueError as error:
                     return invalid(tool, error)
-                answer = await _Try(tool, question.tool_use_id, self.kept).answer(bound, stop)
+                with keyed(question.tool_use_id):
+                    answer = await _Try(tool, question.tool_use_id, self.kept).answer(bound, stop)
                 again = answer.outcome in ("failed", "timeout") and tries <= tool.retries
                 if not again or stop.done():
                     return replace(answer, tries=tries)

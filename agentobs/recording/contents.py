@@ -117,6 +117,7 @@ def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
         "entry": start.entry,
         "tags": dict(start.tags),
         "arguments": redactor.redact_named(call.arguments),
+        **({"given": dict(call.given)} if call.given else {}),
     }
     written, findings = _redacted(given, redactor)
     return {

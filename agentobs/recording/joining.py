@@ -1,6 +1,6 @@
 """Joining: a program that this one starts takes part in its session, by two variables of the environment.
 
-    subprocess.run([...], env={**os.environ, **agentobs.child_environment("researcher")})
+    subprocess.run([...], env={**mine, **agentobs.child_environment("researcher")})
 
 `AGENTOBS_JOIN` names the session, the lane and where what is said may go; in a replay `AGENTOBS_ANSWERS` names the
 socket over which the child is answered, and a word that only it knows. Both are read once and taken out of the
@@ -20,6 +20,8 @@ from agentobs import tracing, world
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Place, lane_under
 from agentobs.records.labels import is_label
+from agentobs.tracing import ambient
+from agentobs.tracing.ambient import Ambient
 
 JOIN = "AGENTOBS_JOIN"
 ANSWERS = "AGENTOBS_ANSWERS"
@@ -27,6 +29,7 @@ HOME = "AGENTOBS_HOME"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,48}")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_DRAWN = re.compile(r"[0-9]{1,20},-?[0-9]{1,6}(,[0-9]{1,6}){1,16}")
 _MODES = ("off", "vault", "export")
 
 
@@ -57,7 +60,9 @@ _open_channel: Callable[[], Channel] | None = None
 _counts: Counter[tuple[str, str, str]] = Counter()
 
 
-def variables(here: Place | None, name: str, home: str | None, content: str) -> dict[str, str]:
+def variables(
+    here: Place | None, name: str, home: str | None, content: str, given: Ambient | None
+) -> dict[str, str]:
     """Return the variables for a program that takes part under a name in the lane at `here`.
 
     Raises:
@@ -75,7 +80,10 @@ def variables(here: Place | None, name: str, home: str | None, content: str) -> 
         _counts[here.session_id, here.lane, name] += 1
         number = _counts[here.session_id, here.lane, name]
     lane = lane_under(here.lane, name if number == 1 else f"{name}.{number}")
-    told = {JOIN: f"{here.session_id} {lane} {content}", **tracing.trace_environment(here)}
+    drawn = (
+        "-" if given is None else ",".join(map(str, (given.started_ns, given.zone_s, *given.seed)))
+    )
+    told = {JOIN: f"{here.session_id} {lane} {content} {drawn}", **tracing.trace_environment(here)}
     if home is not None:
         told[HOME] = home
     if _open_channel is not None:
@@ -119,10 +127,15 @@ def _look() -> None:
             return
         told, asked = world.taken_environ(JOIN), world.taken_environ(ANSWERS)
         parts = (told or "").split(" ")
-        if len(parts) == 3 and _ID.fullmatch(parts[0]) and is_label(parts[1]):
-            session_id, lane, content = parts
+        if len(parts) == 4 and _ID.fullmatch(parts[0]) and is_label(parts[1]):
+            session_id, lane, content, drawn = parts
             if content in _MODES:
                 _joined = Joined(Place(session_id, lane=lane, query_source="sub_agent"), content)
+                if _DRAWN.fullmatch(drawn):
+                    started_ns, zone_s, *seed = map(int, drawn.split(","))
+                    # In a replay the parent moves the clock.
+                    known = Ambient(tuple(seed), started_ns, zone_s, moves=not asked)
+                    ambient.begin(session_id, known)
         token, _, path = (asked or "").partition(" ")
         if token and path and _joined is not None:
             _asked = Channel(path, token)

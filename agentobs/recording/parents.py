@@ -23,6 +23,7 @@ from agentobs.recording.functions import Call
 from agentobs.recording.joining import Channel
 from agentobs.records.exchanges import Answer, Chunk, Failure, Place, Question, ToolAnswer
 from agentobs.sink import Record, sink
+from agentobs.tracing.ambient import ambient_of
 from agentobs.world import World
 
 ANSWER_SECONDS = 60.0
@@ -75,6 +76,9 @@ class _Parent:
 
     def answer(self, question: Question, place: Place) -> Answer:
         told = self._ask("model", place=place_told(place), question=question_told(question))
+        known = ambient_of(place.session_id)
+        if known is not None:
+            known.move(place.lane, int(told["clock_ms"]))
         return answer_of(told)
 
     def stopped(self) -> Exception:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import dataclasses
 import functools
 import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -27,7 +28,7 @@ from typing import Any, ParamSpec, TypeVar
 from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
-from agentobs.recording import functions, joining, parents, wire
+from agentobs.recording import functions, joining, parents, patching, wire
 from agentobs.recording.clients import AllClients, record_in
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
@@ -35,9 +36,11 @@ from agentobs.recording.options import Content, Options, check_sampling, content
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, SessionCall
-from agentobs.records.facts import Outcome, Relation, SessionEnd, SessionStart
+from agentobs.records.facts import Event, Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import RETIRED_MAX, sink
+from agentobs.tracing import ambient
+from agentobs.tracing.ambient import Patch
 
 C = TypeVar("C")
 P = ParamSpec("P")
@@ -188,7 +191,7 @@ def current_recorder() -> Recorder | None:
 def child_environment(name: str) -> dict[str, str]:
     """Return variables for the environment of a program that is to take part in this session, as an agent of its own.
 
-        subprocess.run(command, env={**os.environ, **agentobs.child_environment("researcher")})
+        subprocess.run(command, env={**mine, **agentobs.child_environment("researcher")})
 
     What it records with agentobs belongs to this session then, in a lane under the caller's; its own `session` begins
     none. A replay answers it, too. Outside every session there are none.
@@ -201,8 +204,10 @@ def child_environment(name: str) -> dict[str, str]:
     """
     here = place_here()
     known = _open.get(here.session_id) if here is not None else None
+    given = ambient.ambient_of(here.session_id) if here is not None else None
     home = str(_recorder.home.path) if _recorder is not None else None
-    return joining.variables(here, name, home, known.content if known is not None else "vault")
+    content = known.content if known is not None else "vault"
+    return joining.variables(here, name, home, content, given)
 
 
 def flush(seconds: float = 5.0) -> bool:
@@ -222,6 +227,7 @@ def session(
     resume: str | None = None,
     fork: str | None = None,
     content: Content | None = None,
+    patch: Sequence[Patch] = (),
 ) -> Session:
     """Return a session to enter with `with` or `async with`, or to decorate the agent's function with.
 
@@ -234,9 +240,11 @@ def session(
         fork: the full id of the session that this one begins like; it is a conversation of its own.
         content: where what is said may go: `off`, nowhere; `vault`, into the recording; `export`, to the backends
             as well. Default what the options say, else `AGENTOBS_CONTENT`, else `vault`.
+        patch: what of the standard library answers from the session inside of it, so that a replay gives the same:
+            `time` (with `datetime`), `uuid`, `random`. See docs/replaying.md; `agentobs.world_here` needs no patch.
 
     Raises:
-        UsageError: it would both resume and fork, or `content` is none of these.
+        UsageError: it would both resume and fork, or `content` or `patch` is none of these.
     """
     if resume and fork:
         raise UsageError(
@@ -247,7 +255,8 @@ def session(
     link: Link = ("resume", resume) if resume else ("fork", fork) if fork else None
     if content is not None:
         content_of(content, Options())
-    return Session(name, tags or {}, home, sys._getframe(1), link, content)
+    patched = patching.check_patch(patch)
+    return Session(name, tags or {}, home, sys._getframe(1), link, content, patched)
 
 
 Link = tuple[Relation, str] | None
@@ -265,6 +274,7 @@ class Session:
         caller: FrameType | None = None,
         link: Link = None,
         content: Content | None = None,
+        patch: frozenset[str] = frozenset(),
     ) -> None:
         """Prepare a session; it starts when it is entered."""
         self.name = name
@@ -273,13 +283,15 @@ class Session:
         """Where what is said may go, once it has started."""
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
-        self._link, self._content = link, content
+        self._link, self._content, self._patch = link, content, patch
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
         self._is_stopped = False
         self._process_id = 0
         self._token: tracing.Frame | None = None
         self._meter: Meter | None = None
+        self._held = contextlib.ExitStack()
+        """What is patched while it is entered."""
         self._joined: Place | None = None
         """Where it is, where another process has begun it."""
 
@@ -335,6 +347,8 @@ class Session:
         if (joined := joining.joined()) is not None:
             self._joined, self.session_id = joined.place, joined.place.session_id
             self.content, self._process_id = content_of(joined.content, Options()), world.process_id()  # type: ignore[arg-type]
+            if (known := ambient.ambient_of(self.session_id)) is not None:
+                known.patch, known.asked = self._patch, _note_read
             _open[self.session_id] = self
             return
         options = recorder.options if recorder else Options()
@@ -363,7 +377,18 @@ class Session:
             options=options.digest(),
             live_exports=options.live_exports(),
         )
-        sink.emit(SessionCall(start, self._arguments))
+        given = ambient.Ambient(
+            ambient.new_seed(), start.started_ns, world.zone_seconds(), self._patch, _note_read
+        )
+        ambient.begin(self.session_id, given)
+        sink.emit(SessionCall(start, self._arguments, given.told()))
+
+    def _hold(self) -> None:
+        """Have the standard library answer from the session, where that was asked for; never raises."""
+        try:
+            self._held.enter_context(patching.patched(self._patch))
+        except Exception as error:
+            say_once(f"nothing is patched: {error_kind(error)}", about="patching")
 
     def _close(self, error: BaseException | None) -> None:
         if _open.pop(self.session_id, None) is None:
@@ -404,6 +429,7 @@ class Session:
             here = self._joined or Place(self.session_id)
             self._token = tracing.enter(here)
             tracing.session_opened(here)
+        self._hold()
         return self
 
     def __exit__(
@@ -413,6 +439,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         """End the session, failed where an exception leaves it."""
+        self._held.close()
         if self._token is not None:
             tracing.leave(self._token)
         tracing.session_closed(self.session_id)
@@ -448,7 +475,12 @@ class Session:
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
             opened = Session(
-                self.name, self._tags, self._home, link=self._link, content=self._content
+                self.name,
+                self._tags,
+                self._home,
+                link=self._link,
+                content=self._content,
+                patch=self._patch,
             )
             opened._entry, opened._arguments = _called(function, args, kwargs)
             return opened
@@ -510,6 +542,22 @@ def _process_place() -> Place:
     if opening is not None:
         opening.open()
     return Place(_process_session.session_id)
+
+
+def _note_read(here: Place) -> None:
+    """Note that a session was asked for its clock, an id or chance."""
+    sink.emit(
+        Event(
+            session_id=here.session_id,
+            interaction_id=here.interaction_id,
+            lane=Label("main"),
+            turn=None,
+            at_ns=world.now(),
+            kind=Label("world_read"),
+            label=None,
+            numbers={},
+        )
+    )
 
 
 def _note_begun(session_id: str) -> None:

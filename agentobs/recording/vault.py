@@ -226,7 +226,7 @@ def read_session(
     end: dict[str, Any] | None = None
     named: dict[str, Any] = {}
     exchanges: list[Exchange] = []
-    interactions, missing = _Interactions(), 0
+    interactions, missing, is_asked = _Interactions(), 0, False
     called_in: dict[str, tuple[Exchange, str | None]] = {}
     for segment_id in segment_ids:
         vault = Vault(home, segment_id, session_id)
@@ -250,6 +250,8 @@ def read_session(
             elif kind == "world_answers":
                 with _named(f"the answer to a question of kind {fact['kind']}", fact):
                     exchanges.append(_world(vault, fact))
+            elif kind == "events" and fact["kind"] == "world_read":
+                is_asked = True
             elif kind == "gaps":
                 missing += fact["records"]
             elif kind == "events" and fact["kind"] == "drop":
@@ -278,6 +280,7 @@ def read_session(
         exchanges=tuple(_in_turns(exchanges, called_in.values())),
         results=interactions.results(),
         source=start.get("source", "recorded"),
+        given={**named.get("given", {}), "started_ns": start["started_ns"]} if is_asked else None,
     )
 
 

@@ -33,6 +33,7 @@ from agentobs.records.exchanges import (
     kept_response_headers,
 )
 from agentobs.sink import sink
+from agentobs.tracing import ambient
 
 Answerer = Callable[[Question, Place], Answer]
 """Answers in the provider's place; may raise what the agent should see."""
@@ -185,6 +186,7 @@ class _Tape:
         """Hand the exchange to the sink; only the first call counts."""
         if (exchange := self.take(ending, error)) is not None:
             sink.emit(exchange)
+            ambient.step(exchange.place, exchange.started_ns + exchange.ended_ns)
             if _listener is not None:
                 _listener(exchange)
 
@@ -413,6 +415,7 @@ def _start(
 ) -> _Tape | None:
     try:
         tape = _Tape(request, tracing.place() or place_of(), client)
+        ambient.step(tape.place, tape.started_ns)
         if tape.place.turn is None:
             tape.origin = origin_here(tape.attempt_id, is_async=is_async)
         request.extensions = {**request.extensions, UNDER_WAY: id(request)}

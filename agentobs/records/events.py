@@ -278,6 +278,10 @@ ROWS: Mapping[str, RowKind] = {
         "",
         {"tool_calls": "Calls that had begun."},
     ),
+    "world_read": RowKind(
+        "Code of a session asked for its clock, an id or chance, the first time: a replay gives the same.",
+        is_whole=True,
+    ),
     "mcp_server": RowKind(
         "A server of tools was started, or could not be.",
         "`ready`, or the class of the error.",

@@ -426,6 +426,8 @@ class SessionCall:
     """The fact; its name, entry and tags are made labels by the recorder."""
     arguments: dict[str, Any] | None = field(repr=False)
     """The arguments of the entry function by name, as JSON values; None where they are not JSON."""
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What its ids and its chance are drawn from, and its clock: `seed`, `zone_s`, `patch`; see `tracing.ambient`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +452,8 @@ class Recording:
     None for one without an end."""
     source: str = "recorded"
     """`recorded`, as it ran; or the program whose log it was rebuilt from, which does not hold requests whole."""
+    given: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What it drew ids and chance from, and its clock, with `started_ns`; None where it asked for none of them."""
     until: int | None = None
     """The turn of the main lane up to which it was cut off to be frozen; the request after it has no answer."""
 

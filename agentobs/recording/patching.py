@@ -1,0 +1,322 @@
+"""Patching: `time`, `datetime`, `uuid` and `random` answer from the session, for code that cannot be changed to ask it.
+
+    with agentobs.session("shop", patch=("time", "uuid", "random")):
+        ...
+
+Only what is called inside such a session, and by code that is neither the standard library's nor one of the packages
+that a connection, a log line or a test needs (`LEFT_ALONE`): so timers, cookies, certificates and logs go on as ever.
+The monotonic clocks, `os.urandom`, `secrets` and objects of `random.Random` are never touched: what must not be
+guessed, or must run, does not come from a recording. Names that a module has imported are replaced there; what is held
+elsewhere, as in a default argument, is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import functools
+import gc
+import random
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType, ModuleType
+from typing import Any, get_args
+
+from agentobs import tracing
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import Place
+from agentobs.tracing.ambient import Ambient, Patch, ambient_of
+
+LEFT_ALONE = frozenset(sys.stdlib_module_names) | {
+    *("agentobs", "replay", "exporters", "dashboards"),
+    *("anthropic", "httpx2", "httpcore2", "h11", "h2", "anyio", "sniffio", "certifi", "truststore"),
+    *("aiohttp", "requests", "urllib3", "pydantic", "pydantic_core", "opentelemetry"),
+    *("pytest", "_pytest", "pluggy", "xdist", "execnet", "syrupy", "hypothesis", "duckdb"),
+}
+"""Packages whose own reads go on as ever: what they read ends in no request, and they must know the real time."""
+
+Noted = Callable[[str, Any, FrameType], None]
+"""Hears of a read: what was called, what it returned, and who called."""
+
+_lock = threading.RLock()
+_counts: Counter[str] = Counter()
+_undo: dict[str, list[Callable[[], None]]] = {}
+_noted: Noted | None = None
+
+
+def check_patch(patch: Collection[str]) -> frozenset[str]:
+    """Return what is to be patched.
+
+    Raises:
+        UsageError: it is something else than `time`, `uuid` and `random`.
+    """
+    wrong = [patch] if isinstance(patch, str) else sorted(set(patch) - set(get_args(Patch)))
+    if wrong:
+        raise UsageError(
+            f"{str(wrong[0])[:80]!r} cannot be patched",
+            where="patch",
+            todo=f"Name some of {', '.join(get_args(Patch))}, as in patch=('time',)",
+        )
+    return frozenset(patch)
+
+
+@contextlib.contextmanager
+def patched(patch: Collection[str]) -> Iterator[None]:
+    """Have the standard library answer from the session, where that wants it, as long as the context is open."""
+    with contextlib.ExitStack() as stack:
+        for name in sorted(patch):
+            hold(name)
+            stack.callback(release, name)
+        yield
+
+
+@contextlib.contextmanager
+def noting(noted: Noted) -> Iterator[None]:
+    """Tell of every read of code that is not left alone, and change none, for as long as the context is open."""
+    global _noted
+    before, _noted = _noted, noted
+    try:
+        with patched(get_args(Patch)):
+            yield
+    finally:
+        _noted = before
+
+
+def hold(name: str) -> None:
+    """Patch one of them until as many calls of `release` have come."""
+    with _lock:
+        _counts[name] += 1
+        if _counts[name] == 1:
+            _undo[name] = []
+            try:
+                _PATCHES[name](_undo[name])
+            except BaseException:
+                release(name)
+                raise
+
+
+def release(name: str) -> None:
+    """Undo one `hold`."""
+    with _lock:
+        _counts[name] -= 1
+        if _counts[name] == 0:
+            for each in reversed(_undo.pop(name)):
+                each()
+
+
+def _asked(kind: str, frame: FrameType) -> tuple[Ambient, Place] | None:
+    """Return from what a caller is answered; None where it gets what it would without us."""
+    if _noted is not None or _is_left_alone(frame):
+        return None
+    here = tracing.place()
+    ambient = ambient_of(here.session_id) if here is not None else None
+    if here is None or ambient is None or kind not in ambient.patch:
+        return None
+    return ambient, here
+
+
+def _is_left_alone(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in LEFT_ALONE
+
+
+def _wrapped(
+    kind: str, original: Callable[..., Any], answer: Callable[..., Any], *, now_only: bool = False
+) -> Callable[..., Any]:
+    """Return a function in the place of another one: `answer(ambient, place, *args)` where the session answers.
+
+    With `now_only` that is only where the caller gives no instant of its own, which is the last argument.
+    """
+    name = str(getattr(original, "__name__", kind))
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        asked = None if now_only and _is_given(name, args) else _asked(kind, frame)
+        if asked is not None:
+            return answer(*asked, *args, **kwargs)
+        value = original(*args, **kwargs)
+        if _noted is not None and not _is_left_alone(frame):
+            _noted(name, value, frame)
+        return value
+
+    return call
+
+
+def _is_given(name: str, args: tuple[Any, ...]) -> bool:
+    return len(args) > (1 if name == "strftime" else 0) and args[-1] is not None
+
+
+def _replace(undo: list[Callable[[], None]], module: ModuleType, made: dict[str, Any]) -> None:
+    """Put functions in the place of those of a module, and of what other modules have imported of it."""
+    olds = {id(getattr(module, name)): new for name, new in made.items()}
+    places = [module, *(each for each in list(sys.modules.values()) if _is_users(each))]
+    for each in places:
+        for name, value in list(vars(each).items()):
+            if id(value) in olds and value is not module:
+                setattr(each, name, olds[id(value)])
+                undo.append(functools.partial(setattr, each, name, value))
+
+
+def _is_users(module: Any) -> bool:
+    """Return whether a module may hold a name that it has imported, and is not left alone."""
+    if not isinstance(module, ModuleType):
+        return False
+    return module.__name__.partition(".")[0] not in LEFT_ALONE
+
+
+# time
+
+
+def _seconds(ambient: Ambient, here: Place) -> float:
+    return ambient.now_ns(here) / 1e9
+
+
+def _local(ambient: Ambient, here: Place, *_: Any) -> time.struct_time:
+    """Return the local time there was, as `time.localtime` does."""
+    utc = time.gmtime(ambient.now_ns(here) // 10**9 + ambient.zone_s)
+    hours, minutes = divmod(abs(ambient.zone_s) // 60, 60)
+    zone = f"{'-' if ambient.zone_s < 0 else '+'}{hours:02}{minutes:02}"
+    return time.struct_time((*utc[:9], zone, ambient.zone_s))
+
+
+def _patch_time(undo: list[Callable[[], None]]) -> None:
+    gmtime, asctime, strftime = time.gmtime, time.asctime, time.strftime
+
+    def formatted(ambient: Ambient, here: Place, text: str, *_: Any) -> str:
+        return strftime(text, _local(ambient, here))
+
+    def written(ambient: Ambient, here: Place, *_: Any) -> str:
+        return asctime(_local(ambient, here))
+
+    def utc(ambient: Ambient, here: Place, *_: Any) -> time.struct_time:
+        return gmtime(ambient.now_ns(here) // 10**9)
+
+    wrap = functools.partial(_wrapped, "time")
+    made = {
+        "time": wrap(time.time, _seconds),
+        "time_ns": wrap(time.time_ns, Ambient.now_ns),
+        "localtime": wrap(time.localtime, _local, now_only=True),
+        "gmtime": wrap(gmtime, utc, now_only=True),
+        "ctime": wrap(time.ctime, written, now_only=True),
+        "asctime": wrap(asctime, written, now_only=True),
+        "strftime": wrap(strftime, formatted, now_only=True),
+    }
+    _replace(undo, time, made)
+    _patch_datetime(undo)
+
+
+def _patch_datetime(undo: list[Callable[[], None]]) -> None:
+    """Replace the class methods that look at the clock, in the class itself: its identity, and all its instances, stay.
+
+    Raises:
+        UsageError: this interpreter does not let that be done.
+    """
+    answers = {
+        (datetime.datetime, "now"): _now,
+        (datetime.datetime, "utcnow"): _utcnow,
+        (datetime.date, "today"): _today,
+    }
+    for (cls, name), answer in answers.items():
+        methods = gc.get_referents(cls.__dict__)[0]
+        original = methods[name]
+        methods[name] = new = classmethod(_method(original, answer))
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+        undo.append(functools.partial(_put_back, cls, name, original))
+        if cls.__dict__[name] is not new:
+            raise UsageError(
+                f"this interpreter does not let {cls.__name__}.{name} be replaced",
+                where="patch",
+                todo="Leave 'time' out, and ask agentobs.world_here().now() instead",
+            )
+
+
+def _method(original: Any, answer: Callable[..., Any]) -> Callable[..., Any]:
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        asked = _asked("time", frame)
+        if asked is not None:
+            return answer(*asked, cls, *args, **kwargs)
+        value = original.__get__(None, cls)(*args, **kwargs)
+        if _noted is not None and not _is_left_alone(frame):
+            _noted(f"{cls.__name__}.{original.__name__}", value, frame)
+        return value
+
+    return call
+
+
+def _put_back(cls: type, name: str, original: Any) -> None:
+    gc.get_referents(cls.__dict__)[0][name] = original
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+
+
+def _utc(ambient: Ambient, here: Place) -> datetime.datetime:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return epoch + datetime.timedelta(microseconds=ambient.now_ns(here) // 1000)
+
+
+def _now(ambient: Ambient, here: Place, cls: Any, tz: datetime.tzinfo | None = None) -> Any:
+    utc = _utc(ambient, here)
+    if tz is None:
+        return _naive(cls, utc + datetime.timedelta(seconds=ambient.zone_s))
+    there = utc.astimezone(tz)
+    return _naive(cls, there).replace(tzinfo=there.tzinfo, fold=there.fold)
+
+
+def _utcnow(ambient: Ambient, here: Place, cls: Any) -> Any:
+    return _naive(cls, _utc(ambient, here))
+
+
+def _today(ambient: Ambient, here: Place, cls: Any) -> Any:
+    if issubclass(cls, datetime.datetime):
+        return _now(ambient, here, cls)
+    local = _utc(ambient, here) + datetime.timedelta(seconds=ambient.zone_s)
+    return cls(local.year, local.month, local.day)
+
+
+def _naive(cls: Any, at: datetime.datetime) -> Any:
+    return cls(at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond)
+
+
+# uuid and random
+
+
+def _patch_uuid(undo: list[Callable[[], None]]) -> None:
+    def answer(version: int) -> Callable[..., uuid.UUID]:
+        def drawn(ambient: Ambient, here: Place, *_: Any, **__: Any) -> uuid.UUID:
+            return uuid.UUID(int=ambient.stream(here, "uuid").getrandbits(128), version=version)
+
+        return drawn
+
+    made = {
+        f"uuid{version}": _wrapped("uuid", found, answer(version if version < 6 else 4))
+        for version in (1, 4, 6, 7)
+        if (found := getattr(uuid, f"uuid{version}", None)) is not None
+    }
+    _replace(undo, uuid, made)
+
+
+def _patch_random(undo: list[Callable[[], None]]) -> None:
+    """Replace the functions of the module, `seed` among them; objects of `random.Random` are their owners' own."""
+
+    def answer(name: str) -> Callable[..., Any]:
+        def drawn(ambient: Ambient, here: Place, *args: Any, **kwargs: Any) -> Any:
+            return getattr(ambient.stream(here, "random"), name)(*args, **kwargs)
+
+        return drawn
+
+    shared = getattr(random, "_inst", None)
+    names = [n for n, f in vars(random).items() if getattr(f, "__self__", None) is shared and f]
+    made = {name: _wrapped("random", getattr(random, name), answer(name)) for name in names}
+    _replace(undo, random, made)
+
+
+_PATCHES: dict[str, Callable[[list[Callable[[], None]]], None]] = {
+    "time": _patch_time,
+    "uuid": _patch_uuid,
+    "random": _patch_random,
+}
