@@ -82,12 +82,21 @@ LOOKS = tuple(
             r"(?<![\d.])1[6-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d{1,9})?(?!\d)",
         ),
         ("tmp_path", "a temporary path", r"/tmp/[\w./-]{1,400}|/var/folders/[\w./-]{1,400}"),
-        ("address", "a memory address", r"(?<![0-9a-zA-Z])0x[0-9a-fA-F]{6,16}"),
+        (
+            "address",
+            "a memory address",
+            r"(?:(?<![0-9a-zA-Z])|(?<=\\[nrt]))0x[0-9a-fA-F]{6,16}",
+        ),
         ("port", "an address with a port", r"(?:127\.0\.0\.1|localhost|\[::1\]):\d{1,5}"),
-        ("pid", "the id of a process", r"(?i)(?<=\bpid[ =:])\s{0,2}\d{1,7}|(?<=\bprocess )\d{1,7}"),
+        (
+            "pid",
+            "the id of a process",
+            r"(?i)(?:(?<=\bpid[ =:])|(?<=\\[nrt]pid[ =:])|(?<=\bprocess )|(?<=\\[nrt]process ))\s{0,2}\d{1,7}",
+        ),
     )
 )
-"""Values that are new in each run, the most telling form first."""
+"""Values that are new in each run, the most telling form first. The patterns also hold in JSON text, where a line feed
+before a value is a backslash and an n."""
 _NUMBER = re.compile(r"-?\d{1,30}(?:[.,]\d{1,30})?(?:[eE][+-]?\d{1,4})?")
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import threading
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -220,6 +221,22 @@ def test_22_noise_diverges_and_the_rule_is_proposed(noisy: Fixture, rule: str) -
     assert (found.cause.kind, found.cause.place) == ("system_prompt", "# This run")
 
 
+@pytest.mark.parametrize("rule", NOISE)
+def test_22_with_the_rule_it_matches(noisy: Fixture, rule: str) -> None:
+    """The proposed rule, taken as it is named, hides the difference, and a later report lists it."""
+    agent = Agent(system=PROMPT.replace(*NOISE[rule]))
+    with Replayer(noisy, ReplayOptions(normalisers=[rule])) as replayed:
+        assert replayed.run(agent.answer, "How is it?") == "Wet."
+
+    def goes_on() -> None:
+        agent.answer("How is it?")
+        agent.answer("And now?")
+
+    found = parts(noisy, goes_on, normalisers=[rule])
+    assert found.kind == "extra"
+    assert found.normalised == (f"{rule} (1)",)
+
+
 def test_22_a_report_of_noise(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
     """The report counts the leaves that look alike, and leaves the others for what they are."""
     prompt = PROMPT.replace(*NOISE["uuid"])
@@ -329,6 +346,19 @@ def test_a_connection(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
     found = parts(fixture, calls_home)
     assert found.sent is not None
     assert found.sent.function.endswith("calls_home")
+    assert report(found) == snapshot
+
+
+def test_an_agent_that_waits_for_nothing(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
+    """Where nothing comes any more, the report says where the agent hangs."""
+
+    def hangs() -> None:
+        threading.Event().wait(60)
+
+    found = parts(fixture, hangs, deadline_seconds=0.05)
+    assert found.kind == "timing"
+    assert found.sent is not None
+    assert found.sent.function.endswith("hangs")
     assert report(found) == snapshot
 
 
