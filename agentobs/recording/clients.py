@@ -39,7 +39,7 @@ DEPTH_MAX = 3
 
 
 FACTORY = "_http_client_factory"
-"""Where a provider of pydantic-ai (2.68) keeps what makes its http client anew, for another event loop or when closed."""
+"""Where a provider of pydantic-ai (2.68) keeps what makes its http client anew, as for another event loop."""
 
 
 def record_in(holder: Any, record: Callable[[Any], None]) -> bool:

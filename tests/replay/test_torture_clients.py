@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +20,12 @@ from anthropic import (
     AsyncAnthropic,
     AsyncAnthropicVertex,
 )
+from anthropic.lib.middleware import BetaRefusalFallbackMiddleware
 
 import agentobs
 from agentobs.errors import UsageError
 from tests.provider_script import streamed, text
-from tests.replay.agents import KEY, frozen, last_session
+from tests.replay.agents import KEY, MODEL, frozen, last_session
 from tests.replay.on_the_wire import (
     ASK,
     async_client,
@@ -33,7 +35,7 @@ from tests.replay.on_the_wire import (
     recording,
     replayed,
 )
-from tests.replay.raw_provider import JSON, Play, pieces, play, raw_provider
+from tests.replay.raw_provider import JSON, Call, Play, pieces, play, raw_provider
 
 
 def through_aiohttp(url: str) -> str:
@@ -283,3 +285,138 @@ def test_37_what_holds_a_client_can_be_handed_in(tmp_path: Path) -> None:
         for nothing in (object(), None, MagicMock()):
             with pytest.raises(UsageError, match="it holds no httpx2 client"):
                 agentobs.record(nothing)
+
+
+# Whatever else the SDK asks
+
+
+def count(url: str) -> Any:
+    return client(url).messages.count_tokens(model=MODEL, messages=ASK["messages"]).to_dict()
+
+
+def beta(url: str) -> Any:
+    asked = client(url).beta.messages
+    with asked.stream(**ASK, betas=["context-management-2025-06-27"]) as stream:
+        first = stream.get_final_message().to_dict()
+    counted = asked.count_tokens(model=MODEL, messages=ASK["messages"], betas=["token-2026"])
+    return first, counted.to_dict()
+
+
+def batches(url: str) -> Any:
+    asked = client(url).messages.batches
+    one: Any = {"custom_id": "one", "params": ASK}
+    made = asked.create(requests=[one])
+    polled = asked.retrieve(made.id)
+    return polled.processing_status, [each.to_dict() for each in asked.results(made.id)]
+
+
+def files(url: str) -> Any:
+    asked = client(url).beta.files
+    made = asked.upload(file=("a.txt", b"hello \xff", "text/plain"))
+    listed = [each.id for each in asked.list()]
+    return made.id, listed, asked.download(made.id).read(), asked.delete(made.id).id
+
+
+def fallback(url: str) -> Any:
+    middleware = BetaRefusalFallbackMiddleware([{"model": "claude-haiku-5"}])
+    asked = client(url).with_middleware(middleware)
+    return asked.beta.messages.create(**ASK).to_dict()
+
+
+def paused(url: str) -> Any:
+    async def ask() -> Any:
+        pages = async_client(url, max_retries=0).models.list(limit=1)
+        return [model.id async for model in pages]
+
+    return asyncio.run(ask())
+
+
+BATCH: dict[str, Any] = {
+    "id": "msgbatch_1",
+    "type": "message_batch",
+    "processing_status": "in_progress",
+    "request_counts": dict.fromkeys(
+        ("canceled", "errored", "expired", "processing", "succeeded"), 0
+    ),
+    "created_at": "2026-11-22T00:00:00Z",
+    "expires_at": "2026-11-23T00:00:00Z",
+}
+FILE = {
+    "id": "file_1",
+    "type": "file",
+    "filename": "a.txt",
+    "mime_type": "text/plain",
+    "size_bytes": 7,
+    "created_at": "2026-11-22T00:00:00Z",
+}
+
+
+def json_answer(value: Any) -> Play:
+    return pieces(200, JSON, json.dumps(value).encode())
+
+
+def ended(url: str) -> dict[str, Any]:
+    return {**BATCH, "processing_status": "ended", "results_url": f"{url}/v1/messages/batches/x"}
+
+
+def results(call: Call) -> None:
+    """The batch has ended; its results are at an address of the provider's own."""
+    json_answer(ended(f"http://{call.headers['host']}"))(call)
+
+
+LINE = {
+    "custom_id": "one",
+    "result": {"type": "succeeded", "message": json.loads(message_json(text("hi")))},
+}
+REFUSAL = {
+    **json.loads(message_json(text(""))),
+    "stop_reason": "refusal",
+    "content": [],
+    "stop_details": {"type": "refusal", "category": "cyber", "explanation": None},
+}
+PAGE = {"data": [FILE], "has_more": False, "first_id": "file_1", "last_id": "file_1"}
+
+
+def model_page(name: str, *, has_more: bool) -> Play:
+    found = {"id": name, "type": "model", "display_name": name, "created_at": BATCH["created_at"]}
+    return json_answer({"data": [found], "has_more": has_more, "first_id": name, "last_id": name})
+
+
+ENDPOINTS: dict[str, tuple[Callable[[str], Any], list[Play]]] = {
+    "count_tokens": (count, [json_answer({"input_tokens": 3})]),
+    "beta": (beta, [play(streamed(text("hi"))), json_answer({"input_tokens": 3})]),
+    "batches": (
+        batches,
+        [
+            json_answer(BATCH),
+            results,
+            results,
+            pieces(200, {"content-type": "application/x-jsonl"}, json.dumps(LINE).encode()),
+        ],
+    ),
+    "files": (
+        files,
+        [
+            json_answer(FILE),
+            json_answer(PAGE),
+            pieces(200, {"content-type": "application/octet-stream"}, b"hello \xff\x00"),
+            json_answer({"id": "file_1", "type": "file_deleted"}),
+        ],
+    ),
+    "fallback middleware": (fallback, [json_answer(REFUSAL), MESSAGE]),
+    "pages": (paused, [model_page("one", has_more=True), model_page("two", has_more=False)]),
+}
+
+
+@pytest.mark.parametrize("name", ENDPOINTS)
+def test_02_every_endpoint_replays(tmp_path: Path, name: str) -> None:
+    """Counting tokens, betas, batches, files, pages, and middleware that asks again: all is one road."""
+    ask, plays = ENDPOINTS[name]
+
+    def run(url: str) -> Any:
+        with agentobs.session("endpoint"):
+            return ask(url)
+
+    live, fixture, raw = recorded(tmp_path, plays, run)
+    assert len(raw.asked) == len(fixture.asks) == len(plays)
+    assert replayed(fixture, run) == live

@@ -1,0 +1,1 @@
+"""Agents that nobody here wrote, recorded and replayed as they are."""

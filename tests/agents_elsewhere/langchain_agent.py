@@ -1,0 +1,54 @@
+"""An agent of langchain, with another agent as a tool."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_anthropic import ChatAnthropic
+from langchain_core.tools import ToolException, tool
+
+import agentobs
+from tests.agents_elsewhere.provider import PLACES, PROMPT
+
+PACKAGES = ("langchain", "langchain-anthropic", "langgraph", "anthropic")
+HANDED_IN = "`agentobs.record(model)`"
+
+
+def run(url: str, *, prompt: str = PROMPT, rome: str = PLACES["Rome"]) -> str:
+    """Let langchain plan the trip."""
+    places = {**PLACES, "Rome": rome}
+    model = agentobs.record(
+        ChatAnthropic(
+            model="claude-sonnet-5",
+            api_key="sk-ant-a-made-up-key-0123456789",
+            base_url=url,
+            max_tokens=99,
+        )
+    )
+
+    @tool
+    async def weather(city: str) -> str:
+        """Look at the sky."""
+        await asyncio.sleep(0)
+        if city not in places:
+            raise ToolException(f"there is no {city}")
+        return places[city]
+
+    weather.handle_tool_error = True
+    scout = create_agent(model, [weather], system_prompt="Be brief.")
+
+    @tool
+    async def research(topic: str) -> str:
+        """Have somebody look something up."""
+        return await _said(scout, f"Research the {topic}.")
+
+    planner = create_agent(model, [weather, research], system_prompt="Plan.")
+    with agentobs.session("trip"):
+        return asyncio.run(_said(planner, prompt))
+
+
+async def _said(agent: Any, task: str) -> str:
+    state = await agent.ainvoke({"messages": [{"role": "user", "content": task}]})
+    return str(state["messages"][-1].text)

@@ -1,0 +1,109 @@
+"""Agents that nobody here wrote, recorded and replayed without a change to their code.
+
+Those that need an environment of their own are proven by `make test-agents`, see docs/agents.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+
+import agentobs
+from tests.agents_elsewhere import pydantic_agent, tool_runner
+from tests.agents_elsewhere.proof import REPLAYS, Run, prove
+from tests.agents_elsewhere.provider import Provider
+from tests.provider_script import streamed, text
+from tests.replay.agents import KEY, MODEL
+from tests.replay.on_the_wire import recorded, replayed
+from tests.replay.raw_provider import play
+
+
+@pytest.mark.parametrize(
+    ("run", "prompt", "tool"),
+    [
+        (
+            tool_runner.run,
+            "request 1, `$.messages[0].content`",
+            "request 7, `$.messages[2].content[1].content`",
+        ),
+        (
+            tool_runner.run_sync,
+            "request 1, `$.messages[0].content`",
+            "request 7, `$.messages[2].content[1].content`",
+        ),
+        (
+            pydantic_agent.run,
+            "request 1, `$.messages[0].content[0].text`",
+            "request 7, `$.messages[2].content[1].content[0].text`",
+        ),
+    ],
+    ids=["tool runner", "sync tool runner", "pydantic-ai"],
+)
+def test_an_agent_replays_as_it_is(tmp_path: Path, run: Run, prompt: str, tool: str) -> None:
+    """An overload, parallel tools, agents beside each other, a failing tool: each replay matches each request, and a
+    change of the prompt or of a tool's result diverges where it shows.
+    """
+    fixture, proof = prove(run, tmp_path)
+    assert (proof.asked, proof.recorded) == (8, 8)
+    assert proof.matched == (8,) * REPLAYS
+    assert (proof.prompt, proof.tool) == (prompt, tool)
+    assert [ask.answer.status for ask in fixture.asks].count(529) == 1
+
+
+@pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
+def test_threads_of_messages_replay(tmp_path: Path, run: Run) -> None:
+    """From the second request on the runner sends only what is new; a recording of it matches whole."""
+    provider = Provider(has_threads=True)
+    fixture, proof = prove(functools.partial(run, thread=None), tmp_path, provider)
+    assert proof.matched == (8,) * REPLAYS
+    assert provider.continued == 4
+    bodies = [json.loads(fixture.body(ask.number)) for ask in fixture.asks]
+    threads = [body.get("thread") or {} for body in bodies]
+    continued = [
+        (t, b) for t, b in zip(threads, bodies, strict=True) if t.get("type") == "continue"
+    ]
+    assert len(continued) == 4
+    assert all(len(body["messages"]) == 1 for _, body in continued)
+    assert proof.tool.startswith("request 7, `$.messages[0].content[1].content")
+
+
+@pytest.mark.parametrize("run", [tool_runner.run, tool_runner.run_sync], ids=["async", "sync"])
+def test_a_provider_without_threads_is_fallen_back_from(tmp_path: Path, run: Run) -> None:
+    """The refusal is recorded, and what the runner then sends whole replays."""
+    provider = Provider()
+    fixture, proof = prove(functools.partial(run, thread=None), tmp_path, provider)
+    assert provider.refused > 0
+    assert proof.matched == (proof.recorded,) * REPLAYS
+    assert [ask.answer.status for ask in fixture.asks].count(400) == provider.refused
+
+
+@pytest.mark.parametrize("hand_in", ["agent", "model", "provider"])
+def test_a_client_that_is_made_anew_stays_recorded(tmp_path: Path, hand_in: str) -> None:
+    """pydantic-ai makes its http client anew for another event loop: whoever holds it was handed in."""
+
+    def run(url: str) -> list[str]:
+        provider = AnthropicProvider(api_key=KEY, base_url=url)
+        model = AnthropicModel(MODEL, provider=provider)
+        agent = Agent(model)
+        agentobs.record({"agent": agent, "model": model, "provider": provider}[hand_in])
+        first = provider.client._client
+        with agentobs.session("loops"):
+            said = [asyncio.run(_ask(agent)) for _ in range(2)]
+        assert provider.client._client is not first
+        return said
+
+    live, fixture, raw = recorded(tmp_path, [play(streamed(text("hi")))] * 2, run)
+    assert live == ["hi", "hi"]
+    assert len(raw.asked) == len(fixture.asks) == 2
+    assert replayed(fixture, run) == live
+
+
+async def _ask(agent: Agent) -> str:
+    return (await agent.run("Well?")).output
