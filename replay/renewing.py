@@ -17,6 +17,7 @@ from pathlib import Path
 from agentobs.errors import UsageError
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Recording
+from replay.cutting import up_to
 from replay.fixture import Fixture, load
 from replay.freeze import replace_file, versions
 from replay.stable import settled
@@ -80,8 +81,13 @@ class Pending:
         return told
 
     def _data(self, recording: Recording) -> bytes:
-        old = self.fixture.read_bytes() if self.fixture.is_file() else None
-        return settled(write(recording, versions()), old)
+        """Return the fixture anew, cut off and normalised as it is now, with nothing changed needlessly."""
+        if not self.fixture.is_file():
+            return write(recording, versions())
+        old = load(self.fixture)
+        part = recording if old.until is None else up_to(recording, old.until)
+        data = write(part, versions(), old.header.get("normalisers", ()))
+        return settled(data, self.fixture.read_bytes())
 
     def _write(self, data: bytes) -> str:
         self._claim()

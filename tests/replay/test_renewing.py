@@ -10,8 +10,9 @@ import pytest
 from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer
 from replay import Fixture, load
-from tests.provider_script import script, streamed, text
-from tests.replay.agents import answers, weather
+from replay.freeze import freeze
+from tests.provider_script import call, script, streamed, text
+from tests.replay.agents import Agent, answers, recorded, weather
 
 DRY = [*answers()[:2], streamed(text("Oslo is dry."), number=3)]
 USE = "import pytest\nfrom tests.replay.agents import Agent\n"
@@ -136,6 +137,21 @@ def test_nothing_changes_where_nothing_differs(project: pytest.Pytester, recordi
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*fixtures/weather: unchanged"])
     assert recording.read_bytes() == before
+
+
+def test_what_was_chosen_when_it_was_frozen_stays(
+    project: pytest.Pytester, recording: Path, tmp_path: Path
+) -> None:
+    """A fixture that was cut off, and that has normalisers, is so when it is recorded anew."""
+    session = recorded(tmp_path, lambda url: Agent(url).answer("How is it?"), answers())
+    made = freeze(session, tmp_path / "part", {}, 1, normalisers=["uuid"])
+    recording.write_bytes(made.fixture.read_bytes())
+    with served([streamed(call(1, "clock"), number=1), *answers()[1:]]) as provider:
+        result = run(project, provider, TALK, "--replay-update=write")
+    result.assert_outcomes(passed=1)
+    again = load(recording)
+    assert (again.until, again.header["normalisers"]) == (1, ["uuid"])
+    assert again.tool_use("toolu_1") == call(1, "clock")
 
 
 def test_a_test_up_to_a_turn_is_answered_as_ever(
