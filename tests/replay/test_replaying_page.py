@@ -1,0 +1,39 @@
+"""docs/replaying.md: its tests run as they stand, and it names the options and fixtures that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import replay.plugin
+from replay.freeze import freeze
+from tests.replay.agents import Agent, answers, recorded
+
+PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
+
+
+def test_the_tests_of_the_page_run(pytester: pytest.Pytester) -> None:
+    """What is copied from the page passes, under pytest."""
+    session = recorded(pytester.path, lambda url: Agent(url).answer("How is it?"), answers())
+    freeze(session, pytester.path / "fixtures" / "weather", {})
+    (pytester.path / "fixtures" / "weather" / "test_weather.py").unlink()
+    agent = (
+        "from tests.replay.agents import Agent\ndef answer(prompt): return Agent().answer(prompt)\n"
+    )
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(blocks) == 2
+    pytester.makepyfile(weather=agent, test_page=blocks[0], test_plain=blocks[1])
+    pytester.syspathinsert()
+    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--snapshot-update")
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=5)
+
+
+def test_the_page_names_what_there_is() -> None:
+    """Each option and each fixture of the plugin is told of."""
+    source = Path(replay.plugin.__file__).read_text()
+    for option in re.findall(r'"(--replay-[a-z]+)"', source):
+        assert f"{option}" in PAGE
+    for name in re.findall(r"@pytest.fixture\ndef ([a-z]\w+)", source):
+        assert f"`{name}`" in PAGE, name
