@@ -91,13 +91,42 @@ def _is_marked_last(message: bytes) -> bool:
     )
 
 
-def pieces_of(body: bytes) -> Pieces | None:
-    """Take a JSON body apart, or return None where writing it again would not give the same bytes."""
+def pieces_of(body: bytes, before: Pieces | None = None) -> Pieces | None:
+    """Take a JSON body apart, or return None where writing it again would not give the same bytes.
+
+    Where it goes on from the one `before`, only what is new is read.
+    """
+    if before is not None and (pieces := _going_on(body, before)) is not None:
+        return pieces
     try:
         pieces = take_apart(json.loads(body))
         return pieces if pieces.body() == body else None
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _going_on(body: bytes, before: Pieces) -> Pieces | None:
+    """Take a body apart that begins as another one did; of its last messages the marks may have moved."""
+    known = before.messages[:-_MARKED]
+    names = list(before.keys)
+    if not known or "messages" not in names:
+        return None
+    ahead = names[: names.index("messages") + 1]
+    head = Pieces({name: before.keys[name] for name in ahead}, known).body()[:-2]
+    if not body.startswith(head + b","):
+        return None
+    try:
+        rest = take_apart(json.loads(b'{"messages":[' + body[len(head) + 1 :]))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    keys = {name: before.keys[name] for name in ahead} | rest.keys
+    pieces = Pieces(keys, known + rest.messages)
+    return pieces if pieces.body() == body else None
+
+
+_MARKED = 4
+"""How many of the last messages are looked at anew, for the marks of the cache move there: a request has at most as many
+(https://docs.claude.com/en/docs/build-with-claude/prompt-caching)."""
 
 
 def take_apart(value: Any) -> Pieces:

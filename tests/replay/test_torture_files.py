@@ -1,399 +1,243 @@
-"""Torture of files: what git shows, who dies while writing, who shares a fixture, and whatever somebody made of one."""
+"""Torture cases of secrets and files: 43, 44 and 45."""
 
 from __future__ import annotations
 
-import dataclasses
+import base64
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-import unicodedata
-from collections.abc import Callable
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic import Anthropic
 
-from agentobs.cli import main
-from agentobs.cli.again import _folders
-from agentobs.errors import AgentobsError, DamagedError, RecordingError
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.records.canonical import digest
-from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Recording
+import agentobs
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    ModelExchange,
+    Place,
+    Question,
+    Recording,
+)
 from replay import DivergenceError, Fixture, Replayer, load
-from replay.fixture import BYTES_MAX
-from replay.freeze import freeze
-from tests.agent.provider import Provider, message
-from tests.agent.provider import streamed as held
-from tests.agent.provider import text as words
-from tests.provider_script import call, streamed, text
-from tests.recording.test_kills import lines, until_written, victim
-from tests.replay.agents import Agent, answers, recorded
+from replay.writing import write
+from tests.agent.provider import call, event_bytes, message, stream_events, text
+from tests.replay.agents import MODEL, TOOLS, frozen, recorded
 
-USE = "import pytest\nfrom tests.replay.agents import Agent\n"
+
+@dataclass(frozen=True)
+class Secrets:
+    """What an agent knows that nobody else may."""
+
+    key: str = "sk-ant-api03-Aq3-first-key-of-this-test-0123456789AA"
+    oauth: str = "sk-ant-oat01-Bq3-an-oauth-token-of-this-test-9876BB"
+    cookie: str = "c00kie-0f-this-test-5550123"
+    typed: str = "sk-proj-" + "Cq7Zx1" * 9
+    packed: str = "ghp_" + "Dw5" * 12
+    echoed: str = "sk-ant-api03-Eq3-a-key-that-a-tool-tells-012345678EE"
+    said: str = "sk-ant-api03-Fq3-a-key-that-the-model-says-12345678FF"
+
+    def forms(self) -> Iterator[bytes]:
+        """Yield each as it is, and as it reads in base64 at any place."""
+        for each in vars(self).values():
+            yield each.encode()
+            for before in range(3):
+                told = base64.b64encode(b" " * before + each.encode())
+                yield told[4:-4]
+
+
+FIRST = Secrets()
+SECOND = Secrets(
+    key="sk-ant-api03-Gq3-second-key-of-this-test-9876543210GG",
+    oauth="sk-ant-oat01-Hq3-other-oauth-token-of-test-1234HH",
+    cookie="an0ther-c00kie-999888777",
+    typed="sk-proj-" + "Jq7Zx1" * 9,
+    packed="ghp_" + "Kw5" * 12,
+    echoed="sk-ant-api03-Lq3-other-key-that-a-tool-tells-0123LL",
+    said="sk-ant-api03-Mq3-other-key-the-model-would-say-012MM",
+)
+
+
+def answer(number: int, *content: dict[str, Any]) -> Answer:
+    """An answer whose texts are split in the middle, over two chunks, and that sets a cookie."""
+    chunks = tuple(
+        Chunk(event_bytes(event), 0)
+        for event in stream_events(message(*content, id=f"msg_{number}"))
+    )
+    headers = {
+        "content-type": "text/event-stream; charset=utf-8",
+        "set-cookie": f"session={FIRST.cookie}",
+    }
+    return Answer(200, headers, chunks, "complete")
+
+
+GIVEN = [
+    answer(1, text(f"Use {FIRST.said} for it."), call("toolu_1", "weather", city="Oslo")),
+    answer(2, text("Oslo is wet.")),
+    answer(3, text("So it is.")),
+]
+
+
+def spy(url: str | None, own: Secrets = FIRST, **changes: Any) -> str:
+    """Ask with a key, echo what a tool tells, and ask once more with an OAuth token."""
+    cookie = {"cookie": f"session={own.cookie}"}
+    client = agentobs.record(
+        Anthropic(api_key=own.key, base_url=url, max_retries=0, default_headers=cookie)
+    )
+    other = agentobs.record(Anthropic(auth_token=own.oauth, base_url=url, max_retries=0))
+    logging.getLogger("spy").warning("asking")
+    packed = base64.b64encode(f"the token is {own.packed}, keep it".encode()).decode()
+    prompt = f"My key is {own.typed}. {changes.get('prompt', 'How is it?')}"
+    messages: list[Any] = [{"role": "user", "content": prompt}]
+    ask: dict[str, Any] = {"model": MODEL, "max_tokens": 64, "tools": TOOLS}
+    with agentobs.session("spy"):
+        with client.messages.stream(messages=messages, **ask) as stream:
+            said = stream.get_final_message()
+        told = f"rain; I was called with {own.echoed} and {packed}{changes.get('told', '')}"
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": told}
+        messages += [
+            {"role": "assistant", "content": [block.to_dict() for block in said.content]},
+            {"role": "user", "content": [result]},
+        ]
+        with client.messages.stream(messages=messages, **ask) as stream:
+            stream.get_final_text()
+        with other.messages.stream(messages=messages, **ask) as stream:
+            return stream.get_final_text()
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return recorded(tmp_path_factory.mktemp("session"), ask, answers())
+def spied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fixture]:
+    """The folder that it was recorded in, and the fixture."""
+    folder = tmp_path_factory.mktemp("spied")
+    return folder, frozen(folder, recorded(folder, spy, GIVEN), "spy")
 
 
-def ask(url: str | None) -> str:
-    return Agent(url).answer("How is it?")
+def leaks(data: bytes, *owners: Secrets) -> list[bytes]:
+    return [form for own in owners for form in own.forms() if form in data]
 
 
-def git(folder: Path, *arguments: str) -> str:
-    settings = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
-    ran = subprocess.run(
-        ["git", *settings, *arguments], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return ran.stdout
+def test_43_no_secret_is_in_any_file(spied: tuple[Path, Fixture]) -> None:
+    """A key, an OAuth token, a cookie; keys in a prompt, in base64, over two chunks, told by a tool: none is."""
+    folder, fixture = spied
+    for each in vars(FIRST).values():
+        assert leaks(b"x" + each.encode(), FIRST)
+        assert leaks(base64.b64encode(b"key " + each.encode() + b" of mine"), FIRST)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert fixture.path in files
+    assert any("home" in path.parts for path in files)
+    found = {str(path): leaks(path.read_bytes(), FIRST) for path in files}
+    assert {path: told for path, told in found.items() if told} == {}
+    told = fixture.path.read_text()
+    assert told.count("[redacted:") >= 4
+    assert "set-cookie" not in told
 
 
-def late(answer: Answer) -> Answer:
-    """The same answer, as another run of the provider sends it: in other pieces, at other times."""
-    body = answer.body
-    pieces = tuple(Chunk(body[at : at + 50], at * 1_000_000) for at in range(0, len(body), 50))
-    return dataclasses.replace(answer, chunks=pieces)
+def test_43_a_secret_over_two_chunks_is_one(spied: tuple[Path, Fixture]) -> None:
+    """The split was there: neither chunk held the key, and the fixture tells that it was one."""
+    whole = FIRST.said.encode()
+    assert not any(whole in chunk.data for chunk in GIVEN[0].chunks)
+    _, fixture = spied
+    assert "Use [redacted:anthropic_key" in "".join(fixture.body(2).decode())
 
 
-def test_47_git_shows_only_the_turn_that_changed(tmp_path: Path, session: Recording) -> None:
-    """With another second answer, the diff has that answer, the request that repeats it, and the digest."""
-    folder = tmp_path / "repository" / "fixtures" / "weather"
-    freeze(session, folder, {"anthropic": "1"})
-    git(tmp_path, "init", "-q", "repository")
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", "Freeze it")
-    first, _, last = map(late, answers())
-    other = streamed(text("Next."), call(2, "weather", city="Rome"), number=2)
-    again = recorded(tmp_path, ask, [first, other, last])
-    freeze(again, folder, {"anthropic": "1"})
-    assert git(folder, "diff", "--name-only", "--relative").split() == [
-        "README.md",
-        "recording.jsonl",
-    ]
-    shown = git(folder, "diff", "-U0", "recording.jsonl").splitlines()[4:]
-    changed = [json.loads(line[1:]) for line in shown if line[:1] in "+-"]
-    assert {next(iter(line)) for line in changed} <= {"answer", "event", "ask", "tool", "end"}
-    assert {line["answer"] for line in changed if "answer" in line} == {2}
-    assert {line["ask"] for line in changed if "ask" in line} == {3}
-    whole = (folder / "recording.jsonl").read_bytes().splitlines()
-    assert sum(line[:1] == "+" for line in shown) < len(whole) / 2
-    steps = git(folder, "diff", "-U0", "README.md").splitlines()[5:]
-    assert next(line for line in steps if line[:1] == "+").split() == ["+", "says", "Next."]
-
-
-def test_47_nothing_changes_where_nothing_did(tmp_path: Path, session: Recording) -> None:
-    """The same session recorded anew, in other pieces and at other times, is byte for byte the same."""
-    folder = tmp_path / "weather"
-    freeze(session, folder, {"anthropic": "1"})
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    again = recorded(tmp_path, ask, [late(each) for each in answers()])
-    freeze(again, folder, {"anthropic": "2"})
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_48_what_was_recorded_when_the_process_was_killed_is_frozen_as_that(tmp_path: Path) -> None:
-    """After kill -9 the recording reads up to the last whole event, says it crashed, and replays to just there."""
-    home = tmp_path / "home"
-    sent = held(
-        message(*[words(f"{number} " * 40) for number in range(60)]), hold=threading.Event()
-    )
-    with Provider([sent]) as provider:
-        process = victim(home, "stream", provider.base_url)
-        try:
-            until_written(home, "partial", content=True)
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-    place = existing_home(home)
-    [line] = [each for each in lines(home) if each.kind == "session_starts"]
-    recording = read_session(place, line.value()["session_id"], segment_ids(place))
-    fixture = load(freeze(recording, tmp_path / "killed", {}).fixture)
-    assert fixture.header["outcome"] == "crashed"
-    [asked] = fixture.asks
-    assert (asked.answer.ending, asked.answer.body[-2:]) == ("cut", b"\n\n")
-    assert b"".join(sent.pieces).startswith(asked.answer.body)
-    read: list[str] = []
-
-    def agent() -> None:
-        import anthropic
-
-        import agentobs
-
-        client = agentobs.record(anthropic.Anthropic(max_retries=0))
-        messages: Any = [{"role": "user", "content": "Hello"}]
-        ask: Any = client.messages.create
-        for event in ask(model="claude-sonnet-5", max_tokens=64, messages=messages, stream=True):
-            read.append(event.type)
-
-    with Replayer(fixture) as replayed, pytest.raises(Exception, match="the process ended"):
-        replayed.run(agent)
-    assert read == [
-        line.partition(b": ")[2].decode()
-        for line in asked.answer.body.splitlines()
-        if line.startswith(b"event: ") and line != b"event: ping"
-    ]
-
-
-def test_48_a_failed_write_leaves_the_old_recording(
-    tmp_path: Path, session: Recording, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changes", [{"prompt": "How was it?"}, {"told": ", today"}])
+def test_43_no_secret_is_in_a_report_or_a_log(
+    spied: tuple[Path, Fixture],
+    changes: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture,
 ) -> None:
-    """A fixture is replaced whole or not at all, and nothing is left lying about."""
-    folder = tmp_path / "weather"
-    freeze(session, folder, {})
-    before = (folder / "recording.jsonl").read_bytes()
-    failing = dataclasses.replace(session, exchanges=session.exchanges[:1])
-    folder.chmod(0o500)
-    try:
-        if os.access(folder, os.W_OK):  # whoever may do everything needs another obstacle
-            monkeypatch.setattr(Path, "replace", _full)
-        with pytest.raises(AgentobsError, match="cannot write a fixture"):
-            freeze(failing, folder, {})
-    finally:
-        folder.chmod(0o700)
-    assert (folder / "recording.jsonl").read_bytes() == before
-    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    """Where the path parts beside secrets, the report as text and JSON, and what is logged and printed, hold none."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(DivergenceError) as raised, Replayer(spied[1]) as replayed:
+        replayed.run(spy, None, SECOND, **changes)
+    report = raised.value.divergence
+    assert report.kind == "content"
+    # What the SDK itself logs of its requests on demand is its own, and it hides its keys.
+    ours = [each for each in caplog.records if not each.name.startswith(("anthropic", "httpcore"))]
+    logged = "\n".join(each.getMessage() for each in ours)
+    printed = "".join(capfd.readouterr())
+    shown = "\n".join((report.text(), report.json(), str(raised.value), logged, printed))
+    assert leaks(shown.encode(), FIRST, SECOND) == []
 
 
-def _full(path: Path, target: Path) -> Path:
-    raise OSError(28, "No space left on device")
-
-
-def test_49_eight_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) -> None:
-    """Fifty tests on one fixture in eight processes pass, and an unused fixture is told once, by the whole run."""
-    freeze(session, pytester.path / "fixtures" / "weather", {})
-    freeze(session, pytester.path / "fixtures" / "forgotten", {})
-    for test in (pytester.path / "fixtures").rglob("test_*.py"):
-        test.unlink()
-    pytester.makepyfile(
-        USE + '@pytest.mark.replay("fixtures/weather")\n@pytest.mark.parametrize("n", range(50))\n'
-        "def test_it(n): assert Agent().answer('How is it?') == 'Oslo is wet.'\n"
-    )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "8", "-q")
-    result.assert_outcomes(passed=50)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    told = "fixtures/forgotten: no collected test names it."
-    assert result.stdout.str().count(told) == 1
-
-
-def test_a_run_that_replays_nothing_loads_nothing_of_ours(pytester: pytest.Pytester) -> None:
-    """Of all our modules only the plugin is imported, and nothing that it would need."""
-    pytester.makepyfile(
-        "import sys\nOURS = ('agentobs', 'replay', 'exporters', 'dashboards')\n"
-        "def test_it():\n"
-        "    found = {name for name in sys.modules if name.split('.')[0] in OURS}\n"
-        "    assert found == {'replay', 'replay.plugin'}\n"
-        "    assert not {'anthropic', 'httpx2', 'duckdb', 'genai_prices'} & set(sys.modules)\n"
-    )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-def signed(lines: list[dict[str, Any]]) -> bytes:
-    """A fixture that somebody changed, and signed again."""
-    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
-    return body + json.dumps({**lines[-1], "digest": digest(body)}).encode() + b"\n"
-
-
-def read_lines(fixture: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in fixture.read_bytes().splitlines()]
-
-
-def no_body(lines: list[dict[str, Any]]) -> None:
-    del next(line for line in lines if line.get("ask") == 1)["body"]
-
-
-def wrong_day(lines: list[dict[str, Any]]) -> None:
-    lines[0]["day"] = "yesterday"
-
-
-def wrong_turn(lines: list[dict[str, Any]]) -> None:
-    lines[0]["until"] = "2"
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (no_body, "the body of request 1 was taken out"),
-        (wrong_day, "the fixture does not read"),
-        (wrong_turn, "the fixture is not whole"),
-    ],
-)
-def test_a_fixture_that_somebody_changed_and_signed_is_refused(
-    tmp_path: Path, session: Recording, change: Callable[[list[dict[str, Any]]], None], told: str
+@pytest.mark.parametrize("url", [None, "http://127.0.0.1:9", "https://example.test:8443"])
+@pytest.mark.parametrize("own", [FIRST, SECOND])
+def test_44_the_scrubbed_recording_replays(
+    spied: tuple[Path, Fixture], own: Secrets, url: str | None
 ) -> None:
-    """One clear line says what is wrong with it."""
-    file = freeze(session, tmp_path / "weather", {}).fixture
-    changed = read_lines(file)
-    change(changed)
-    file.write_bytes(signed(changed))
-    with pytest.raises(DamagedError, match=told):
-        load(file)
+    """With the same secrets, with others in their places, and at another address: the same path."""
+    with Replayer(spied[1]) as replayed:
+        assert replayed.run(spy, url, own) == "So it is."
+    assert replayed.progress.requests_matched == 3
 
 
-def test_a_fixture_of_a_gigabyte_is_refused_unread(tmp_path: Path) -> None:
-    """It is refused by its size, before a byte of it is in memory."""
-    file = tmp_path / "recording.jsonl"
-    with file.open("wb") as sparse:
-        sparse.truncate(2**30)
-    with pytest.raises(DamagedError, match="a fixture of 1,024 MB; at most 256 MB are read"):
-        load(file)
-    assert BYTES_MAX < 2**30
+def test_44_one_secret_in_two_places_diverges(spied: tuple[Path, Fixture]) -> None:
+    """Other secrets will do, but the one that a tool told is not the one that was typed."""
+    doubled = replace(SECOND, echoed=SECOND.key.replace("Gq3", "Nq3"), packed=SECOND.typed)
+    with pytest.raises(DivergenceError), Replayer(spied[1]) as replayed:
+        replayed.run(spy, None, doubled)
 
 
-HOSTILE = '../../etc/x"""\nimport os; os.abort()  #\x1b]0;owned\x07\u202e<script>`{0}'
+TURNS = 1000
 
 
-def test_hostile_names_are_only_names(
-    tmp_path: Path, session: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a session, its end, its entry and its tools are called becomes no code, no path, no markup, no escape."""
-    first, *others = session.exchanges
-    assert isinstance(first, ModelExchange)
-    first = dataclasses.replace(first, answer=streamed(call(1, HOSTILE, path=HOSTILE)))
-    hostile = dataclasses.replace(
-        session,
-        name=HOSTILE,
-        entry=HOSTILE,
-        outcome="failed",
-        reason=HOSTILE,
-        arguments={},
-        exchanges=(first, *others),
-    )
-    folder = tmp_path / "it's; rm -rf $HOME"
-    frozen = freeze(hostile, folder, {"anthropic": "1"})
-    assert {path.parent for path in (frozen.fixture, frozen.test)} == {folder}
-    assert frozen.test.name == "test_it_s_rm_rf_home.py"
-    code = frozen.test.read_text()
-    compiled = compile(code, str(frozen.test), "exec")
-    assert [name for name in compiled.co_names if name not in ("pytest", "mark", "replay")] == [
-        "__doc__",
-        "test_same_path",
-        "test_mended",
-    ]
-    for written in (code, (folder / "README.md").read_text()):
-        assert not [c for c in written if unicodedata.category(c).startswith("C") and c != "\n"]
-        assert not [
-            line for line in written.splitlines() if "<script>" in line and line[:4].strip()
+def long_session(turns: int) -> Recording:
+    """A session that repeats its history with each request, as agents do."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "prompt-0000"}]
+    exchanges = []
+    for turn in range(1, turns + 1):
+        body = json.dumps(
+            {"model": MODEL, "system": "the-system-prompt", "tools": TOOLS, "messages": messages},
+            separators=(",", ":"),
+        )
+        said = message(text(f"said-{turn:04}."), call(f"toolu_{turn:04}", "weather", city="Oslo"))
+        chunk = Chunk(json.dumps(said, separators=(",", ":")).encode(), 0)
+        exchanges.append(
+            ModelExchange(
+                place=Place("long", None, "main", turn),
+                attempt_id=f"{turn:032x}",
+                started_ns=turn,
+                headers_ns=0,
+                ended_ns=0,
+                question=Question("POST", "/v1/messages", {}, body.encode()),
+                answer=Answer(200, {"content-type": "application/json"}, (chunk,), "complete"),
+            )
+        )
+        result = {
+            "type": "tool_result",
+            "tool_use_id": f"toolu_{turn:04}",
+            "content": f"result-{turn:04}.",
+        }
+        messages = [
+            *messages,
+            {"role": "assistant", "content": said["content"]},
+            {"role": "user", "content": [result]},
         ]
-    assert not (tmp_path.parent.parent / "etc").exists()
+    return Recording("long", "long", None, None, "completed", None, None, 0, tuple(exchanges))
 
 
-def test_a_hostile_name_is_a_folder_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`agentobs freeze` writes under fixtures/ whatever the session calls itself, and prints no escape of it."""
-
-    def run(url: str) -> None:
-        import anthropic
-
-        import agentobs
-
-        client = agentobs.record(anthropic.Anthropic(api_key="sk-made-up", base_url=url))
-        with agentobs.session(HOSTILE * 90):
-            messages: Any = [{"role": "user", "content": "Hello"}]
-            list(client.messages.create(model="m", max_tokens=9, messages=messages, stream=True))
-
-    monkeypatch.chdir(tmp_path)
-    recording = recorded(tmp_path, run, [streamed(text("Hi."))])
-    main(["--home", str(tmp_path / "home"), "freeze", recording.session_id])
-    told = capsys.readouterr().out
-    assert all(c.isprintable() for c in told.replace("\n", ""))
-    [made] = [path.relative_to(tmp_path) for path in tmp_path.rglob("recording.jsonl")]
-    assert (made.parts[0], len(made.parts)) == ("fixtures", 3)
-    assert 0 < len(made.parts[1]) <= 80
-
-
-@pytest.mark.parametrize("name", ["..", ".", "", "/", "\u202e", "-rf"])
-def test_a_name_without_letters_is_a_folder_too(session: Recording, name: str) -> None:
-    """No name leads out of fixtures/, and none is an option of a command."""
-    [folder] = _folders([dataclasses.replace(session, name=name)], None)
-    assert folder in (Path("fixtures/session"), Path("fixtures/rf"))
-
-
-def test_sessions_of_one_name_have_folders_of_their_own(session: Recording) -> None:
-    """Several that are frozen at once do not overwrite each other."""
-    other = dataclasses.replace(session, session_id="0" * 24 + "89abcdef")
-    third = dataclasses.replace(session, name="third")
-    assert _folders([session, other, third], Path("kept")) == [
-        Path("kept") / f"weather-agent-{session.session_id[-8:]}",
-        Path("kept/weather-agent-89abcdef"),
-        Path("kept/third"),
-    ]
-
-
-def test_two_tests_of_one_fixture_do_not_meet(tmp_path: Path, session: Recording) -> None:
-    """Each replay of a fixture that was read once stands at its own place."""
-    fixture = load(freeze(session, tmp_path / "weather", {}).fixture)
-    for _ in range(2):
-        with Replayer(fixture) as replayed:
-            assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
-    with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
-        Agent().answer("Eh?")
-    with Replayer(fixture) as replayed:
-        assert replayed.run(Agent().answer, "How is it?") == "Oslo is wet."
-
-
-def lazy(fixture: Fixture, read: Callable[[Any], object]) -> None:
-    """An agent that opens its stream and does with it what it is told."""
-    import anthropic
-
-    import agentobs
-
-    agent = Agent()
-    client = agentobs.record(anthropic.Anthropic(api_key="sk-made-up", max_retries=0))
-    messages: Any = [{"role": "user", "content": "How is it?"}]
-    with Replayer(fixture):
-        read(client.messages.create(messages=messages, stream=True, **agent.ask()))
-
-
-@pytest.mark.parametrize("read", [lambda stream: None, next, lambda stream: stream.close()])
-def test_a_stream_that_nobody_reads_hangs_nothing(
-    tmp_path: Path, session: Recording, read: Callable[[Any], object]
-) -> None:
-    """A test that never consumes its stream ends, and is judged by what it did not ask."""
-    fixture = load(freeze(session, tmp_path / "weather", {}).fixture)
-    with pytest.raises(DivergenceError) as caught:
-        lazy(fixture, read)
-    assert caught.value.divergence.kind == "missing"
-    assert caught.value.divergence.progress.requests_matched == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "told", "todo"),
-    [
-        ({"dropped": 3}, "is incomplete: 3 records were not written", "Record it again"),
-        ({"source": "claude-code"}, "was imported from a log of claude-code", "Record the agent"),
-        ({"exchanges": ()}, "asked the model nothing", ""),
-    ],
-)
-def test_a_session_that_is_not_whole_is_not_frozen(
-    tmp_path: Path, session: Recording, changes: dict[str, Any], told: str, todo: str
-) -> None:
-    """One error says which session and what to do, and nothing is written."""
-    with pytest.raises(RecordingError) as caught:
-        freeze(dataclasses.replace(session, **changes), tmp_path / "weather", {})
-    assert str(caught.value).startswith(f"session {session.session_id} {told}")
-    assert todo in caught.value.todo
-    assert not (tmp_path / "weather").exists()
-
-
-def test_the_same_recording_is_frozen_from_another_process(tmp_path: Path) -> None:
-    """Two processes that write one fixture at once leave one whole fixture."""
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom replay.freeze import replace_file\n"
-        "data = sys.argv[2].encode() * 200_000\n"
-        "for _ in range(40): replace_file(Path(sys.argv[1]), data)\n"
-    )
-    file = tmp_path / "recording.jsonl"
-    command = [sys.executable, "-c", code, str(file)]
-    running = [subprocess.Popen([*command, letter]) for letter in "ab"]
-    assert [each.wait() for each in running] == [0, 0]
-    assert file.read_bytes() in (b"a" * 200_000, b"b" * 200_000)
-    assert [path.name for path in tmp_path.iterdir()] == ["recording.jsonl"]
+def test_45_each_block_stands_once(tmp_path: Path) -> None:
+    """Of 1,000 turns each request is its new messages alone, and the file grows with what is new."""
+    recording = long_session(TURNS)
+    data = write(recording, {})
+    (tmp_path / "recording.jsonl").write_bytes(data)
+    fixture = load(tmp_path)
+    assert data.count(b"the-system-prompt") == 1
+    assert data.count(b"prompt-0000") == 1
+    assert data.count(b'"input_schema"') == len(TOOLS)
+    for turn in range(1, TURNS):
+        assert data.count(b"result-%04d." % turn) == 1, turn
+        # As it came, and as the next request says it again.
+        assert data.count(b"said-%04d." % turn) == 2, turn
+    assert data.count(b"result-%04d." % TURNS) == 0
+    lines = data.splitlines(keepends=True)
+    halves = [sum(map(len, half)) for half in (lines[: len(lines) // 2], lines[len(lines) // 2 :])]
+    assert abs(halves[0] - halves[1]) < len(data) // 50
+    for number in (1, 2, TURNS // 2, TURNS):
+        asked = recording.exchanges[number - 1]
+        assert isinstance(asked, ModelExchange)
+        assert fixture.body(number) == asked.question.body
