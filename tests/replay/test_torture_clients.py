@@ -53,6 +53,14 @@ def through_bedrock(url: str) -> str:
     return str(agentobs.record(asked).messages.create(**ASK).content[0].text)
 
 
+def through_bedrock_streamed(url: str) -> str:
+    """Bedrock streams frames of AWS; here they are taken as they come, for their decoder is not installed."""
+    asked = AnthropicBedrock(api_key="bedrock-key-0123456789", aws_region="eu-west-1", base_url=url)
+    raw = agentobs.record(asked).messages.with_streaming_response
+    with raw.create(**ASK, stream=True) as response:
+        return b"".join(response.http_response.iter_raw()).hex()
+
+
 VERTEX: dict[str, Any] = {
     "access_token": "ya29.a-token-0123456789",
     "project_id": "p",
@@ -85,9 +93,13 @@ def through_two(url: str) -> str:
 
 
 MESSAGE = pieces(200, JSON, message_json(text("hi")))
+FRAMES = pieces(
+    200, {"content-type": "application/vnd.amazon.eventstream"}, b"\x00\x00\xff", b"\n\x80B"
+)
 CLIENTS: dict[str, tuple[Callable[[str], str], list[Play], str]] = {
     "aiohttp": (through_aiohttp, [play(streamed(text("hi")))], "hi"),
     "bedrock": (through_bedrock, [MESSAGE], "hi"),
+    "bedrock, streamed": (through_bedrock_streamed, [FRAMES], "0000ff0a8042"),
     "vertex": (through_vertex, [MESSAGE], "hi"),
     "async vertex": (through_async_vertex, [MESSAGE], "hi"),
     "copies": (through_copies, [MESSAGE] * 3, "hihihi"),

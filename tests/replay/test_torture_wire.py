@@ -50,12 +50,12 @@ def planner(call: Call) -> None:
     asked = json.loads(call.body)
     task = asked["messages"][0]["content"]
     turn = sum(message["role"] == "assistant" for message in asked["messages"])
-    name = task.partition(" ")[0]
-    if name == "Plan" and turn == 0:
+    name = task.replace(" ", "")
+    if name == "Planit" and turn == 0:
         content = [
             tool_call(f"toolu_{name}0{n}", "dig", where=place) for n, place in enumerate("ab")
         ]
-    elif turn < (4 if name == "Plan" else 3):
+    elif turn < (4 if name == "Planit" else 3):
         cities = ("Oslo", "Rome")[: 1 + turn % 2]
         content = [
             tool_call(f"toolu_{name}{turn}{n}", "weather", city=c) for n, c in enumerate(cities)
