@@ -86,9 +86,9 @@ def _section(title: str, files: list[Path], bring_in: Callable[[Home], None]) ->
     return Section(
         f"{title}, imported",
         f"{ROUNDS} rounds; {len(files)} files, {size / 1e6:.1f} MB, which become {segments / 1e6:.1f} MB of segments; "
-        "CPU of the process, MB of the files a second. DuckDB reads all lines from one file into one table of JSON, on one "
-        "thread. An import rebuilds the conversations, takes secrets out, makes facts of them, and syncs a segment for "
-        "each session.",
+        "CPU of the process, MB of the files a second. DuckDB reads all lines from one file into one table of JSON, on "
+        "one thread. An import rebuilds the conversations, takes secrets out, makes facts of them, and syncs a segment "
+        "for each session.",
         ("", "MB/s", "x DuckDB"),
         tuple(rows),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -27,6 +27,7 @@ from agentobs.records.exchanges import ModelExchange, Place, SessionCall
 from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
+from agentobs.store.database import connect
 from exporters.retelling import retold
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -127,8 +128,10 @@ def import_wire(
     """
     report = WireReport()
     clear_staging(home)
+    with connect(home, ingest=False) as connection:
+        gone = {row[0] for row in connection.execute(_DELETED).fetchall()}
     for number, path in enumerate(paths, 1):
-        done = _import(home, path, report)
+        done = _import(home, path, report, gone)
         progress(number, len(paths))
         if done is not None:
             report.files.append(done)
@@ -136,14 +139,20 @@ def import_wire(
     return report
 
 
-def _import(home: Home, path: Path, report: WireReport) -> ImportedFile | None:
+_DELETED = "SELECT DISTINCT session_id FROM prunings WHERE what = 'all'"
+"""What was deleted stays deleted."""
+
+
+def _import(
+    home: Home, path: Path, report: WireReport, gone: Container[str]
+) -> ImportedFile | None:
     scanned = _scan(path)
     report.bad_lines += scanned.bad
     if not scanned.times:
         report.without_exchanges.append(path)
         return None
     session_id, lost = scanned.session_id, len(scanned.bad)
-    is_new = not is_there(facts_path(home, session_id))
+    is_new = session_id not in gone and not is_there(facts_path(home, session_id))
     if is_new:
         records = _records(path, scanned)
         lines = retold(home, records, _as_told, session_id=session_id, lost=lost)

@@ -18,6 +18,7 @@ from agentobs.recording.journal import segment_ids
 from agentobs.recording.vault import read_session
 from agentobs.store.asking import named, query_names, query_text
 from agentobs.store.database import connect
+from agentobs.store.pruning import prune
 from agentobs.store.verify import verify
 from exporters.wirefiles import WireReport, files_in, import_wire
 from replay import Replayer, load
@@ -135,7 +136,7 @@ def test_money_is_that_of_its_day(tmp_path: Path) -> None:
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
-    """Not from the same place, nor from another one; a file that has changed is another recording."""
+    """Not from the same place, nor from another one, nor after it was deleted; a changed file is another one."""
     home = open_home(tmp_path / "home")
     path = written(tmp_path / "a.jsonl", line(1), line(2))
     [first] = bring_in(home, path).files
@@ -148,6 +149,8 @@ def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     written(path, line(1), line(2), line(3))
     [third] = bring_in(home, path).files
     assert (third.is_new, third.session_id != first.session_id) == (True, True)
+    prune(home, sessions=[third.session_id])
+    assert [each.is_new for each in bring_in(home, path).files] == [False]
 
 
 def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
