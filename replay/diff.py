@@ -38,6 +38,7 @@ class Difference:
     keys: Keys
     """The same place as keys and indexes; in the new value where it is there, else in the recorded one."""
     change: Change
+    """What has become of it; `reordered` is a list with the same elements in another order."""
     expected: Any
     """The recorded value; None where it was added. Of a long one the part around the difference."""
     actual: Any

@@ -36,10 +36,15 @@ class Progress:
     """How far the replay had come."""
 
     requests_matched: int
+    """Requests that were the recorded ones."""
     requests: int
+    """Requests of the recording."""
     tools_matched: int
+    """Recorded tool calls that came."""
     tools: int
+    """Tool calls of the recording; only our own loop and recorded functions tell of any."""
     answers_matched: int = 0
+    """Other recorded questions that came: those to the world beside model and tools."""
     answers: int = 0
     """Questions to the world beside model and tools."""
 
@@ -49,6 +54,7 @@ class LaneProgress:
     """How far one lane had come."""
 
     lane: str
+    """Its name."""
     asked: int
     """How many of its requests were the recorded ones."""
     of: int
@@ -60,7 +66,9 @@ class Left:
     """What was recorded and not asked for when the paths parted, all of it a consequence."""
 
     requests: int = 0
+    """Requests, the one that was due left out."""
     tools: int = 0
+    """Tool calls."""
     answers: int = 0
     """Questions to the world beside model and tools."""
     following: tuple[str, ...] = ()
@@ -74,6 +82,7 @@ class Waiting:
     task: str
     """Its name."""
     site: Site
+    """Where it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,7 @@ class Suspicion:
     """Something earlier that was taken for the recorded path and may not have been."""
 
     lane: str
+    """The lane in which it happened."""
     request: int | None
     """The number of the request in the fixture."""
     text: str
@@ -92,8 +102,11 @@ class VersionChange:
     """A package that is of another version than when the session was recorded."""
 
     package: str
+    """Its name on the package index."""
     recorded: str
+    """The version that it was recorded with."""
     now: str
+    """The version that is installed."""
 
 
 CauseKind = Literal[
@@ -122,12 +135,15 @@ class Cause:
     """What a divergence probably stems from."""
 
     kind: CauseKind
+    """What sort of thing it is."""
     text: str
     """In one sentence."""
     site: Site | None = None
     """The line of the agent's code: of the tool's function where a tool is the cause, else of the request."""
     tool: str | None = None
+    """The tool, by name."""
     tool_use_id: str | None = None
+    """The id of its call."""
     input: Any = field(default=None, repr=False)
     """What the tool was called with."""
     place: str | None = None
@@ -161,15 +177,19 @@ class Divergence:
     path: str
     """The fixture's folder."""
     kind: Kind
+    """What sort of question differs."""
     lane: str
+    """The lane in which it was asked."""
     number: int
     """Which request of the lane, from 1."""
     of: int
     """How many requests the lane has in the recording."""
     turn: int | None
+    """The turn of the lane; None where the request makes none."""
     summary: str
     """What happened, in one sentence."""
     differences: tuple[Difference, ...]
+    """The first places where they differ, in reading order."""
     more: int
     """How many differences are not in `differences`."""
     progress: Progress
@@ -189,6 +209,7 @@ class Divergence:
     sent: Site | None = None
     """The line of the agent's code that asked; None where no frame of it was there."""
     lanes: tuple[LaneProgress, ...] = ()
+    """How far each lane had come."""
     waiting: tuple[Waiting, ...] = ()
     """The tasks that wait in the agent's code meanwhile."""
     suspicions: tuple[Suspicion, ...] = ()

@@ -35,6 +35,7 @@ class Site:
     file: str
     """Its file; relative to the working directory where it lies under it."""
     line: int
+    """Its line, from 1."""
     function: str
     """The function, with its class."""
 

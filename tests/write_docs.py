@@ -10,6 +10,7 @@ import duckdb
 from agentobs.records.facts import TABLES
 from agentobs.store.schema import SETTINGS, migrate
 from tests.write_diagnose import diagnose, has_corpora
+from tests.write_divergence import divergence
 from tests.write_events import event_log, events
 from tests.write_money import money
 from tests.write_redaction import redaction
@@ -91,6 +92,7 @@ def _split(comment: str) -> tuple[str, str]:
 
 DOCUMENTS: dict[str, Callable[[], str]] = {
     "agentobs/store/views/50_events.sql": event_log,
+    "docs/divergence.md": divergence,
     "docs/events.md": events,
     "docs/money.md": money,
     "docs/redaction.md": redaction,
