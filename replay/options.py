@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -49,25 +50,6 @@ class ReplayOptions:
     """What a client gets that reads on where the recorded one had stopped: all that had come, and then the end of the
     stream. By default it is stopped there."""
 
-    def __post_init__(self) -> None:
-        """Refuse sizes and factors that are none.
-
-        Raises:
-            UsageError: one of them is.
-        """
-        check_policy(self.tools)
-        if isinstance(self.chunks, bool) or (isinstance(self.chunks, int) and self.chunks < 1):
-            raise UsageError(
-                f"pieces of {self.chunks} bytes",
-                todo='Ask for "whole", "events", "recorded" or 1 and more',
-            )
-        if isinstance(self.pace, int | float) and not 0 < self.pace < float("inf"):
-            raise UsageError(f"a pace of {self.pace}", todo='Ask for "recorded" or more than 0')
-        if self.patch not in (None, "report"):
-            check_patch(self.patch)
-        if not self.deadline_seconds > 0:
-            raise UsageError(f"a deadline of {self.deadline_seconds} seconds", todo="Ask for more")
-
     faults: Sequence[Fault | str] = ()
     """Failures to be made on demand, such as `529 at turn 3`; see `replay.faults`."""
     accept_from: int | None = None
@@ -76,6 +58,33 @@ class ReplayOptions:
     fork: Fork | None = None
     """Where to go on live with the real provider; None: nowhere."""
 
+    def __post_init__(self) -> None:
+        """Refuse sizes and factors that are none.
+
+        Raises:
+            UsageError: one of them is.
+        """
+        check_policy(self.tools)
+        if not (self.chunks in ("whole", "events", "recorded") or _is_count(self.chunks)):
+            raise UsageError(
+                f"pieces of {self.chunks!r} bytes",
+                todo='Ask for "whole", "events", "recorded" or 1 and more',
+            )
+        if not (self.pace in (None, "recorded") or _is_factor(self.pace)):
+            raise UsageError(f"a pace of {self.pace!r}", todo='Ask for "recorded" or more than 0')
+        if self.patch not in (None, "report"):
+            check_patch(self.patch)
+        if not self.deadline_seconds > 0:
+            raise UsageError(f"a deadline of {self.deadline_seconds} seconds", todo="Ask for more")
+
 
 STRICT = ReplayOptions()
 """A replay in which nothing runs for real and nothing may differ."""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

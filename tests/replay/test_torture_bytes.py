@@ -45,7 +45,7 @@ def split(body: bytes, size: int) -> list[bytes]:
 
 
 def test_33_chunk_boundaries_are_replayed_on_demand(tmp_path: Path) -> None:
-    """1 byte, 7 bytes, in the middle of a character: on demand each piece is the one that came; else whole events."""
+    """1 byte, 7 bytes, in the middle of a character: on demand each piece is the one that came; else one."""
     body, inside = BODY, BODY.index("ü".encode()) + 1
     for number, cuts in enumerate((split(body, 1), split(body, 7), [body[:inside], body[inside:]])):
         home = tmp_path / str(number)
@@ -53,8 +53,9 @@ def test_33_chunk_boundaries_are_replayed_on_demand(tmp_path: Path) -> None:
         assert b"".join(live) == body
         assert len(live) >= len(cuts)
         assert replayed(fixture, raw_pieces, chunks="recorded") == live
-        assert all(piece.endswith(b"\n\n") for piece in replayed(fixture, raw_pieces))
-        assert b"".join(replayed(fixture, raw_pieces)) == body
+    assert replayed(fixture, raw_pieces) == [body]
+    events = [event + b"\n\n" for event in body.split(b"\n\n")[:-1]]
+    assert replayed(fixture, raw_pieces, chunks="events") == events
     assert replayed(fixture, raw_pieces, chunks=7) == split(body, 7)
     assert replayed(fixture, raw_pieces, chunks=1) == split(body, 1)
     assert live == [body[:inside], body[inside:]]
@@ -106,7 +107,18 @@ def test_33_pieces_come_at_the_recorded_pace(tmp_path: Path, waits: list[float])
     assert [round(wait, 6) for wait in waits] == [round(wait, 6) for wait in expected]
 
 
-@pytest.mark.parametrize("wrong", [{"chunks": 0}, {"chunks": -1}, {"chunks": True}, {"pace": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chunks": 0},
+        {"chunks": -1},
+        {"chunks": True},
+        {"chunks": "bytes"},
+        {"pace": 0},
+        {"pace": float("inf")},
+        {"pace": "fast"},
+    ],
+)
 def test_33_pieces_of_no_bytes_are_refused(wrong: dict[str, Any]) -> None:
     """One clear error."""
     with pytest.raises(UsageError, match=r"pieces of|a pace of"):
