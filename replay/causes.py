@@ -146,7 +146,8 @@ def _by_place(state: State, asked: Asked, first: Difference) -> Cause | None:
         case ("messages", int(at), *_):
             return _of_message(state, asked, first, at)
         case ("messages",):
-            return Cause("agent_message", "the messages come in another order", asked.sent)
+            order = " in another order" if first.change == "reordered" else ""
+            return Cause("agent_message", f"the messages are others{order}", asked.sent)
         case ("system", *_):
             return _of_prompt(state, asked, first)
         case ("tools", int(at), *rest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -14,8 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, InternalServerError
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 import agentobs
@@ -25,14 +29,15 @@ from agentobs.agent.tools import tool
 from agentobs.records.exchanges import Answer, Chunk
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.aligning import width
-from replay.diff import differences, shortened
-from tests.provider_script import call, streamed, text
+from replay.diff import differences, same, shortened
+from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import (
     KEY,
     MODEL,
     TOOLS,
     WEATHER,
     Agent,
+    answers,
     frozen,
     recorded,
     report,
@@ -534,3 +539,129 @@ def test_the_way_back(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
     """Step by step: the request, the result, the call, the answer that made it, and so on."""
     found = changed(fixture, weather={**WEATHER, "Rome": "snow"})
     assert re.sub(r"\.py:\d+ in", ".py:LINE in", found.explanation()) == snapshot
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=30),
+    st.sampled_from(
+        ["tool_result", "toolu_1", "[redacted:github_token:1]", "{}", '[{"a": 1}]', "a\nb: \n"]
+    ),
+)
+NAMES = st.sampled_from(
+    [
+        "type",
+        "content",
+        "tool_use_id",
+        "id",
+        "name",
+        "input",
+        "role",
+        "text",
+        "properties",
+        "input_schema",
+    ]
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(
+    key=st.sampled_from(
+        ["messages", "system", "tools", "max_tokens", "metadata", "stream", "(request)"]
+    ),
+    value=VALUES,
+    place=st.integers(0, 3),
+)
+def test_whatever_is_asked_is_told(fixture: Fixture, key: str, value: Any, place: int) -> None:
+    """A request of any form, where another was due, is a divergence with a report in every form, and no other error."""
+    body = json.loads(fixture.body(1))
+    old = body.get(key)
+    body[key] = [*old[:place], value, *old[place + 1 :]] if isinstance(old, list) else value
+    hypothesis.assume(not same(body, json.loads(fixture.body(1))))
+    client = agentobs.record(Anthropic(api_key=KEY, max_retries=0))
+    url = "https://api.anthropic.com/v1/messages"
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture):
+        client._client.post(url, content=json.dumps(body), headers=fixture.asks[0].headers)
+    found = raised.value.divergence
+    assert found.kind == "content"
+    assert found.differences
+    assert json.loads(found.json())["more"] == found.more
+    for told in (found.text(80), found.text(120), found.explanation(80)):
+        assert all(width(line) <= 120 for line in told.splitlines())
+        assert all(each.isprintable() for each in told.splitlines())
+
+
+def test_the_attempt_is_told(tmp_path: Path) -> None:
+    """A request that was asked again after a failure is told by its attempt."""
+    given = [refused(529, x_should_retry="true"), *answers()]
+    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: Agent(url).answer("Hm?"), given))
+
+    class Restless(Agent):
+        """Asks something else when it asks again."""
+
+        def answer(self, prompt: str) -> str:
+            client = agentobs.record(Anthropic(max_retries=0, **self.options))
+            with agentobs.session("restless"):
+                for said in (prompt, "Hm!"):
+                    try:
+                        told: Any = [{"role": "user", "content": said}]
+                        with client.messages.stream(messages=told, **self.ask()) as stream:
+                            stream.until_done()
+                    except InternalServerError:
+                        continue
+            return ""
+
+    found = parts(fixture, Restless().answer, "Hm?")
+    assert (found.number, found.attempt, found.request) == (2, 2, 2)
+    assert "request 2 of 4, attempt 2" in found.text()
+
+
+def test_tasks_that_wait_and_lanes_are_told(tmp_path: Path) -> None:
+    """Of agents beside each other the report says how far each came, and where the others wait."""
+    fixture, _, _ = made(tmp_path, mails("ann"), options=ALLOWED)
+    agent = Mailer(options={**ALLOWED, "system": "Be quick."})
+
+    async def beside() -> None:
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        waiting = [asyncio.create_task(waits(), name=name) for name in ("first", "second")]
+        try:
+            await agent.answer("Mail them.")
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    found = parts(fixture, beside)
+    assert [each.task for each in found.waiting] == ["first", "second"]
+    assert "waiting    2 tasks at tests/replay/test_torture_reports.py" in found.text()
+    assert [(each.lane, each.asked, each.of) for each in found.lanes] == [("main", 0, 2)]
+
+
+def test_a_divergence_in_the_midst_of_big_bodies(tmp_path: Path) -> None:
+    """Each request carries megabytes; what is kept of the divergence is a few thousand characters of them."""
+    long = "".join(f"line {number}\n" for number in range(40_000))
+    given = [streamed(text("Long."), number=1)]
+    run = recorded(tmp_path, lambda url: Agent(url, system=long).answer("Hm?"), given)
+    fixture = frozen(tmp_path, run)
+    other = long.replace("line 20000\n", "line 20000 and a half\n")
+    found = parts(fixture, Agent(system=other).answer, "Hm?")
+    assert found.cause is not None
+    assert found.cause.line == 20_001
+    [one] = found.differences
+    assert len(one.expected) + len(one.actual) <= 4_000
+    assert one.lengths == (len(long), len(other))
+    assert len(found.text()) < 1_500
+    assert len(found.json()) < 12_000
