@@ -65,7 +65,8 @@ class Replayer:
         with ExitStack() as stack:
             forks = self.options.fork is not None
             answers = self._answering.answer, self._answering.stopped
-            stack.enter_context(wire.answering(*answers, goes_on=forks))
+            told_apart = forks or any(ask.by is not None for ask in self.fixture.asks)
+            stack.enter_context(wire.answering(*answers, goes_on=forks, asks_who=told_apart))
             hears = sink.overheard if forks else sink.redirect
             stack.enter_context(hears(self._state.collect))
             stack.enter_context(world.transformed(self._answering.world))

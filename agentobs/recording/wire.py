@@ -48,6 +48,7 @@ UNDER_WAY = "agentobs.request"
 _answerer: Answerer | None = None
 _stopped: Callable[[], Exception] | None = None
 _goes_on = False
+_asks_who = True
 
 
 @contextlib.contextmanager
@@ -56,21 +57,22 @@ def answering(
     stopped: Callable[[], Exception] | None = None,
     *,
     goes_on: bool = False,
+    asks_who: bool = True,
 ) -> Iterator[None]:
     """Answer every instrumented client of this process from `answerer`, letting nothing out.
 
     Process-wide, not by context: threads that the agent starts are answered, too. Where the recorded
     client had stopped reading, a client that reads on gets what `stopped` returns; our own loop, which
     knows where it was stopped, gets a timeout. Where it `goes_on`, the answerer may raise `Onward`, and all is recorded
-    as if nobody answered.
+    as if nobody answered. Unless it `asks_who` asks, the callers of requests are not looked at, which takes time.
     """
-    global _answerer, _stopped, _goes_on
-    before = _answerer, _stopped, _goes_on
-    _answerer, _stopped, _goes_on = answerer, stopped, goes_on
+    global _answerer, _stopped, _goes_on, _asks_who
+    before = _answerer, _stopped, _goes_on, _asks_who
+    _answerer, _stopped, _goes_on, _asks_who = answerer, stopped, goes_on, asks_who
     try:
         yield
     finally:
-        _answerer, _stopped, _goes_on = before
+        _answerer, _stopped, _goes_on, _asks_who = before
 
 
 def is_answered() -> bool:
@@ -229,16 +231,17 @@ class _Tape:
             failure=Failure(type(error).__name__, str(error)) if error else None,
             encoding=self.encoding,
         )
+        question = self.question or question_of(self.request, self.pieces, self.origin)
         return ModelExchange(
             place=self.place,
             attempt_id=self.attempt_id,
             started_ns=self.started_ns,
             headers_ns=self.headers_ns,
             ended_ns=world.monotonic() - self.started,
-            question=self.question or question_of(self.request, self.pieces, self.origin),
+            question=question,
             answer=answer,
             client=self.client,
-            secrets=_credentials(self.request.headers),
+            secrets=question.secrets,
             lost_bytes=self.lost,
             adopted_span=self.adopted_span,
         )
@@ -416,7 +419,7 @@ def _start(
     try:
         tape = _Tape(request, tracing.place() or place_of(), client)
         ambient.step(tape.place, tape.started_ns)
-        if tape.place.turn is None:
+        if tape.place.turn is None and _asks_who:
             tape.origin = origin_here(tape.attempt_id, is_async=is_async)
         request.extensions = {**request.extensions, UNDER_WAY: id(request)}
         if _propagates:
