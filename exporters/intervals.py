@@ -208,8 +208,6 @@ class Follower:
     """Calls that wait for their result, by the answer that makes them and their place in it: ids of calls recur."""
     _named: Known[tuple[str, str, str], deque[tuple[str, int]]] = field(default_factory=Known)
     """The same by session, lane and id, for results that do not say whose they are."""
-    _early: Known[tuple[str, str, str, int], int] = field(default_factory=Known)
-    """Results that were there before the answer that makes their call had ended, by session, lane, id and turn."""
     _traces: Known[str, str] = field(default_factory=Known)
     _last: Known[str, int] = field(default_factory=Known)
     """When something last happened in a session."""
@@ -433,11 +431,6 @@ class Follower:
         yield Move("closes", interval)
 
     def _asked(self, fact: ToolUse) -> None:
-        early = (fact.session_id, str(fact.lane), str(fact.tool_use_id), fact.turn or 0)
-        if (results := self._early.pop(early, 0)) > 0:
-            if results > 1:
-                self._early.put(early, results - 1)
-            return
         request = self._by_attempt.get(fact.attempt_id)
         if request is not None:
             call = _Call(fact, request.trace_id, request.span_id, request.parent_span_id)
@@ -487,8 +480,6 @@ class Follower:
             call = self._calls.get(place)
             if call is not None and turn in (None, call.use.turn):
                 return self._calls.pop(place)
-        if turn is not None:
-            self._early.put((*named, turn), self._early.get((*named, turn), 0) + 1)
         return None
 
     def _root(

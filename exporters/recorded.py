@@ -140,25 +140,24 @@ def _whole(connection: duckdb.DuckDBPyConnection, sessions: Sequence[Recorded]) 
 
 def _paged(connection: duckdb.DuckDBPyConnection, session: Recorded) -> Iterator[Row]:
     """Yield what a large session holds, a page at a time."""
-    where = "session_id = $session AND segment_id = $segment AND sequence > $after"
-    every = " UNION ALL ".join(f"SELECT sequence FROM {t} WHERE {where}" for t in _FACTS.values())
     for part in session.parts:
-        after = 0
+        after, width = 0, PAGE
         while after < part.last:
             given = {"session": session.session_id, "segment": part.segment_id, "after": after}
-            ends = connection.execute(
-                f"SELECT sequence FROM ({every}) ORDER BY sequence LIMIT 1 OFFSET {PAGE - 1}", given
-            ).fetchone()
-            last = ends[0] if ends else part.last
-            rows = [
-                Row(session, segment_id, sequence, fact)
-                for segment_id, sequence, fact in _read(
-                    connection, f"{where} AND sequence <= $last", {**given, "last": last}
-                )
-            ]
+            # Others' facts lie between, so that nobody knows how many are in a stretch.
+            while (facts := _count(connection, given, after + width)) > PAGE and width > 1:
+                width //= 2
+            last = {"last": after + width}
+            rows = [Row(session, *each) for each in _read(connection, _STRETCH, {**given, **last})]
             rows.sort(key=lambda row: row.sequence)
             yield from rows
-            after = last
+            after += width
+            width *= 2 if facts <= PAGE // 2 else 1
+
+
+def _count(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Any], last: int) -> int:
+    row = connection.execute(_COUNT, {**given, "last": last}).fetchone()
+    return int(row[0]) if row else 0
 
 
 def _read(
@@ -226,6 +225,12 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
+_STRETCH = (
+    "session_id = $session AND segment_id = $segment AND sequence > $after AND sequence <= $last"
+)
+_COUNT = "SELECT count(*) FROM ({})".format(
+    " UNION ALL ".join(f"SELECT 1 FROM {table} WHERE {_STRETCH}" for table in _FACTS.values())
+)
 _HELD = " UNION ALL ".join(
     f"SELECT session_id, segment_id, sequence FROM {table}" for table in _FACTS.values()
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import shutil
@@ -20,7 +21,9 @@ import agentobs
 from agentobs.cli import cli
 from agentobs.cli import main as run_cli
 from agentobs.errors import UsageError
-from agentobs.recording.home import Home, existing_home
+from agentobs.recording.home import Home, existing_home, open_home
+from agentobs.records.facts import Attempt, InteractionEnd, InteractionStart
+from agentobs.records.labels import Label
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
 from agentobs.store.pruning import prune
@@ -34,6 +37,7 @@ from tests.agent.provider import Provider, message, streamed, text
 from tests.exporters.acting import act, delegate, play, recording
 from tests.exporters.collector import RESPONSES, Answer, Collector, Span
 from tests.exporters.test_delivery import always
+from tests.store.making import write_facts
 from tests.store.test_old_stores import LAYOUTS, unpacked
 
 ONCE = Limits(tries=1)
@@ -232,6 +236,33 @@ def test_a_killed_export_goes_on(home: Home, acted: tuple[Path, Collector, str])
         found = spans(collector)
         assert set(found) == set(spans(acted[1]))
         assert sum(found.values()) <= len(found) + 3
+
+
+def test_what_one_record_finishes_is_not_parted(tmp_path: Path) -> None:
+    """Where one record tells of two spans, and the message with the second fails, both go again: none is left out."""
+    begun, asked, session_id, interaction_id = 10**18, 10**18 + 1000, "5" * 32, "7" * 32
+    nothing: dict[str, Any] = {field.name: None for field in dataclasses.fields(Attempt)}
+    numbers = {field.name: 0 for field in dataclasses.fields(Attempt) if field.type == "int"}
+    made = {**nothing, **numbers, "session_id": session_id, "interaction_id": interaction_id}
+    made |= {"lane": "main", "query_source": "main", "started_ns": asked, "duration_ns": 1000}
+    made |= {"method": "POST", "endpoint": "/v1/messages", "model_requested": "claude-test-1"}
+    made |= {"attempt_id": "1" * 32, "llm_request_id": "1" * 32, "outcome": "ok", "streamed": True}
+    facts = [
+        InteractionStart(session_id, interaction_id, Label("main"), begun),
+        Attempt(**made),
+        InteractionEnd(session_id, interaction_id, asked + 2000, Label("success"), False),
+    ]
+    write_facts(open_home(tmp_path / "home"), facts)
+    parted = Limits(tries=1, batch_items=1)
+    with Collector(
+        say=lambda signal, number: Answer(503) if (signal, number) == ("traces", 2) else None
+    ) as collector:
+        home = existing_home(tmp_path / "home")
+        assert not send(home, collector, limits=parted).is_complete
+        assert send(home, collector, limits=parted).is_complete
+        del collector.got[[got.signal for got in collector.got].index("traces") + 1]
+        names = {span.name for span in collector.spans()}
+        assert names == {"chat claude-test-1", "invoke_agent"}
 
 
 def test_what_was_rejected_is_told(home: Home) -> None:
