@@ -7,6 +7,7 @@ requests that were in flight together a fixture tells who asked, where they ask 
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
     """Return what is told of each ask of the lanes whose requests overlapped, as keys of its line.
 
     When nothing overlapped, every request of a lane comes after all earlier ones, and nothing is said.
-    Where some were in flight together, their order was chance: an ask then comes only `after` those whose
+    Where some were in flight together, or belong to conversations beside each other, their order was chance: an ask
+    then comes only `after` those whose
     answers its body goes on from. Who asked is told `by` digests, and `since` which ask of the same task, where several
     ask the same. Its answer comes `behind` those that had ended before anything of it came, and ends behind those that
     had ended before it did (`ends_behind`), and `amid` is the last one that had been asked by then.
@@ -36,13 +38,62 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
         lanes.setdefault(exchange.place.lane, []).append((number, exchange))
     found: dict[int, dict[str, Any]] = {}
     for lane in lanes.values():
-        if any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane)):
+        overlapped = any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane))
+        if overlapped or _beside_each_other([exchange for _, exchange in lane]):
             told = {number: {"after": after} for number, after in _continued(lane).items()}
             for each in (_askers(lane), _ends(lane)):
                 for number, keys in each.items():
                     told[number].update(keys)
             found |= told
     return found
+
+
+def _beside_each_other(lane: list[ModelExchange]) -> bool:
+    """Return whether conversations of a lane ran beside each other, though no two of their requests overlapped.
+
+    They did where they alternate. They may have, and may now, where one answer made two calls or more and two of them
+    began before it was answered. Conversations are told apart by their first message.
+    """
+    openings = [_opening(exchange.question.body) for exchange in lane]
+    last = {opening: at for at, opening in enumerate(openings)}
+    if len(last) < 2:
+        return False
+    # The conversations that are not over, each with how many began since its last request.
+    under: list[tuple[bytes, int]] = []
+    for at, opening in enumerate(openings):
+        while under and last[under[-1][0]] < at and not _calls(lane[last[under[-1][0]]]):
+            under.pop()
+        if under and under[-1][0] == opening:
+            under[-1] = (opening, 0)
+        elif any(opening == other for other, _ in under):
+            return True
+        else:
+            for above, begun in under:
+                before = max(n for n in range(at) if openings[n] == above)
+                if begun and len(_calls(lane[before])) > 1:
+                    return True
+            under = [*((above, begun + 1) for above, begun in under), (opening, 0)]
+    return False
+
+
+def _calls(exchange: ModelExchange) -> list[dict[str, Any]]:
+    return list(tool_uses(assemble(exchange.answer.headers, exchange.answer.body)))
+
+
+OPENING_BYTES = 4096
+"""How much of its first message tells a conversation from others. Our choice."""
+
+
+def _opening(body: bytes) -> bytes:
+    """Return the beginning of the first message of a body; of one without messages, of the body."""
+    at = max(body.find(b'"messages"'), 0)
+    text = body[at : at + OPENING_BYTES].decode("utf-8", "replace")
+    start = text.find("{")
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except ValueError:
+        return text.encode()
+    return text[start:end].encode()
 
 
 def _askers(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
@@ -156,22 +207,26 @@ def _overlap(earlier: ModelExchange, later: ModelExchange) -> bool:
 
 
 def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
-    issued: dict[str, int] = {}
+    issued: dict[str, set[int]] = {}
     asked: dict[str, list[_Heard]] = {}
     found: dict[int, list[int]] = {}
     for number, exchange in lane:
         body = value_of(exchange.question.body)
         listed = body.get("messages") if isinstance(body, dict) else None
         messages = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-        repeated = _histories(messages, asked, exchange.before)
+        repeated = set(_histories(messages, asked, exchange.before))
         thread = body.get("thread") if isinstance(body, dict) else None
         before = str(thread.get("previous_message_id")) if isinstance(thread, dict) else ""
-        inside = {issued[before]} if before in issued else set[int]()
-        found[number] = sorted({*_answers_heard(messages, issued), *repeated, *inside})
+        heard = [*_answered(messages), *([before] if before else [])]
+        # An id of several answers is of the one whose messages are repeated.
+        known = [issued.get(each, set()) for each in heard]
+        issuers = {issuer for each in known for issuer in each & repeated or each}
+        found[number] = sorted(issuers | repeated)
         message = assemble(exchange.answer.headers, exchange.answer.body)
-        issued |= {str(call.get("id")): number for call in (message, *tool_uses(message))}
-        heard = _Heard(number, exchange.attempt_id, _said(message))
-        asked.setdefault(canonical(messages), []).append(heard)
+        for each in (message, *tool_uses(message)):
+            issued.setdefault(str(each.get("id")), set()).add(number)
+        told = _Heard(number, exchange.attempt_id, _said(message))
+        asked.setdefault(canonical(messages), []).append(told)
     return found
 
 
@@ -184,12 +239,11 @@ class _Heard:
     said: str
 
 
-def _answers_heard(messages: list[dict[str, Any]], issued: dict[str, int]) -> Iterator[int]:
-    """Yield the asks whose tool calls a body answers."""
+def _answered(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the ids of the calls that a body answers."""
     for message in messages:
         for result in tool_results(message):
-            if number := issued.get(str(result.get("tool_use_id"))):
-                yield number
+            yield str(result.get("tool_use_id"))
 
 
 def _histories(

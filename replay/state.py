@@ -66,7 +66,7 @@ class State:
         """The asks whose answers the agent has taken to their end."""
         self.waiting: set[int] = set()
         """Who waits for the answers of others to end."""
-        self.threads = frozenset(t.ident for t in threading.enumerate() if t.ident is not None)
+        self.threads = frozenset(threading.enumerate())
         """The threads that there were before, which are not the agent's."""
         self.running = 0
         """How many runs of the agent are under way."""

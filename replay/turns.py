@@ -105,7 +105,7 @@ def _loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _is_idle(waiting: int, known: frozenset[int]) -> bool:
+def _is_idle(waiting: int, known: frozenset[threading.Thread]) -> bool:
     """Return whether nothing is to run in this event loop but so many that look whether they may go on.
 
     What asyncio (CPython 3.11 to 3.14) has ready, scheduled and registered tells; other loops do not say.
@@ -120,7 +120,7 @@ def _is_idle(waiting: int, known: frozenset[int]) -> bool:
     return ready + len(timers) < waiting and files <= 1 and not _busy_threads(loop, known)
 
 
-def _busy_threads(loop: Any, known: frozenset[int]) -> bool:
+def _busy_threads(loop: Any, known: frozenset[threading.Thread]) -> bool:
     """Return whether a thread runs that may wake this one: none of the loop's own pool where that has nothing to do,
     and none of those that were there before the replay.
     """
@@ -130,7 +130,7 @@ def _busy_threads(loop: Any, known: frozenset[int]) -> bool:
     here = threading.get_ident()
     return any(
         thread.ident != here
-        and thread.ident not in known
+        and thread not in known
         and thread.name != WATCH
         and thread not in resting
         for thread in threading.enumerate()

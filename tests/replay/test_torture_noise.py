@@ -142,7 +142,7 @@ def test_a_fixture_names_its_normalisers(tmp_path: Path) -> None:
     """Frozen with rules, it is replayed with them, whoever replays it."""
     given = [streamed(text("Yes."), number=1)]
     recording = recorded(tmp_path, lambda url: talk(f"I am {U}, T-1.", url=url), given)
-    rules = ["uuid", Normaliser("ticket", r"T-\d+")]
+    rules: list[Any] = ["uuid", Normaliser("ticket", r"T-\d+")]
     fixture = load(freeze(recording, tmp_path / "made", {}, normalisers=rules).fixture)
     assert fixture.header["normalisers"] == ["uuid", {"name": "ticket", "pattern": r"T-\d+"}]
     assert replayed(fixture, f"I am {V}, T-22.").normalised == {"uuid": 1, "ticket": 1}
@@ -186,7 +186,7 @@ def compacting(parts: int, turns: int, url: str | None = None) -> None:
                 summary = f"{part + 1} parts are done."
 
 
-def said(role: str, words: str) -> dict[str, str]:
+def said(role: str, words: str) -> Any:
     return {"role": role, "content": words}
 
 
@@ -220,7 +220,7 @@ def test_25_compaction(tmp_path: Path) -> None:
     assert (
         told.count("You keep it short. You keep") == 20
     )  # once, in a system prompt that says it 40 times
-    assert [told.count(f'"answer {number}."') for number in (1, 20, 40)] == [2, 2, 1]
+    assert [told.count(f"answer {number}.") for number in (1, 20, 40)] == [2, 1, 1]
 
 
 class Counting:
@@ -277,7 +277,7 @@ def test_the_threads_of_the_tool_runner(tmp_path: Path) -> None:
                 thread: dict[str, Any] = {}
                 for prompt in ("one", "two"):
                     message = client.beta.messages.create(
-                        model=MODEL, max_tokens=9, messages=[said("user", prompt)],  # type: ignore[list-item]
+                        model=MODEL, max_tokens=9, messages=[said("user", prompt)],
                         extra_body={"thread": thread} if thread else {},
                     )  # fmt: skip
                     thread = {"previous_message_id": message.id}

@@ -14,7 +14,8 @@ from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
 from replay import Fixture, Replayer
-from tests.replay.agents import KEY, MODEL, frozen
+from tests.provider_script import call, streamed, text
+from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.meeting import met
 
 QUESTION: dict[str, Any] = {
@@ -194,3 +195,46 @@ def test_12_recorded_over_sockets_replayed_in_memory(tmp_path: Path) -> None:
     with Replayer(fixture) as replay:
         assert replay.run(crew, nested, NAMES) == heard
     assert {each.place.lane for each in replay.records if hasattr(each, "place")} == {"main"}
+
+
+def lead(order: Sequence[int], url: str | None = None) -> list[str]:
+    """Start a sub-agent for each of two calls, one after the other; return what they were told."""
+    told: dict[int, str] = {}
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client, agentobs.session("lead"):
+        agentobs.record(client)
+
+        def ask(*messages: Any) -> Any:
+            return client.messages.create(model=MODEL, max_tokens=9, messages=messages, stream=True)
+
+        def work(number: int) -> None:
+            messages = [{"role": "user", "content": f"Dig {number}"}]
+            for turn in (1, 2):
+                said = whole_text(ask(*messages))
+                messages += [
+                    {"role": "assistant", "content": said},
+                    {"role": "user", "content": f"More {turn}"},
+                ]
+            told[number] = said
+
+        whole_text(ask({"role": "user", "content": "Plan"}))
+        for number in order:
+            work(number)
+    return [told[number] for number in sorted(told)]
+
+
+def whole_text(stream: Any) -> str:
+    return "".join(
+        e.delta.text for e in stream if e.type == "content_block_delta" and hasattr(e.delta, "text")
+    )
+
+
+def test_12_sub_agents_whose_requests_did_not_overlap(tmp_path: Path) -> None:
+    """Those of one answer's calls may run beside each other: that they did not was chance, and so is who came first."""
+    plan = streamed(call(1, "dig", where="a"), call(2, "dig", where="b"), number=1)
+    given = [plan, *(streamed(text(f"found {number}"), number=number) for number in (2, 3, 4, 5))]
+    told: list[list[str]] = []
+    run = recorded(tmp_path, lambda url: told.append(lead((1, 2), url)), given)
+    fixture = frozen(tmp_path, run, "lead")
+    for order in ((1, 2), (2, 1)):
+        with Replayer(fixture) as replay:
+            assert replay.run(lead, order) == told[0] == ["found 3", "found 5"]
