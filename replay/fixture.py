@@ -39,7 +39,7 @@ import functools
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, get_args
@@ -489,7 +489,7 @@ def _world(value: dict[str, Any], after: int) -> RecordedAnswer:
 
 
 def as_recording(fixture: Fixture) -> Recording:
-    """Return a fixture as a recording, to be served; times are those of nothing."""
+    """Return a fixture as a recording, to be served: answers in the pieces of the wire; requests at no time."""
     exchanges = tuple(
         ModelExchange(
             place=Place(fixture.name, None, ask.lane, ask.turn),
@@ -498,7 +498,7 @@ def as_recording(fixture: Fixture) -> Recording:
             headers_ns=None,
             ended_ns=0,
             question=Question(ask.method, ask.path, ask.headers, fixture.body(ask.number)),
-            answer=ask.answer,
+            answer=_as_it_came(ask),
         )
         for ask in fixture.asks
     )
@@ -515,3 +515,15 @@ def as_recording(fixture: Fixture) -> Recording:
         exchanges=exchanges,
         results=fixture.results or {},
     )
+
+
+def _as_it_came(ask: Ask) -> Answer:
+    """Return an answer in the pieces in which it came off the wire, with what is in none of them at the end."""
+    body, at, chunks = ask.answer.body, 0, list[Chunk]()
+    after_ns = 0
+    for size, after_ms in ask.pieces:
+        after_ns = after_ms * 1_000_000
+        chunks.append(Chunk(body[at : at + size], after_ns))
+        at += size
+    rest = [Chunk(body[at:], after_ns)] if at < len(body) else []
+    return replace(ask.answer, chunks=(*chunks, *rest))

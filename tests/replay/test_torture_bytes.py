@@ -14,7 +14,10 @@ import pytest
 
 import agentobs
 from agentobs.errors import UsageError
+from agentobs.recording.serve import ServedProvider
+from agentobs.records.exchanges import ModelExchange
 from replay import ReplayOptions
+from replay.fixture import as_recording
 from tests.provider_script import message_events, sse, text
 from tests.replay.agents import MODEL
 from tests.replay.on_the_wire import (
@@ -59,6 +62,22 @@ def test_33_chunk_boundaries_are_replayed_on_demand(tmp_path: Path) -> None:
     assert replayed(fixture, raw_pieces, chunks=7) == split(body, 7)
     assert replayed(fixture, raw_pieces, chunks=1) == split(body, 1)
     assert live == [body[:inside], body[inside:]]
+
+
+def test_33_a_fixture_is_served_in_the_pieces_of_the_wire(tmp_path: Path) -> None:
+    """`agentobs serve` of a fixture sends what came as it came, and knows when."""
+    cuts = [BODY[:100], BODY[100:101], BODY[101:]]
+    live, fixture, _ = recorded(tmp_path, [pieces(200, SSE, *cuts)], raw_pieces)
+    recording = as_recording(fixture)
+    with ServedProvider(recording) as provider:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(agentobs, "record", lambda client: client)
+            assert raw_pieces(provider.url) == live == cuts
+    [exchange] = recording.exchanges
+    assert isinstance(exchange, ModelExchange)
+    assert [c.after_ns // 1_000_000 for c in exchange.answer.chunks] == [
+        after_ms for _, after_ms in fixture.asks[0].pieces
+    ]
 
 
 @BOTH
