@@ -11,7 +11,7 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.tables import printable
-from agentobs.errors import UsageError
+from agentobs.errors import RecordingError, UsageError
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
@@ -50,7 +50,8 @@ def freeze(
     """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
     if bool(sessions) == last_failed:
         raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
-    found = [recorded(home_option(context), each) for each in sessions or (None,)]
+    home, whole = home_option(context), until_turn is None
+    found = [recorded(home, each, has_ended=whole) for each in sessions or (None,)]
     for recording, folder in zip(found, _folders(found, output), strict=True):
         _freeze(recording, folder, until_turn, normalise)
 
@@ -291,10 +292,16 @@ def policy(tools: str, fixture: Fixture) -> Any:
     return frozenset(named)
 
 
-def recorded(home: str | None, session: str | None) -> Recording:
+def recorded(home: str | None, session: str | None, *, has_ended: bool = False) -> Recording:
     """Return a recorded session whole; None means the newest one that failed.
 
+    Args:
+        home: where it was recorded; None: the default.
+        session: its id, an end of it, or its name.
+        has_ended: whether one that still runs is refused.
+
     Raises:
+        RecordingError: it still runs.
         UsageError: there is no such session.
     """
     from agentobs.recording.home import existing_home
@@ -312,6 +319,12 @@ def recorded(home: str | None, session: str | None) -> Recording:
             session_id = str(failed[0])
         else:
             session_id = find_session(connection, session, key=found.key())
+        asked = "SELECT status FROM sessions WHERE session_id = ?"
+        if has_ended and connection.execute(asked, [session_id]).fetchone() == ("running",):
+            raise RecordingError(
+                f"session {session_id} still runs",
+                todo="Wait for its end, or freeze what there is: --until-turn N",
+            )
         segments = [
             row[0]
             for row in named(connection, "session_segments", session_id=session_id).fetchall()

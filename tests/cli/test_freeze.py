@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import agentobs
+from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
 from replay import DivergenceError, Replayer, load
 from replay.freeze import freeze
 from tests.cli.test_commands import Shell, unlucky
-from tests.provider_script import streamed, text
+from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, answers, recorded
 from tests.replay.mailer import Mailer, mails, once
 
@@ -139,6 +140,26 @@ def test_what_cannot_be_frozen_is_one_line(
     assert told in ended.err
     assert "replay" in ended.err
     assert not Path("fixtures").exists()
+
+
+def test_a_session_that_runs_is_not_frozen_whole(shell: Shell, tmp_path: Path) -> None:
+    """Its end is still to come: one error says so, and how what there is can be had."""
+    from agentobs.recording.session import start_recorder, stop_recorder
+
+    place = tmp_path / "running"
+    with ServedProvider(script(*answers()), ServeOptions("order")) as provider:
+        start_recorder(str(place))
+        try:
+            with agentobs.session("open"):
+                ask(provider.url)
+                agentobs.recording.session.flush()
+                ended = shell("freeze", "open", home=place)
+                assert shell("freeze", "weather-agent", home=place).code == 0
+        finally:
+            stop_recorder()
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "still runs. Wait for its end, or freeze what there is: --until-turn N." in ended.err
+    assert not Path("fixtures/open").exists()
 
 
 def test_a_turn_that_there_is_not(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Torture of fixtures: what git shows, who dies while writing, who shares a fixture, and whatever somebody made of one."""
+"""Torture of fixtures: what git shows, who dies while writing, who shares one, and whatever somebody made of it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from tests.provider_script import call, streamed, text
 from tests.recording.test_kills import lines, until_written, victim
 from tests.replay.agents import Agent, answers, recorded
 
+TOGETHER = pytest.mark.xdist_group("torture of fixtures")
+"""Not beside each other: eight processes that import the SDK keep all others waiting."""
 USE = "import pytest\nfrom tests.replay.agents import Agent\n"
 
 
@@ -97,6 +99,7 @@ def test_47_nothing_changes_where_nothing_did(tmp_path: Path, session: Recording
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@TOGETHER
 def test_48_what_was_recorded_when_the_process_was_killed_is_frozen_as_that(tmp_path: Path) -> None:
     """After kill -9 the recording reads up to the last whole event, says it crashed, and replays to just there."""
     home = tmp_path / "home"
@@ -166,6 +169,8 @@ def _full(path: Path, target: Path) -> Path:
     raise OSError(28, "No space left on device")
 
 
+@TOGETHER
+@pytest.mark.timeout(600)
 def test_49_eight_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) -> None:
     """Fifty tests on one fixture in eight processes pass, and an unused fixture is told once, by the whole run."""
     freeze(session, pytester.path / "fixtures" / "weather", {})
