@@ -64,7 +64,7 @@ def test_what_is_said_and_where_it_goes(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         told = shell(
             "run", "a canary word", "--content", "off",
-            "--otlp", "http://127.0.0.1:9", "--trace-dir", "traces",
+            "--otlp", "http://127.0.0.1:9", "--otlp-profile", "openinference", "--trace-dir", "traces",
         )  # fmt: skip
     assert (told.out, told.code) == ("Done.\n", 0)
     assert agentobs.stop_recorder()
@@ -76,6 +76,7 @@ def test_what_is_said_and_where_it_goes(
         if path.is_file()
     )
     assert b"canary word" not in written
+    assert b'"live_exports":{"127.0.0.1:9":"openinference"}' in written
     assert "content" in shell("freeze", "run", "-o", "frozen").err
 
 
