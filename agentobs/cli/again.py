@@ -96,7 +96,8 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     "--tools",
     default="recorded",
     show_default=True,
-    help="`recorded`: no tool runs; `live`: all run; or names of tools that run, with commas.",
+    help="`recorded`: no tool runs; `live`: all run; or names with commas, of tools that run, or each with what "
+    "becomes of it: `lookup=verify,*=replay`, also `execute`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a divergence as JSON; of many, all.")
 @click.option("--explain", is_flag=True, help="Follow a divergence back, step by step.")
@@ -282,14 +283,17 @@ def policy(tools: str, fixture: Fixture) -> Any:
     """
     if tools in ("recorded", "live"):
         return tools
-    named, known = set(tools.split(",")), {tool.question.name for tool in fixture.tools}
-    if unknown := sorted(named - known):
+    told = dict(each.partition("=")[::2] for each in tools.split(","))
+    known = {tool.question.name for tool in fixture.tools}
+    if unknown := sorted(told.keys() - known - ({"*"} if "=" in tools else set())):
         raise UsageError(
             f"no tool {', '.join(unknown)} in the recording",
             where="--tools",
             todo=f"It has {', '.join(sorted(known)) or 'none'}; or say recorded or live",
         )
-    return frozenset(named)
+    if "=" not in tools:
+        return frozenset(told)
+    return {name: word or "execute" for name, word in told.items()}
 
 
 def recorded(home: str | None, session: str | None, *, has_ended: bool = False) -> Recording:

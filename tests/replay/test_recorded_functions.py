@@ -232,7 +232,7 @@ class Hostile:
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
-    __str__ = __eq__ = __hash__ = __getattr__ = __repr__  # type: ignore[assignment]
+    __str__ = __eq__ = __hash__ = __getattr__ = __repr__  # type: ignore[assignment, misc]
 
 
 def test_a_hostile_value_does_not_reach_the_agent(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from anthropic import Anthropic, beta_tool
 
 import agentobs
+from agentobs.cli.again import policy
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Chunk
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
@@ -147,9 +148,9 @@ def test_39_policies_of_recorded_functions(priced: Fixture) -> None:
         "named": {"pay": "execute"},
         "but": {"*": "execute", "price": "replay"},
     }
-    for word, policy in policies.items():
+    for word, chosen in policies.items():
         price, pay = Counted(), Counted("paid", name="pay", mutating=True)
-        replayed = replays(priced, Shop(price=price.tool, pay=pay.tool), tools=policy)
+        replayed = replays(priced, Shop(price=price.tool, pay=pay.tool), tools=chosen)
         runs[word] = len(price.runs), len(pay.runs)
         assert replayed.progress.tools_matched == replayed.progress.tools == 2
     assert runs == {
@@ -384,3 +385,12 @@ def test_a_recorded_function_looks_like_the_function() -> None:
     assert beta_tool(tool).to_dict() == beta_tool(lookup).to_dict()
     assert tool("7") == "7 False"
     assert not inspect.iscoroutinefunction(tool)
+
+
+def test_39_policies_on_the_command_line(priced: Fixture) -> None:
+    """`--tools` takes names, or names with policies, and says which tools there are."""
+    assert policy("price", priced) == {"price"}
+    assert policy("price=verify,*=replay", priced) == {"price": "verify", "*": "replay"}
+    assert policy("pay,price=replay", priced) == {"pay": "execute", "price": "replay"}
+    with pytest.raises(UsageError, match=r"no tool pony in the recording.* It has pay, price"):
+        policy("pony=verify", priced)
