@@ -66,6 +66,7 @@ def deadline(state: State) -> Iterator[None]:
     before: Any = None
 
     def interrupted(number: int, frame: FrameType | None) -> None:
+        del number, frame
         if not over.is_set():
             with state.lock:
                 raise state.error(hung(state) if state.divergence is None else state.divergence)

@@ -144,7 +144,7 @@ class Lane:
         return ask
 
     def _of_spine(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the first request with the spine of a question, one that is due before others; what differs is drift."""
+        """Return the first request with the spine of a question, of those that are due if there is one."""
         came = value_of(asked_body(question, self._renaming))
         spine = spine_of(came)
         if spine is None:

@@ -1,9 +1,10 @@
 """Normalisers: rules for values that are new in each run, such as a uuid in a prompt.
 
-None is on unless it is asked for. One that is makes typed placeholders of what it finds in both texts before they are compared,
-and these stand for each other: the first time that a live value stands where a recorded one stood, the two belong
-together, and from then on the one must stand wherever the other stood. So a second uuid in the place of the first is
-still seen. What comes from the recording itself, in an answer of the model, is the same on both sides and needs no rule.
+None is on unless it is asked for. One that is makes typed placeholders of what it finds in both texts before they are
+compared, and these stand for each other: the first time that a live value stands where a recorded one stood, the two
+belong together, and from then on the one must stand wherever the other stood. So a second uuid in the place of the
+first is still seen. What comes from the recording itself, in an answer of the model, is the same on both sides and
+needs no rule.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Normalising:
         """By rule and recorded value."""
 
     def plain(self, recorded: str, came: str) -> tuple[str, str, list[Pair] | None]:
-        """Return both texts with placeholders, and which values would have to belong together; None where they cannot."""
+        """Return both texts with placeholders, and which values would belong together; None where they cannot."""
         self._functions.clear()
         old, olds = self._marked(recorded)
         new, news = self._marked(came)

@@ -18,7 +18,6 @@ from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
 from agentobs.records.messages import assemble, blocks, tool_results, tool_uses
 from replay.pieces import value_of
 
-
 Numbered = tuple[int, ModelExchange]
 """A request with its number in the fixture."""
 

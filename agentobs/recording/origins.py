@@ -2,8 +2,9 @@
 
 Two sub-agents that ask the same at the same time get different answers, and in a replay they may start in the other
 order. What tells them apart is what their functions were called with. The frames from the transport outward are looked
-at, and of those of the caller's own code the plain values that they were given. Nothing of the caller's is called, no line and no file
-is kept, so that code may move. All of it is content: it is told as digests, beside the content of an exchange.
+at, and of those of the caller's own code the plain values that they were given. Nothing of the caller's is called, no
+line and no file is kept, so that code may move. All of it is content: it is told as digests, beside the content of an
+exchange.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import re
 import sys
 import sysconfig
 from asyncio import current_task
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextvars import ContextVar
+from pathlib import Path
 from types import CodeType, FrameType, GetSetDescriptorType
 from typing import Any
 
@@ -49,10 +51,10 @@ def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
         before = _before.get() if is_async else None
         if is_async:
             _before.set(attempt_id)
-        told = tuple(_told(sys._getframe(1)))
+        told = _told(sys._getframe(1))
         if is_async:
             told += _task_name()
-        return Origin(attempt_id, told[:VALUES_MAX], before)
+        return Origin(attempt_id, tuple(told[:VALUES_MAX]), before)
     except Exception:
         return None
 
@@ -75,57 +77,64 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def _told(frame: FrameType | None) -> Iterator[tuple[str, str, Any]]:
-    """Yield the plain values that the caller's own functions were given: function, name and value."""
+def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:
+    """Return the plain values that the caller's own functions were given: function, name and value.
+
+    One function, for it runs on the caller's thread once a request.
+    """
+    told: list[tuple[str, str, Any]] = []
     seen = own = 0
     while frame is not None and seen < FRAMES_MAX and own < OWN_FRAMES_MAX:
         code = frame.f_code
-        file = code.co_filename
-        known = _is_own.get(file)
+        known = _is_own.get(code.co_filename)
         if known is None:
-            known = _note(file)
+            known = _note(code.co_filename)
         if known:
             own += 1
             if code.co_flags & _OPTIMISED:
-                yield code.co_qualname, "", None
-                yield from _values(frame, code)
+                told.append((code.co_qualname, "", None))
+                _add_values(told, frame, code)
         elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
-            return  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
+            break  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
         frame, seen = frame.f_back, seen + 1
+    return told
 
 
 _OPTIMISED = 0x1
 """The flag of code with local variables of its own: functions, not modules and classes."""
+_STAR, _STARS = 0x04, 0x08
+"""The flags of code that takes `*args` and `**kwargs`."""
 _ROOTS = ("Handle._run", "_WorkItem.run", "Thread.run")
 _BEGINS = ("_run", "run")
 
 
-def _values(frame: FrameType, code: CodeType) -> Iterator[tuple[str, str, Any]]:
-    stars = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
-    given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
-    if not given and not code.co_freevars:
+def _add_values(told: list[tuple[str, str, Any]], frame: FrameType, code: CodeType) -> None:
+    flags, count = code.co_flags, code.co_argcount + code.co_kwonlyargcount
+    count += (flags & _STAR != 0) + (flags & _STARS != 0)
+    names = code.co_varnames[:count] + code.co_freevars
+    if not names:
         return
     local = frame.f_locals
-    values = [(name, local[name]) for name in given + code.co_freevars if name in local]
+    values = [(name, local[name]) for name in names if name in local]
     # Before Python 3.13 the frame keeps this copy: it must not hold what the caller lets go of.
     if type(local) is dict and sys.getrefcount(local) <= _OURS_ALONE:
         local.clear()
+    where = code.co_qualname
     for name, value in values:
-        if type(value) in _PLAIN:
-            yield from _plain(code.co_qualname, name, value)
-        else:
-            for inner, each in _inside(value):
-                yield from _plain(code.co_qualname, f"{name}.{inner}", each)
+        kind = type(value)
+        if kind in _PLAIN:
+            if kind is not str or len(value) <= TEXT_MAX:
+                told.append((where, name, value))
+            continue
+        for inner, each in _inside(value):
+            kind = type(each)
+            if kind in _PLAIN and (kind is not str or len(each) <= TEXT_MAX):
+                told.append((where, f"{name}.{inner}", each))
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
 _OURS_ALONE = 3
-"""References to a frame's copy of its variables where nobody else has it: the frame's, ours, and the call's that counts."""
-
-
-def _plain(where: str, name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
-    if type(value) in _PLAIN and not (type(value) is str and len(value) > TEXT_MAX):
-        yield where, name, value
+"""References to a frame's copy of its variables where nobody else has it: the frame's, ours, and that of the count."""
 
 
 def _inside(value: Any) -> Iterable[tuple[str, Any]]:
@@ -192,13 +201,13 @@ def _is_installed(file: str) -> bool:
     return file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file
 
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HERE = Path(__file__).resolve().parent.parent
 _INSTALLED = (
     *{
         sysconfig.get_paths()[name] + os.sep
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
     },
-    _HERE + os.sep,
-    os.path.join(os.path.dirname(_HERE), "replay") + os.sep,
+    f"{_HERE}{os.sep}",
+    f"{_HERE.parent / 'replay'}{os.sep}",
 )
 """Where code lies that is nobody's own: the standard library, packages, and ours."""

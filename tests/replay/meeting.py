@@ -20,8 +20,8 @@ from tests.replay.agents import last_session
 def meeting(rounds: Sequence[Sequence[int]]) -> Iterator[str]:
     """Serve answers that each say their number, and yield the URL.
 
-    Each round is a permutation: request 1 of it is the one that came first. All of a round are in flight before one is answered;
-    they are answered in this order, each after the one before has been sent.
+    Each round is a permutation: request 1 of it is the one that came first. All of a round are in flight before one is
+    answered; they are answered in this order, each after the one before has been sent.
     """
     lock, arrived = threading.Condition(), [0]
     done: set[int] = set()

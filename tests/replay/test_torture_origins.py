@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
+from agentobs.recording import wire
+from agentobs.records.exchanges import Answer, Place
 from replay import Fixture, Replayer
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
@@ -238,3 +242,31 @@ def test_12_sub_agents_whose_requests_did_not_overlap(tmp_path: Path) -> None:
     for order in ((1, 2), (2, 1)):
         with Replayer(fixture) as replay:
             assert replay.run(lead, order) == told[0] == ["found 3", "found 5"]
+
+
+class Thing:
+    """Something that the caller holds."""
+
+
+def test_what_the_caller_lets_go_of_is_let_go() -> None:
+    """Looking at what a function was given keeps none of it alive, and changes nothing that the function sees."""
+    client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
+    wire.instrument(client, lambda: Place("0" * 32))
+
+    def ask(number: int) -> dict[str, object]:
+        seen = locals()
+        seen["more"] = number
+        client.post("http://nowhere.test", json={})
+        return dict(seen)
+
+    with wire.answering(lambda question, place: Answer(200, {}, (), "complete")):
+        assert ask(1).items() >= {"number": 1, "more": 1}.items()
+
+        def let_go(thing: Thing | None) -> object:
+            held = weakref.ref(thing)  # type: ignore[type-var]
+            client.post("http://nowhere.test", json={})
+            thing = None
+            return held()
+
+        left = let_go(Thing())
+        assert left is None

@@ -118,7 +118,7 @@ def in_turn(prompts: Sequence[str]) -> list[str]:
 
 
 def test_13_what_an_answer_waits_for_may_never_be_asked(tmp_path: Path) -> None:
-    """Where the code was changed so that the first to end is asked after the others, the report says who waits for whom."""
+    """Where the first to end is asked after the others now, the report says who waits for whom."""
     fixture, told = raced(tmp_path, race, ORDERS[0], "as_completed")
     first = told[0][0]
     others = [prompt for prompt in ORDERS[0] if prompt != first]
