@@ -80,9 +80,8 @@ class Options:
 
     def live_exports(self) -> dict[str, str] | None:
         """Return the profile of each backend by its destination, of those that say where they send to."""
-        found = {
-            each.destination: each.profile for each in self.backends if hasattr(each, "destination")
-        }
+        told = ((getattr(b, "destination", None), getattr(b, "profile", "")) for b in self.backends)
+        found = {str(destination): str(profile) for destination, profile in told if destination}
         return found or None
 
 
