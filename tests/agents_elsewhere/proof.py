@@ -70,14 +70,17 @@ def prove(run: Run, folder: Path, provider: Provider | None = None) -> tuple[Fix
 
 
 def diverged(fixture: Fixture, run: Run, **changed: str) -> str:
-    """Run a changed agent; return where it parts, and in what."""
+    """Run a changed agent; return where it parts, in what, and why."""
     try:
         with Replayer(fixture) as replay:
             replay.run(run, NOWHERE, **changed)
     except DivergenceError as error:
         found = error.divergence
         first = f"request {found.number}"
-        return f"{first}, `{found.differences[0].path}`" if found.differences else first
+        if not found.differences:
+            return first
+        why = found.why.partition("\n")[0].partition(":")[0]
+        return f"{first}, `{found.differences[0].path}`: {why}"
     return "no divergence"
 
 

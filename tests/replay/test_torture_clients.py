@@ -241,11 +241,13 @@ def test_37_record_all_ends_as_often_as_it_began(tmp_path: Path) -> None:
         all_clients = agentobs.record_all()
         with agentobs.session("all"):
             ours = httpx2.HTTPTransport.handle_request
-            httpx2.HTTPTransport.handle_request = lambda *told: ours(*told)  # type: ignore[method-assign]
+            theirs = lambda *told: ours(*told)  # noqa: E731
+            httpx2.HTTPTransport.handle_request = theirs  # type: ignore[method-assign]
             try:
                 ask(**ASK)
                 all_clients.stop()
                 all_clients.stop()
+                assert httpx2.HTTPTransport.handle_request is theirs
                 return str(ask(**ASK).content[0].text)
             finally:
                 httpx2.HTTPTransport.handle_request = before  # type: ignore[method-assign]
