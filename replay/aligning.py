@@ -116,10 +116,11 @@ class _Pair:
     def _equal(self, text: str, fits: bool, *, first: bool = False, last: bool = False) -> None:
         shown = self._shown(text)
         if not fits:
-            begin = "" if first else text[: self._context]
-            end = "" if last else text[max(len(text) - self._context, 0) :]
-            if len(text) > len(begin) + len(end) + 1:
-                shown = f"{self._shown(begin)}…{self._shown(end)}"
+            near = 4 * self._context
+            begin = "" if first else _head(self._shown(text[:near]), self._context)
+            end = "" if last else _tail(self._shown(text[-near:]), self._context)
+            if width(shown) > width(begin) + width(end) + 1:
+                shown = f"{begin}…{end}"
         self._both(shown)
 
     def _changed(self, line: _Line, text: str, most: int) -> None:
@@ -158,7 +159,11 @@ def _spans(old: str, new: str) -> list[Span]:
 
 def _words(text: str) -> list[str]:
     limit = TOKENS_MAX * 40
-    return re.findall(r"\w+|\s+|[^\w\s]", text[:limit])
+    return _WORD.findall(text[:limit])
+
+
+_WORD = re.compile(r"[^\W\u2e80-\U0010ffff]+|\s+|.", re.DOTALL)
+"""A word, blanks, or one character: also of scripts that put no blanks between words."""
 
 
 def _word_start(old: str, new: str, at: int) -> int:
@@ -294,17 +299,25 @@ def _middle(text: str, most: int) -> str:
     pieces = list(_pieces(text)) if len(text) < 4 * most else [*text[: most * 2], *text[-most:]]
     if sum(map(width, pieces)) <= most:
         return "".join(pieces)
-    return _cut("".join(pieces), most * 2 // 3) + _tail(pieces, most // 3)
+    return _cut("".join(pieces), most * 2 // 3) + _tail("".join(pieces), most // 3)
 
 
-def _tail(pieces: list[str], most: int) -> str:
-    kept: list[str] = []
-    for piece in reversed(pieces):
+def _head(text: str, most: int) -> str:
+    """Return as much of the beginning of a text as has so many columns."""
+    return "".join(_within(list(_pieces(text)), most))
+
+
+def _tail(text: str, most: int) -> str:
+    """Return as much of the end of a text as has so many columns."""
+    return "".join(reversed(_within(list(_pieces(text))[::-1], most)))
+
+
+def _within(pieces: list[str], most: int) -> list[str]:
+    for at, piece in enumerate(pieces):
         most -= width(piece)
         if most < 0:
-            break
-        kept.append(piece)
-    return "".join(reversed(kept))
+            return pieces[:at]
+    return pieces
 
 
 def _cut(text: str, room: int) -> str:

@@ -10,7 +10,8 @@ import re
 import socket
 import threading
 import tracemalloc
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from anthropic import Anthropic, InternalServerError
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from syrupy.assertion import SnapshotAssertion
 
 import agentobs
@@ -304,6 +306,14 @@ def test_50_the_same_version_blames_nobody_else(fixture: Fixture) -> None:
     news = {"name": "news", "input_schema": {"type": "object"}}
     found = changed(recorded_under(fixture, "2.11.0"), tools=[*TOOLS, news])
     assert (found.nature, found.versions[0].recorded) == ("schema", "2.11.0")
+    city = {"type": "object", "properties": {"city": {"type": "string"}}}
+    found = changed(
+        recorded_under(fixture, "2.11.0"), tools=[{**TOOLS[0], "input_schema": city}, TOOLS[1]]
+    )
+    assert (found.nature, found.why) == (
+        "schema",
+        "the declaration of tool weather changed, in its property city",
+    )
 
 
 def test_a_secret_in_place_of_another(noisy: Fixture, snapshot: SnapshotAssertion) -> None:
@@ -453,19 +463,42 @@ WIDE = {
 }
 
 
+MARKED = {"wide": "ク", "arabic": "\\u0627", "emoji": "👦", "number": "2.5", "long": "two"}
+"""What stands above the marks, in the cases where it is plain to see."""
+JOINING = [(0x1F1E6, 0x1F1FF), (0x1F3FB, 0x1F3FF), (0xFE00, 0xFE0F)]
+"""Halves of flags, colours of skin and chosen shapes: their width depends on what stands before them."""
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("case", WIDE)
 def test_lines_are_aligned_in_any_script(fixture: Fixture, case: str, columns: int) -> None:
-    """No line is wider than it may be, and marks stand below what differs, whatever characters there are."""
+    """No line is wider than it may be, marks stand below what differs, and no character moves another one."""
     old, new = WIDE[case]
     found = replace(changed(fixture, system="Be quick."), differences=tuple(differences(old, new)))
     told = found.text(columns).splitlines()
-    assert max(width(line) for line in told if "agentobs " not in line) <= columns
-    for line, marks in itertools.pairwise(told):
-        if marks.strip(" ^") == "" and "^" in marks:
-            assert width(line) >= len(marks.rstrip()) - 1
+    assert max(cell_len(line) for line in told if "agentobs " not in line) <= columns
+    marked = ""
+    for line, below in itertools.pairwise(told):
+        if (found_marks := re.match(r" *\^[\^ ]*", below)) is not None:
+            marks = found_marks[0]
+            assert cell_len(line) >= len(marks.rstrip()) - 1
             assert line.lstrip().startswith(("recorded", "now"))
-    assert all(each.isprintable() for each in told)
+            if line.lstrip().startswith("now"):
+                marked += "".join(c for at, c in _in_columns(line) if marks[at : at + 1] == "^")
+    assert marked.strip(MARKED[case]) == "" if case in ("wide", "number", "long") else True
+    assert MARKED.get(case, "") in marked
+    for each in "".join(told):
+        assert each.isprintable()
+        assert unicodedata.bidirectional(each) not in ("R", "AL", "AN")
+        assert not any(low <= ord(each) <= high for low, high in JOINING)
+
+
+def _in_columns(line: str) -> Iterator[tuple[int, str]]:
+    """Yield the characters of a line, each with the column in which it begins."""
+    at = 0
+    for character in line:
+        yield at, character
+        at += cell_len(character)
 
 
 def test_reports_at_two_widths(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
