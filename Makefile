@@ -36,6 +36,7 @@ check: $(READY) ## format, lint and types, changing nothing
 	$(BIN)/mypy
 
 bench: $(READY) ## measure the overhead against the floors and the peers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(READY) ## run the long tests, which make test leaves out

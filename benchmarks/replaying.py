@@ -1,15 +1,24 @@
-"""What replaying costs: the same agent, answered from a list and answered from a fixture."""
+"""What replaying costs: the same agent, answered from a list, from a fixture, and from a recording of vcrpy.
+
+Of vcrpy (an extra, `bench`) a session of 50 turns is replayed, with request bodies matched and without, as it does by
+default. At 1,000 turns its recording is 287 MB of YAML, and with bodies 200 turns took it 427 times as long as the SDK.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import multiprocessing
+import os
 import resource
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +26,7 @@ import httpx2
 from anthropic import Anthropic
 
 import agentobs
+from agentobs.cli.replays import Asked, replay_many
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -47,6 +57,10 @@ ROUNDS = 15
 BLOCK = 100
 """Turns of the long conversation that are told together."""
 ALONE, AGAIN, REPLAYED = "canned answers", "again", "replayed"
+VCR, VCR_BODY = "vcrpy, bodies not compared", "vcrpy, bodies compared"
+VCR_ROUNDS = 3
+"""Whole runs of 50 turns that vcrpy replays with bodies compared; each takes some seconds."""
+MANY, MANY_TURNS, MANY_ROUNDS = 100, 20, 5
 HEADER = ("", "wall", "CPU, process")
 PARTS: tuple[Part, ...] = ("wall_ns", "process_ns")
 
@@ -57,8 +71,11 @@ def sections() -> Iterator[Section]:
         short, long = Path(name, "short"), Path(name, "long")
         _apart(_write, short, SHORT)
         yield _short(short)
+        if importlib.util.find_spec("vcr") is not None:
+            yield _apart(_beside_vcr, short)
         _apart(_write, long, LONG)
         yield _long(_apart(_play, long), find_fixture(long).stat().st_size)
+        yield _many(Path(name))
 
 
 def _apart(function: Callable[..., Any], *arguments: object) -> Any:
@@ -68,8 +85,8 @@ def _apart(function: Callable[..., Any], *arguments: object) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def _write(folder: Path, turns: int) -> None:
-    """Write the fixture of a session in which the agent asks what `run` asks."""
+def _write(folder: Path, turns: int, entry: str | None = None) -> None:
+    """Write the fixture of a session in which the agent asks what `run` asks; `entry` starts it."""
     exchanges = []
     messages = history(0, SIZE)
     headers = _request_headers()
@@ -88,7 +105,8 @@ def _write(folder: Path, turns: int) -> None:
             )
         )
         messages = history(turn, SIZE)
-    made = Recording("0" * 32, "made", None, None, "completed", None, None, 0, tuple(exchanges))
+    given = None if entry is None else dict[str, Any]()
+    made = Recording("0" * 32, "made", entry, given, "completed", None, None, 0, tuple(exchanges))
     freeze(made, folder, {})
 
 
@@ -158,6 +176,94 @@ def _replay(folder: Path) -> None:
 def _agent() -> None:
     with agentobs.session("replayed"):
         run(_replayed(), SHORT, SIZE)
+
+
+def _beside_vcr(folder: Path) -> Section:
+    """Compare whole runs with those of vcrpy, which loads its recording each time, too."""
+    import vcr
+
+    answers, recording = _answers(SHORT), folder / "vcr.yaml"
+    matched = {VCR: vcr.VCR().match_on, VCR_BODY: (*vcr.VCR().match_on, "body")}
+
+    def cassette(mode: str, match_on: Sequence[str]) -> Any:
+        return vcr.use_cassette(
+            str(recording), record_mode=mode, match_on=match_on, allow_playback_repeats=False
+        )
+
+    def asked(provider: httpx2.BaseTransport) -> None:
+        answering = httpx2.MockTransport(provider.handle_request)
+        run(client(httpx2.Client(transport=answering)), SHORT, SIZE)
+
+    with cassette("all", matched[VCR]):
+        asked(Canned(answers))
+
+    def played(who: str, _: int) -> Cost:
+        def work() -> None:
+            with cassette("none", matched[who]):
+                asked(Canned([]))
+
+        return cost_of(work)
+
+    def alone(_: int) -> Cost:
+        return cost_of(lambda: run(canned(answers), SHORT, SIZE))
+
+    variants: dict[str, Callable[[int], Cost]] = {
+        ALONE: alone,
+        REPLAYED: lambda _: cost_of(partial(_replay, folder)),
+        **{who: partial(played, who) for who in matched},
+    }
+    rounds = compare(variants, range(VCR_ROUNDS))
+    rows = [(who, [ratio(rounds, who, ALONE, part) for part in PARTS]) for who in variants]
+    size, ours = recording.stat().st_size, find_fixture(folder).stat().st_size
+    return Section(
+        f"Replaying {SHORT} turns beside vcrpy",
+        f"{VCR_ROUNDS} rounds of whole runs, each with its load. vcrpy {version('vcrpy')} does not compare bodies "
+        f"unless asked. Its recording is {size / 1e6:.1f} MB, ours {ours / 1e6:.2f} MB.",
+        HEADER,
+        ratio_rows(rows),
+    )
+
+
+def _agent_of_many() -> None:
+    """Be one of many agents: what their fixtures name as what starts them."""
+    with agentobs.session("replayed"):
+        run(_replayed(), MANY_TURNS, SIZE)
+
+
+def _many(folder: Path) -> Section:
+    """Compare replaying many fixtures in one process at a time and in two."""
+    _apart(_write, folder / "1", MANY_TURNS, f"{__name__}:_agent_of_many")
+    for number in range(2, MANY + 1):
+        shutil.copytree(folder / "1", folder / str(number))
+    asked = [Asked(str(folder / str(number))) for number in range(1, MANY + 1)]
+
+    def replayed(jobs: int, _: int) -> Cost:
+        with contextlib.chdir(Path(__file__).parents[1]):
+            done: list[Any] = []
+            cost = cost_of(lambda: done.extend(replay_many(asked, jobs, 300)))
+        assert {each.result for each in done} == {"matched"}, done[0]
+        return cost
+
+    one, two = "one at a time", "two at a time"
+    rounds = compare({one: partial(replayed, 1), two: partial(replayed, 2)}, range(MANY_ROUNDS))
+    wall = ratio(rounds, two, one, "wall_ns")
+    each_ms = milliseconds(rounds, one, "wall_ns") / MANY
+    return Section(
+        f"Replaying {MANY} fixtures of {MANY_TURNS} turns",
+        f"{MANY_ROUNDS} rounds of all of them by what `agentobs replay` does with many: each in a process of its own, "
+        f"forked from one that has imported the SDK. One at a time, each takes {each_ms:.0f} ms. "
+        f"The load average was {os.getloadavg()[0]:.1f}: what others do on these {os.cpu_count()} processors is in it.",
+        ("", "wall"),
+        ((one, "1.000"), (two, f"{wall:.3f}")),
+        (
+            Verdict(
+                f"{MANY} fixtures two at a time, wall, over one at a time",
+                1 / 1.8,
+                wall,
+                why="Something else ran on the second processor meanwhile.",
+            ),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
