@@ -17,11 +17,12 @@ from tests.replay.agents import last_session
 
 
 @contextmanager
-def meeting(rounds: Sequence[Sequence[int]]) -> Iterator[str]:
+def meeting(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator[str]:
     """Serve answers that each say their number, and yield the URL.
 
     Each round is a permutation: request 1 of it is the one that came first. All of a round are in flight before one is
-    answered; they are answered in this order, each after the one before has been sent.
+    answered; they are answered in this order, each after the one before has been sent. Where they are `early`, the
+    heads of all answers are sent before.
     """
     lock, arrived = threading.Condition(), [0]
     done: set[int] = set()
@@ -43,13 +44,17 @@ def meeting(rounds: Sequence[Sequence[int]]) -> Iterator[str]:
                 arrived[0] += 1
                 number = arrived[0]
                 lock.notify_all()
-                assert lock.wait_for(lambda: may_end(number), 20)
-            body = b"".join(message_events(text(f"answer {number}"), number=number))
+                if not early:
+                    assert lock.wait_for(lambda: may_end(number), 20)
+            first, *rest = message_events(text(f"answer {number}"), number=number)
             self.send_response(200)
             self.send_header("content-type", "text/event-stream; charset=utf-8")
-            self.send_header("content-length", str(len(body)))
+            self.send_header("content-length", str(len(first) + sum(map(len, rest))))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(first)
+            with lock:
+                assert lock.wait_for(lambda: may_end(number), 20)
+            self.wfile.write(b"".join(rest))
             time.sleep(0.01)  # so that the client has it before the next; no test depends on it
             with lock:
                 done.add(number)
@@ -68,11 +73,17 @@ def meeting(rounds: Sequence[Sequence[int]]) -> Iterator[str]:
         server.server_close()
 
 
-def met(tmp_path: Path, run: Callable[[str], object], rounds: Sequence[Sequence[int]]) -> Recording:
+def met(
+    tmp_path: Path,
+    run: Callable[[str], object],
+    rounds: Sequence[Sequence[int]],
+    *,
+    early: bool = False,
+) -> Recording:
     """Record an agent whose requests meet, and return its session."""
     home = tmp_path / "home"
     agentobs.stop_recorder()
-    with meeting(rounds) as url:
+    with meeting(rounds, early=early) as url:
         start_recorder(str(home))
         try:
             run(url)

@@ -37,11 +37,17 @@ def client(url: str | None) -> AsyncAnthropic:
     return agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
 
 
-def race(prompts: Sequence[str], how: str, url: str | None = None) -> list[str]:
-    """Let the first answer decide what is asked next; return all that was told."""
+def race(
+    prompts: Sequence[str], how: str, url: str | None = None, late: Sequence[str] = ()
+) -> list[str]:
+    """Let the first answer decide what is asked next; return all that was told. Some are asked a little `late`."""
+
+    async def enter(asked: AsyncAnthropic, prompt: str) -> str:
+        await asyncio.sleep(0.03 if prompt in late else 0)
+        return await tell(asked, prompt)
 
     async def first(asked: AsyncAnthropic) -> list[str]:
-        tasks = [asyncio.create_task(tell(asked, prompt)) for prompt in prompts]
+        tasks = [asyncio.create_task(enter(asked, prompt)) for prompt in prompts]
         if how == "wait":
             done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             winner = done.pop().result()
@@ -61,23 +67,35 @@ def race(prompts: Sequence[str], how: str, url: str | None = None) -> list[str]:
     return asyncio.run(main())
 
 
-def raced(tmp_path: Path, run: Callable[..., list[str]], *args: Any) -> tuple[Fixture, list[str]]:
+def raced(
+    tmp_path: Path, run: Callable[..., list[str]], *args: Any, early: bool = False
+) -> tuple[Fixture, list[str]]:
     told: list[list[str]] = []
     rounds = [[3, 1, 2], [1]]
-    recording = met(tmp_path, lambda url: told.append(run(*args, url)), rounds)
+    recording = met(tmp_path, lambda url: told.append(run(*args, url)), rounds, early=early)
     return frozen(tmp_path, recording, "race"), told[0]
 
 
 ORDERS = (("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a"))
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["heads in turn", "heads first"])
 @pytest.mark.parametrize("how", ["wait", "as_completed"])
-def test_13_the_recorded_winner_wins(tmp_path: Path, how: str) -> None:
+def test_13_the_recorded_winner_wins(tmp_path: Path, how: str, early: bool) -> None:
     """Which answer came first decides the path: it comes first again, although all come at once, and losers lose."""
-    fixture, told = raced(tmp_path, race, ORDERS[0], how)
+    fixture, told = raced(tmp_path, race, ORDERS[0], how, early=early)
     for prompts in ORDERS:
         with Replayer(fixture) as replay:
             assert replay.run(race, prompts, how) == told
+
+
+def test_13_losers_that_start_late_still_start(tmp_path: Path) -> None:
+    """The winner's answer ends when those are asked that had been asked by then, who would be cancelled before."""
+    fixture, told = raced(tmp_path, race, ORDERS[0], "wait")
+    losers = [prompt for prompt in ORDERS[0] if prompt != told[0][0]]
+    with Replayer(fixture) as replay:
+        assert replay.run(race, ORDERS[0], "wait", None, losers) == told
+    assert replay.progress.requests_matched == 4
 
 
 def thread_race(prompts: Sequence[str], url: str | None = None) -> list[str]:
