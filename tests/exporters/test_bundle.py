@@ -649,6 +649,8 @@ def test_43_a_changed_byte_names_the_entry(bundled: Path, whole: Path, tmp_path:
     data[-200] ^= 1
     (tmp_path / "x").write_bytes(data)
     assert "the manifest is not the one" in refused(tmp_path / "x", tmp_path)
+    moved = rewritten(whole, tmp_path / "y", set_entry(digest="b2:" + "0" * 32))
+    assert "its bytes are not those that were written" in refused(moved, tmp_path)
     other = open_home(tmp_path / "other")
     wrong = run(other, "import", "bundle", bundled, "--digest", opened.digest)
     assert "not the one that was meant" in str(wrong.exception)
@@ -687,6 +689,14 @@ def test_30_37_content_is_held_to_its_form(tmp_path: Path, said: Told, why: str)
     message = refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
     assert why in message, message
     assert "content of session" in message
+
+
+def test_30_a_request_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on from another, and again, becomes no larger than a request may be."""
+    said: Told = [("request", request("r0", None, 0, 0, "x" * 60))]
+    said += [("request", request("r1", "r0", 60, 0, "y" * 60))]
+    monkeypatch.setattr("exporters.bundle.checking.BODY_BYTES_MAX", 100)
+    assert "request r1 would be larger" in refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
 
 
 def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -> None:
