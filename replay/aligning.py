@@ -29,8 +29,8 @@ def aligned(difference: Difference, columns: int = 86) -> list[str]:
         value = difference.actual if difference.change == "added" else difference.expected
         return [f"{difference.change:<{LABEL}}{_cut(_quoted(value), room)}{_size(difference)}"]
     old, new = _text(difference.expected), _text(difference.actual)
-    if difference.skipped:
-        old, new = f"…{old}", f"…{new}"
+    if difference.lengths:
+        old, new = (_cut_off(text, difference, at) for at, text in enumerate((old, new)))
     pair = _Pair(old, new, is_text(difference), room)
     lines = [f"{'recorded':<{LABEL}}{pair.old.text}"]
     if pair.is_many:
@@ -41,6 +41,13 @@ def aligned(difference: Difference, columns: int = 86) -> list[str]:
         marks = f"{marks} {told.pop(0)}"
     lines += [" " * LABEL + each for each in (marks, *told)]
     return [line for each in lines if (line := each.rstrip())]
+
+
+def _cut_off(text: str, difference: Difference, side: int) -> str:
+    """Return a part of a text with signs where something of it is left out."""
+    whole = difference.lengths[side] if difference.lengths else 0
+    before = "…" if difference.skipped else ""
+    return f"{before}{text}{'…' if difference.skipped + len(text) < whole else ''}"
 
 
 def is_text(difference: Difference) -> bool:

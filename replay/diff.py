@@ -211,11 +211,15 @@ def shortened(difference: Difference) -> Difference:
             sizes = len(texts[0] or ""), len(texts[1] or "")
             return replace(difference, expected=first[0], actual=first[1], lengths=sizes)
         old, new = texts[0] or "", texts[1] or ""
-    at = max(common(old, new) - KEPT // 4, 0)
+    start = common(old, new)
+    end = common(old[start:][::-1], new[start:][::-1])
+    at = max(start - KEPT // 4, 0)
+    # Both end at the same place of what is equal again, as long as that is near.
+    ends = [min(len(text) - end + KEPT // 4, at + KEPT) for text in (old, new)]
     return replace(
         difference,
-        expected=old[at : at + KEPT],
-        actual=new[at : at + KEPT],
+        expected=old[at : ends[0]],
+        actual=new[at : ends[1]],
         skipped=at,
         lengths=(len(old), len(new)),
     )

@@ -696,5 +696,7 @@ def test_a_divergence_in_the_midst_of_big_bodies(tmp_path: Path) -> None:
     [one] = found.differences
     assert len(one.expected) + len(one.actual) <= 4_000
     assert one.lengths == (len(long), len(other))
+    assert "line 20000·and a half⏎" in found.text()
+    assert "more place" not in found.text()
     assert len(found.text()) < 1_500
     assert len(found.json()) < 12_000
