@@ -63,10 +63,10 @@ def _chunks(ask: Ask, options: ReplayOptions, pace: float) -> Iterator[Chunk]:
 
 def _ends(ask: Ask, options: ReplayOptions, length: int) -> Iterable[int]:
     """Return where the pieces end; the last one ends where the body does."""
-    if options.chunks in ("whole", "events"):
-        pieces = split_events(ask.answer.body) if is_stream(ask.answer.headers) else ()
-        return [*itertools.accumulate(map(len, pieces)), length]
     if options.chunks == "recorded":
         ends = itertools.accumulate(size for size, _ in ask.pieces)
         return [*(end for end in ends if end < length), length]
+    if isinstance(options.chunks, str):
+        pieces = split_events(ask.answer.body) if is_stream(ask.answer.headers) else ()
+        return [*itertools.accumulate(map(len, pieces)), length]
     return [*range(options.chunks, length, options.chunks), length]

@@ -44,8 +44,8 @@ def _unlike(old: Any, new: Any) -> tuple[float, ...]:
             break
         same += 1
     left = max(len(before), len(now)) - same
-    texts = [each[same][:COMPARED] if same < len(each) else "" for each in (before, now)]
-    alike = SequenceMatcher(None, *texts, autojunk=False).ratio() if left else 1.0
+    one, other = (each[same][:COMPARED] if same < len(each) else "" for each in (before, now))
+    alike = SequenceMatcher(None, one, other, autojunk=False).ratio() if left else 1.0
     keys = (old.keys() | new.keys()) - {"messages"}
     others = sum(canonical(old.get(key)) != canonical(new.get(key)) for key in keys)
     return float(left), 1.0 - alike, float(others)

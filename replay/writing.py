@@ -231,7 +231,12 @@ class _Shaper:
         }
         if not question.body:
             return {**place, **asked}
-        pieces = pieces_of(question.body)
+        known = (
+            pieces
+            for before, pieces in reversed(self._recent.values())
+            if before.place.lane == exchange.place.lane
+        )
+        pieces = pieces_of(question.body, next(known, None))
         if pieces is None:
             return {**place, **asked, **_raw(question.body)}
         base = self._base(exchange, pieces)
