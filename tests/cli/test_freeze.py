@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import agentobs
+from agentobs.agent.events import Result
 from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
-from replay import DivergenceError, Replayer, load
+from replay import DivergenceError, Replayer, ReplayOptions, load
 from replay.freeze import freeze
 from tests.cli.test_commands import Shell, unlucky
 from tests.provider_script import script, streamed, text
@@ -181,9 +182,9 @@ def test_a_part_replays_to_where_it_was_cut_off(
 ) -> None:
     """The same agent takes the same path up to there, again and again; it is not judged by what came later."""
     fixture = load(freeze(session, tmp_path / "part", {}, turn).fixture)
-    for _ in range(2):
-        with Replayer(fixture) as replayed:
-            replayed.run(ask, None)
+    for options in (ReplayOptions(), ReplayOptions(serve_rest=True)):
+        with Replayer(fixture, options) as replayed:
+            assert replayed.run(ask, None) is None
         assert replayed.progress.requests_matched == turn + 1
     with Replayer(fixture) as replayed:
         assert not replayed.until(ask, None, turn=turn).differs
@@ -210,8 +211,12 @@ def test_a_part_of_our_own_loop(tmp_path: Path) -> None:
     fixture = load(freeze(recording, tmp_path / "part", {}, 1).fixture)
     assert {tool.question.tool_use_id for tool in fixture.tools} == {"toolu_1", "toolu_2"}
     assert [ask.turn for ask in fixture.asks] == [1, 2]
+    agent = Mailer()
     with Replayer(fixture) as replayed:
-        replayed.run(Mailer().run)
+        replayed.run(agent.run)
+    assert not any(isinstance(event, Result) for event in agent.events), (
+        "it was stopped, not failed"
+    )
     assert replayed.progress.tools_matched == 2
     assert replayed.progress.answers_matched == replayed.progress.answers
 
