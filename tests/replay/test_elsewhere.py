@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.replay.elsewhere import replayed
-from tests.replay.generated import drawn, serving
+from tests.replay.generated import Kind, drawn, serving
 from tests.replay.proving import recorded
 
 pytestmark = pytest.mark.xdist_group("elsewhere")
 ROOT = Path(__file__).parents[2]
+AGENTS: tuple[tuple[int, Kind], ...] = ((20, "loop"), (58, "async"), (35, "threads"))
 NOBODY = 65534
 """A user that owns nothing."""
 
@@ -46,9 +47,7 @@ def fixtures() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        scripts = [
-            drawn(seed, kind) for seed, kind in ((20, "loop"), (58, "async"), (35, "threads"))
-        ]  # type: ignore[arg-type]
+        scripts = [drawn(seed, kind) for seed, kind in AGENTS]
         with serving() as server:
             for one in recorded(folder / "made", scripts, server):
                 name = f"{one.script.kind}-{one.script.seed}"

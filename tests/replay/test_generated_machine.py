@@ -115,7 +115,8 @@ def server() -> Iterator[Serving]:
 
 
 def prove(server: Serving, examples: int) -> Proof:
-    made = type("Scripts", (Scripts,), {"server": server, "proof": Proof()})
+    proof = Proof()
+    made = type("Scripts", (Scripts,), {"server": server, "proof": proof})
     run_state_machine_as_test(
         made,
         settings=settings(
@@ -127,8 +128,6 @@ def prove(server: Serving, examples: int) -> Proof:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    proof = made.proof
-    assert isinstance(proof, Proof)
     return proof
 
 
