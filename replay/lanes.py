@@ -71,6 +71,7 @@ class Lane:
         self.name = name
         self.asks = [ask for ask in fixture.asks if ask.lane == name]
         self._left = list(self.asks)
+        self._is_free = any(ask.after is not None for ask in self.asks)
         self.turns = 0
         self.guesses: list[Guess] = []
         """The requests that were told from equal ones by their order alone, and may get the answers of others."""
@@ -96,6 +97,8 @@ class Lane:
 
     def due(self) -> list[Ask]:
         """Return the requests that may be asked now, in recorded order."""
+        if not self._is_free:
+            return self._left[:1]
         left = {ask.number for ask in self._left}
         due: list[Ask] = []
         for place, ask in enumerate(self._left):

@@ -263,7 +263,7 @@ def test_what_the_caller_lets_go_of_is_let_go() -> None:
         assert ask(1).items() >= {"number": 1, "more": 1}.items()
 
         def let_go(thing: Thing | None) -> object:
-            held = weakref.ref(thing)  # type: ignore[type-var]
+            held = weakref.ref(thing)
             client.post("http://nowhere.test", json={})
             thing = None
             return held()
