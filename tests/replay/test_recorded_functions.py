@@ -290,7 +290,16 @@ def test_39_policies_of_our_own_loop(tmp_path: Path) -> None:
     assert again({"*": "execute"}) == []
     assert again({"send": "execute"}) == again({"send": "verify"}) == again("live") == ["ann"]
     sent = "sent it"
-    with pytest.raises(
-        DivergenceError, match="send was to be verified: it ran live"
-    ):
+    with pytest.raises(DivergenceError, match="send was to be verified: it ran live"):
         again({"send": "verify"})
+
+
+def test_equal_calls_of_one_answer_have_their_own_results(tmp_path: Path) -> None:
+    """The first call that no function has taken is the one, so that each goes by an id of its own."""
+    count = iter(range(9))
+    tick = agentobs.record_tool(name="tick")(lambda: next(count))
+    fixture, live = made(tmp_path, calls("tick", "tick", "tick"), tick=tick)
+    assert [t.question.tool_use_id for t in fixture.tools] == ["toolu_1", "toolu_2", "toolu_3"]
+    again = Shop(tick=tick)
+    replays(fixture, again)
+    assert again.seen == live.seen == [0, 1, 2]

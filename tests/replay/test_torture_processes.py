@@ -161,3 +161,34 @@ def test_42_nobody_else_is_answered(library: tuple[Fixture, Path]) -> None:
             assert json.loads(made.makefile().readline()) == {"raises": "nobody who may ask"}
     assert not Path(path).parent.exists()
     assert agentobs.child_environment("researcher") == {}
+
+
+QUIET = """
+import agentobs
+
+with agentobs.session("joins"):
+    agentobs.record_tool(name="say")(lambda what: what)("a word that is said")
+"""
+
+
+@pytest.mark.parametrize("content", ["off", "vault"])
+def test_42_a_child_keeps_what_is_said_where_its_parent_does(tmp_path: Path, content: Any) -> None:
+    """A session without content has none of its children's either, and the child's calls count for it."""
+    agentobs.stop_recorder()
+    home = tmp_path / "home"
+    with agentobs.session("parent", home=str(home), content=content) as opened:
+        told = agentobs.child_environment("quiet")
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **told}
+        subprocess.run([sys.executable, "-c", QUIET], env=env, check=True)
+    assert agentobs.stop_recorder()
+    files = b"".join(path.read_bytes() for path in (home / "segments").glob("*.content"))
+    assert (b"a word that is said" in files) is (content == "vault")
+    lines = [
+        line
+        for each in segment_ids(existing_home(home))
+        for line in read(facts_path(existing_home(home), each))
+    ]
+    facts = [
+        line.value() for line in lines if isinstance(line, Line) and line.kind == "tool_results"
+    ]
+    assert [(f["session_id"], f["lane"]) for f in facts] == [(opened.session_id, "main/quiet")]
