@@ -66,8 +66,6 @@ class Answering:
             if not isinstance(taken, Ask):
                 assert taken is not None
                 raise self._state.error(mismatch(self._state, lane, question, taken))
-            if self._state.has_ended(lane):
-                raise self._cut_off()
             made = self._state.faults.answer(taken, lane) if self._state.faults.all else None
             if made is not None:
                 lane.put_back(taken)
