@@ -294,7 +294,7 @@ class World:
     abort: Abort = field(default_factory=Abort)
     """Says whether the run is to stop."""
     is_mutating: Callable[[str], bool] = _harmless
-    """Whether a tool is known to change something outside, by its name: a replay runs such a one only where it is named."""
+    """Whether a tool is known to change something outside, by its name: a replay runs it only where it is named."""
     tool_function: Callable[[str], Callable[..., Any] | None] = _unknown
     """The function that a tool runs, by the tool's name; asked only where a report says in which line it is written."""
     sections: Callable[[Sequence[tuple[str, str]]], None] = _unheard

@@ -6,7 +6,6 @@ question is a divergence, which is raised where it happens.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 from collections.abc import Awaitable, Sequence
@@ -207,9 +206,7 @@ class Answering:
             if policy == "verify":
                 answer = await self._ran(live, lane, question, recorded)
                 if not same_answer(recorded.answer, answer, self._state.renaming):
-                    raise self._state.error(
-                        verified_otherwise(self._state, lane, recorded, answer)
-                    )
+                    raise self._state.error(verified_otherwise(self._state, lane, recorded, answer))
                 return answer
             self._state.calls.came(recorded)
             return self._state.calls.ran(lane, question.tool_use_id, recorded.answer)
@@ -232,9 +229,7 @@ class Answering:
         answer = await live.run_tool(question)
         return self._state.calls.ran(lane, question.tool_use_id, answer)
 
-    def _policy(
-        self, live: World, question: ToolQuestion, recorded: RecordedTool | None
-    ) -> Policy:
+    def _policy(self, live: World, question: ToolQuestion, recorded: RecordedTool | None) -> Policy:
         if recorded is not None and self._state.is_before(recorded):
             return "replay"
         if recorded is None and self._state.beyond:

@@ -38,9 +38,7 @@ _HIDDEN = b"redacted_thinking"
 class Renaming:
     """Which live secret stands for which recorded one."""
 
-    def __init__(
-        self, rules: Sequence[Rule] = (), normalising: Normalising | None = None
-    ) -> None:
+    def __init__(self, rules: Sequence[Rule] = (), normalising: Normalising | None = None) -> None:
         """Start with nothing known; `rules` are the user's own, as when it was recorded."""
         self.normalising = normalising
         self._redactor = Redactor(world.random_bytes(32), rules)

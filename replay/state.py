@@ -75,7 +75,7 @@ class State:
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
         self.suspicions: list[Suspicion] = []
-        """What was taken for the recorded path and may not have been, such as answers that were given by order alone."""
+        """What was taken for the recorded path and may not have been, such as answers given by order alone."""
         self.sections: dict[str, Sequence[tuple[str, str]]] = {}
         """The sections that the last system prompt of each lane was made of, where our own loop told of them."""
         self.functions: list[Callable[[str], Callable[..., Any] | None]] = []

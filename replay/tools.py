@@ -121,7 +121,11 @@ class Calls:
         """Return whether a lane lies in a call that was answered from the recording: nothing of it comes again."""
         while is_beside(lane):
             starter = self._starters.get(lane)
-            if starter is not None and id(starter) in self._matched and _key(starter) not in self.live:
+            if (
+                starter is not None
+                and id(starter) in self._matched
+                and _key(starter) not in self.live
+            ):
                 return starter.is_function
             lane = lane.rpartition("/")[0]
         return False

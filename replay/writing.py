@@ -272,7 +272,7 @@ class _Shaper:
 
 
 SHARED_MIN = 200
-"""How many bytes besides its messages a request must share with an earlier one to be written as its change. Our choice."""
+"""How many bytes besides its messages a request must share with an earlier one to be its change. Our choice."""
 
 
 def _shared_bytes(old: Pieces, new: Pieces) -> int:

@@ -113,7 +113,8 @@ async def hold_async(answer: Answer, point: Point) -> None:
     """Do so without holding up an event loop."""
     if answer.gate is not None:
         try:
-            while (seconds := answer.gate.look(point)) is not None:
+            # It is opened by threads and by loops of any sort, which know no common event.
+            while (seconds := answer.gate.look(point)) is not None:  # noqa: ASYNC110
                 await anyio.sleep(seconds)
         finally:
             answer.gate.over()

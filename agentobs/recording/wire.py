@@ -304,7 +304,7 @@ _listener: Callable[[ModelExchange], None] | None = None
 
 
 def standing(session_id: str) -> list[ModelExchange]:
-    """Return the exchanges of a session that have not ended, as they stand, where somebody listens; in a replay, too."""
+    """Return the exchanges of a session that have not ended, as they stand, where somebody listens; replays too."""
     for _ in range(100):
         with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
             tapes = [tape for tape in list(_heard) if tape.place.session_id == session_id]

@@ -32,5 +32,5 @@ class Told:
 Backend = Callable[[Told], None]
 """Takes one fact, on the recorder's thread, quickly; whatever it raises takes it off the list. One that has a method
 `close(seconds: float) -> bool` is closed with the recorder. One that exports no spans to where the SDK's own go says so
-with `exports_spans = False`: those are switched off otherwise, so that no call is seen twice. One that sends telemetry away
-says where to with `destination` and in which `profile`, both labels: sessions note it."""
+with `exports_spans = False`: those are switched off otherwise, so that no call is seen twice. One that sends telemetry
+away says where to with `destination` and in which `profile`, both labels: sessions note it."""

@@ -89,7 +89,9 @@ def connected(
         if not is_united:
             _read_all(connection, place)
         create_views(connection, asked)
-        connection.execute("SET enable_progress_bar = false")  # it would stand among a command's output
+        connection.execute(
+            "SET enable_progress_bar = false"
+        )  # it would stand among a command's output
         if memory_bytes is not None:
             connection.execute(f"SET memory_limit = '{memory_bytes} B'")
         if not unsafe:
