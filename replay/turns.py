@@ -28,7 +28,9 @@ QUICK_LOOKS = 300
 LOOK_SECONDS = 0.002
 """After how many looks there is a pause between two, and how long. Our choice."""
 IDLE_LOOKS = 64
-"""How many times in a row nothing else is to run in the event loop, before nothing is expected to. Our choice."""
+IDLE_NS = 1_000_000_000
+"""How many times in a row nothing else is to run in the event loop, and for how long nothing has come from the agent,
+before nothing is expected to. Our choice."""
 
 
 class Turn:
@@ -88,7 +90,8 @@ class Turn:
         state.waiting.add(id(self))
         self._idle = self._idle + 1 if _is_idle(len(state.waiting), state.threads) else 0
         late = state.idle_ns() > state.options.deadline_seconds * 1e9
-        if self._idle > IDLE_LOOKS or late:
+        is_idle = self._idle > IDLE_LOOKS and state.idle_ns() > IDLE_NS
+        if is_idle or late:
             state.waiting.discard(id(self))
             return True
         return False
