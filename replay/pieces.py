@@ -125,7 +125,7 @@ def _going_on(body: bytes, before: Pieces) -> Pieces | None:
 
 
 _MARKED = 4
-"""How many of the last messages are looked at anew, for the marks of the cache move there: a request has at most so many
+"""How many of the last messages are looked at anew: the marks of the cache move there, at most so many in a request
 (https://docs.claude.com/en/docs/build-with-claude/prompt-caching)."""
 
 
