@@ -39,8 +39,9 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
     for lane in lanes.values():
         overlapped = any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane))
         if overlapped or _beside_each_other([exchange for _, exchange in lane]):
-            told = {number: {"after": after} for number, after in _continued(lane).items()}
-            for each in (_askers(lane), _ends(lane)):
+            afters = _continued(lane)
+            told = {number: {"after": after} for number, after in afters.items()}
+            for each in (_askers(lane, _reached(afters)), _ends(lane)):
                 for number, keys in each.items():
                     told[number].update(keys)
             found |= told
@@ -95,8 +96,19 @@ def _opening(body: bytes) -> bytes:
     return text[start:end].encode()
 
 
-def _askers(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
-    """Return who asked what others asked beside it, as far as that tells them apart."""
+def _reached(afters: dict[int, list[int]]) -> dict[int, set[int]]:
+    """Return all asks that each ask comes after, directly or not."""
+    reached: dict[int, set[int]] = {}
+    for number in sorted(afters):  # each comes after earlier ones alone
+        reached[number] = set(afters[number]).union(*(reached[each] for each in afters[number]))
+    return reached
+
+
+def _askers(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dict[str, Any]]:
+    """Return who asked what others asked, too, and might have asked beside it, as far as that tells them apart.
+
+    Whether they overlapped does not matter: two that come after nothing of each other may do so in a replay.
+    """
     groups: dict[tuple[str, str, bytes], list[Numbered]] = {}
     for number, exchange in lane:
         asked = exchange.question
@@ -104,11 +116,14 @@ def _askers(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
     numbers = {exchange.attempt_id: number for number, exchange in lane}
     found: dict[int, dict[str, Any]] = {}
     for group in groups.values():
-        if not any(_beside(a, b) for a, b in itertools.combinations(group, 2)):
+        if all(a[0] in reached[b[0]] for a, b in itertools.pairwise(group)):
             continue
         common = Counter(digest for _, exchange in group for digest in exchange.by)
+        told = {n: [d for d in exchange.by if common[d] < len(group)] for n, exchange in group}
+        if not any(told.values()) and not any(_beside(*each) for each in itertools.pairwise(group)):
+            continue  # somebody asks again
         for number, exchange in group:
-            by = [digest for digest in exchange.by if common[digest] < len(group)]
+            by = told[number]
             since = numbers.get(exchange.before or "")
             found[number] = {"by": by, **({"since": since} if since else {})}
     return found

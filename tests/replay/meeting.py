@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep as pause  # tests replace the other one
 
 import agentobs
+from agentobs.recording import wire
 from agentobs.recording.session import start_recorder
 from agentobs.records.exchanges import Recording
 from tests.provider_script import message_events, text
 from tests.replay.agents import last_session
+
+
+def in_flight_now() -> set[int]:
+    """Return which requests of this process have not ended."""
+    return {id(tape) for tape in wire._open_tapes()}
 
 
 @contextmanager
@@ -54,8 +61,11 @@ def meeting(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator
             self.wfile.write(first)
             with lock:
                 assert lock.wait_for(lambda: may_end(number), 20)
+            in_flight = in_flight_now()
             self.wfile.write(b"".join(rest))
-            time.sleep(0.01)  # so that the client has it before the next; no test depends on it
+            until = time.monotonic() + 20
+            while in_flight and in_flight <= in_flight_now() and time.monotonic() < until:
+                pause(0.001)  # the client has not read it to its end
             with lock:
                 done.add(number)
                 lock.notify_all()
