@@ -97,7 +97,8 @@ def deadline(state: State) -> Iterator[None]:
 def _is_due(state: State) -> bool:
     """Return whether something is still to come from the agent, and not from the provider."""
     is_live = state.options.fork is not None and state.beyond
-    return not is_live and bool(state.running or any(lane.left for lane in state.lanes.values()))
+    is_over = is_live or state.has_stopped
+    return not is_over and bool(state.running or any(lane.left for lane in state.lanes.values()))
 
 
 def _seconds(state: State) -> float:

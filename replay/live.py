@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,8 @@ class Live(Replayer):
 
     def __enter__(self) -> Live:
         """Hear what happens, and answer nothing."""
-        with ExitStack() as stack:
+        with self._opening() as stack:
             stack.enter_context(sink.overheard(self._state.collect))
-            self._stack = stack.pop_all()
         return self
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +89,7 @@ class Renewed(Live):
 
     def stop(self) -> None:
         """End the recording, or the replay that it became."""
-        is_open = self._stack is not None
+        is_open = self._opened is not None
         super().stop()
         if is_open and not self._replays:
             stop_recorder()

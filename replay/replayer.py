@@ -9,6 +9,7 @@ so does the end of the replay, even if the agent swallowed it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from replay.functions import Functions
 from replay.guard import no_network
 from replay.hanging import deadline
 from replay.judging import judge_outcome, judge_path
+from replay.opened import Opened
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
 from replay.reporting import end_reason, refused, report
@@ -58,11 +60,15 @@ class Replayer:
         self.fixture, self.options = fixture, options
         self._state = State(fixture, options)
         self._answering = Answering(self._state)
-        self._stack: ExitStack | None = None
+        self._opened: Opened | None = None
 
     def __enter__(self) -> Replayer:
-        """Start answering from the fixture."""
-        with ExitStack() as stack:
+        """Start answering from the fixture.
+
+        Raises:
+            UsageError: it is open already, or another one is in another thread or task of this process.
+        """
+        with self._opening() as stack:
             forks = self.options.fork is not None
             answers = self._answering.answer, self._answering.stopped
             told_apart = forks or any(ask.by is not None for ask in self.fixture.asks)
@@ -84,8 +90,19 @@ class Replayer:
             if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
             stack.enter_context(deadline(self._state))
-            self._stack = stack.pop_all()
         return self
+
+    @contextlib.contextmanager
+    def _opening(self) -> Iterator[ExitStack]:
+        """Open the replay, and close it again where that fails halfway."""
+        if self._opened is not None:
+            raise UsageError("this replay is open already", todo="Make one for each time")
+        self._opened = Opened()
+        try:
+            yield self._opened.stack
+        except BaseException:
+            self.stop()
+            raise
 
     def __exit__(
         self,
@@ -101,10 +118,11 @@ class Replayer:
             self.check()
 
     def stop(self) -> None:
-        """Stop answering without judging."""
-        if self._stack is not None:
-            self._stack.close()
-            self._stack = None
+        """Stop answering without judging; at the latest when those have stopped that were opened inside of it."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._state.has_stopped = True
+            opened.end()
 
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
         """Run the agent as it was run when it was recorded, and return what it returns.
@@ -324,7 +342,7 @@ class Replayer:
     def _call(
         self, function: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Any]:
-        if self._stack is None:
+        if self._opened is None:
             raise UsageError("the replay is not open", todo="Write `with replayed:` around it")
         if isinstance(function, EllipsisType):
             raise UsageError(

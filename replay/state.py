@@ -70,6 +70,8 @@ class State:
         """The threads that there were before, which are not the agent's."""
         self.running = 0
         """How many runs of the agent are under way."""
+        self.has_stopped = False
+        """Whether the replay was told to stop, though it may answer until one inside of it has stopped, too."""
         self._moved_ns = world.monotonic()
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""

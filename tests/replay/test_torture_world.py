@@ -9,9 +9,12 @@ import decimal
 import enum
 import inspect
 import json
+import os
 import pickle
+import subprocess
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,10 @@ from anthropic import Anthropic, beta_tool
 import agentobs
 from agentobs.cli.again import policy
 from agentobs.errors import UsageError
+from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
-from tests.provider_script import call, text
+from tests.provider_script import call, script, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 
 
@@ -394,3 +398,74 @@ def test_39_policies_on_the_command_line(priced: Fixture) -> None:
     assert policy("pay,price=replay", priced) == {"pay": "execute", "price": "replay"}
     with pytest.raises(UsageError, match=r"no tool pony in the recording.* It has pay, price"):
         policy("pony=verify", priced)
+
+
+def test_replays_that_stop_out_of_order_leave_nothing_behind(priced: Fixture) -> None:
+    """However two replays end that were opened in each other, afterwards all is live; until then nothing is."""
+    paid = Counted("paid live", name="pay", mutating=True)
+    shop, popen, environ = Shop(pay=paid.tool), subprocess.Popen.__init__, dict(os.environ)
+    outer, inner = Replayer(priced), Replayer(priced)
+    outer.__enter__()
+    inner.__enter__()
+    outer.stop()
+    assert inner.run(Shop(price=Counted().tool, pay=paid.tool).run) == "Done."
+    assert paid.runs == []
+    inner.stop()
+    given = calls("pay", item="coffee")
+    with ServedProvider(script(*given), ServeOptions(match="order")) as provider:
+        shop.client.base_url = provider.url
+        assert shop.run() == "Done."
+    assert (paid.runs, shop.seen) == (["coffee"], ["paid live"])
+    assert subprocess.Popen.__init__ is popen
+    assert dict(os.environ) == environ
+
+
+def test_a_replay_inside_of_another_is_answered_by_itself(priced: Fixture) -> None:
+    """The inner one answers until it ends, then the outer one does; in an event loop as well."""
+
+    async def inside() -> str:
+        with Replayer(priced) as inner:
+            return str(await inner.arun(asyncio.to_thread, shop.run))
+
+    shop = Shop(price=Counted("x").tool, pay=Counted("y", name="pay", mutating=True).tool)
+    with Replayer(priced) as outer:
+        assert asyncio.run(inside()) == "Done."
+        assert outer.progress.requests_matched == 0
+        assert outer.run(shop.run) == "Done."
+
+
+def test_no_replay_opens_beside_another(priced: Fixture) -> None:
+    """In another thread or task, or the same one again, it is refused with what to do; the open one goes on."""
+
+    def opens() -> None:
+        with Replayer(priced):
+            raise AssertionError("it is open")
+
+    async def tasks() -> list[BaseException | str]:
+        entered, done = asyncio.Event(), asyncio.Event()
+
+        async def first() -> str:
+            with Replayer(priced) as replayed:
+                entered.set()
+                await done.wait()
+                return str(await replayed.arun(asyncio.to_thread, shop.run))
+
+        async def second() -> None:
+            await entered.wait()
+            try:
+                opens()
+            finally:
+                done.set()
+
+        return await asyncio.gather(first(), second(), return_exceptions=True)  # type: ignore[return-value]
+
+    shop = Shop(price=Counted().tool, pay=Counted("paid", name="pay", mutating=True).tool)
+    with Replayer(priced) as replayed:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="pytest -n"):
+            pool.submit(opens).result()
+        with pytest.raises(UsageError, match="open already"):
+            replayed.__enter__()
+        assert replayed.run(shop.run) == "Done."
+    ran, refused = asyncio.run(tasks())
+    assert ran == "Done."
+    assert "one after the other" in str(refused)
