@@ -32,6 +32,8 @@ from exporters.retelling import retold
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
 """A longer line is told of and passed over. Our choice: twice what the provider takes, in JSON."""
+FAR_NS = 2**62
+"""An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
 _STEP_NS = 1_000_000
 """How much later than the one before it an exchange is, where nothing tells. Our choice: a millisecond."""
 
@@ -207,7 +209,7 @@ def _recorded_ns(line: bytes) -> int | None:
             continue
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
-        return since if since > 0 else None
+        return since if 0 < since < FAR_NS else None
     return None
 
 

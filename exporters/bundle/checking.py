@@ -9,7 +9,6 @@ large each becomes is computed before any is put together.
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -26,6 +25,10 @@ from exporters.bundle.container import strict
 
 FAR = 2**62
 """Beyond this an instant or a duration would overflow where two of them are added: the year 2116."""
+LONG = 2**58
+"""A duration is shorter, 9 years: a few of them can be added to an instant. Our choice."""
+MANY = 2**40
+"""A count is lower: a million of them can be added, and multiplied by a price. Our choice."""
 BODY_BYTES_MAX = 256 * 1024**2
 """How large one request may become. Our choice: the provider takes 32 MB."""
 LABEL_MAX = 200
@@ -154,7 +157,7 @@ def _shape(table: str) -> dict[str, _Shape]:
         may_lack = NoneType in get_args(hints[each.name])
         is_needed = each.default is MISSING and each.default_factory is MISSING
         shapes[each.name] = _Shape(kind, may_lack, is_needed, _taker(kind, each.name))
-    shapes["session_sequence"] = _Shape("BIGINT", True, False, _is_number)
+    shapes["session_sequence"] = _Shape("BIGINT", True, False, _is_count)
     return shapes
 
 
@@ -166,8 +169,19 @@ def _taker(kind: str, name: str) -> Callable[[Any], bool]:
             isinstance(given, dict)
             and all(key(k) and (v is None or value(v)) for k, v in given.items())
         )
-    takers = {"VARCHAR": _is_word, "BIGINT": _is_number, "BOOLEAN": _is_bool, "DOUBLE": _is_float}
-    return _is_time if kind == "BIGINT" and name.endswith("_ns") else takers[kind]
+    if name in _DURATIONS:
+        return lambda given: type(given) is int and 0 <= given < LONG
+    if name.endswith("_ns"):
+        return _is_time
+    if name == "input_similarity":
+        return _is_number
+    return {"VARCHAR": _is_word, "BIGINT": _is_count, "BOOLEAN": _is_bool, "DOUBLE": _is_float}[
+        kind
+    ]
+
+
+_DURATIONS = frozenset(("duration_ns", "headers_ns", "first_chunk_ns", "waited_ns"))
+"""The fields that tell how long something took; all others in nanoseconds tell when it was."""
 
 
 def _is_word(value: Any) -> bool:
@@ -182,18 +196,21 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether it is one of 64 bits, such as a digest of what is alike."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MANY
+
+
 def _is_time(value: Any) -> bool:
-    return type(value) is int and -FAR < value < FAR
+    return type(value) is int and 0 <= value < FAR
 
 
 def _is_float(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:
-        return False
+    """Return whether it is a number that a query can make an integer of; NaN is none."""
+    return isinstance(value, int | float) and -FAR < value < FAR
 
 
 class Contents:
@@ -281,7 +298,7 @@ def _headers(value: Any) -> None:
 
 
 def _count(value: Any) -> None:
-    if type(value) is not int or not 0 <= value < FAR:
+    if type(value) is not int or not 0 <= value < LONG:
         raise ValueError("a count that is none")
 
 

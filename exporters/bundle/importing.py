@@ -21,6 +21,7 @@ from agentobs.recording.home import Home, sync_directory
 from agentobs.recording.journal import content_path, facts_path, is_there, read
 from agentobs.recording.landing import Landed, clear_staging, land
 from agentobs.recording.vault import read_session
+from agentobs.records.facts import TABLES, SessionStart
 from agentobs.store.database import connect
 from exporters.bundle import container
 from exporters.bundle.checking import BadLine, Contents, Facts, check_fact, lines_of
@@ -226,7 +227,11 @@ def _landed(staging: Home, session_id: str, segment_id: str, has_content: bool) 
         gone = {"from": 2, "sessions": [session_id], "pruned_ns": world.now()}
         yield Landed("pruned", gone, is_content=True)
     for line in lines_of(read(facts_path(staging, segment_id))):
-        yield Landed(line.kind, line.value(), is_content=False)
+        value = line.value()
+        if line.kind == TABLES[SessionStart]:
+            # Where telemetry went there says nothing of what was sent from here.
+            value = {**value, "live_exports": None}
+        yield Landed(line.kind, value, is_content=False)
 
 
 def _folder(home: Home) -> Path:

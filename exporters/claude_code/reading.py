@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+FAR_NS = 2**62
+"""An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
 LINE_BYTES_MAX = 64 * 1024 * 1024
 """A longer line is told of and passed over: nothing that the client writes comes near it. Our choice."""
 
@@ -127,12 +129,13 @@ def _entry(value: dict[str, Any]) -> Entry | None:
 
 
 def instant(value: object) -> int | None:
-    """Return an instant as the logs write it, in nanoseconds since 1970; None where it is none."""
+    """Return an instant as the logs write it, in nanoseconds since 1970; None where it is none, or cannot be."""
     try:
         since = datetime.fromisoformat(str(value)) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, TypeError):
         return None
-    return since // timedelta(microseconds=1) * 1000
+    at_ns = since // timedelta(microseconds=1) * 1000
+    return at_ns if 0 < at_ns < FAR_NS else None
 
 
 def as_dict(value: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,8 +250,6 @@ def test_ids_of_organisations_stay_here(tmp_path: Path) -> None:
     first, second = attempt(1, 1, content=[thought]), attempt(1, 2)
     body = json.loads(second.question.body)
     body["messages"] = [*body["messages"], {"role": "assistant", "content": [thought]}]
-    from dataclasses import replace
-
     second = replace(second, question=replace(second.question, body=json.dumps(body).encode()))
     third = replace(
         attempt(1, 3), question=replace(second.question, body=json.dumps(body).encode() + b" ")
@@ -423,6 +422,10 @@ EVENT: tuple[str, dict[str, Any]] = (
 )  # fmt: skip
 
 
+def answer(**changes: Any) -> tuple[str, dict[str, Any]]:
+    return "permissions", {"session_id": "1" * 32, **changes}
+
+
 def event(**changes: Any) -> tuple[str, dict[str, Any]]:
     return "events", {**EVENT[1], **changes}
 
@@ -559,6 +562,11 @@ def test_32_33_34_35_a_fact_is_held_to_its_form(tmp_path: Path, payload: bytes, 
         (event(labels={"a": 1}), "labels is no MAP"),
         (event(turn="1"), "turn is no BIGINT"),
         (event(at_ns=2**62), "at_ns is no BIGINT"),
+        (event(at_ns=-1), "at_ns is no BIGINT"),
+        (event(turn=-1), "turn is no BIGINT"),
+        (event(turn=2**40), "turn is no BIGINT"),
+        (event(numbers={"wait_ns": 1e200}), "numbers is no MAP"),
+        (answer(waited_ns=2**61), "waited_ns is no BIGINT"),
         (event(rate="x"), "rate is no DOUBLE"),
         (event(lane=None), "lane is no VARCHAR"),
         (("prunings", {"session_id": "1" * 32, "pruned_ns": 1, "what": "all"}), "kind prunings"),
@@ -710,6 +718,21 @@ def test_40_content_that_facts_name_must_be_there(whole: Path, tmp_path: Path) -
     path = forged(tmp_path / "z", facts, said, session)
     other = open_home(tmp_path / "other")
     assert import_bundle(other, path, take_out=lambda *_: None).sessions[0].has_content
+
+
+def test_where_telemetry_went_there_is_nothing_of_here(tmp_path: Path) -> None:
+    """An imported session was sent nowhere from here, wherever it was sent while it ran."""
+    home = open_home(tmp_path / "home")
+    begun = start(1)
+    sent = replace(begun.start, live_exports={"there": "genai"})
+    record(home, [replace(begun, start=sent), attempt(1, 1), end(1)])
+    other = open_home(tmp_path / "other")
+    path = made(home, tmp_path / "x", session_id(1))
+    assert run(other, "import", "bundle", path).exit_code == 0
+    for each, told in ((home, {"there": "genai"}), (other, None)):
+        with connect(each) as connection:
+            sql = "SELECT live_exports FROM session_starts"
+            assert connection.execute(sql).fetchall() == [(told,)]
 
 
 def test_nothing_is_left_where_an_import_died(whole: Path, tmp_path: Path) -> None:

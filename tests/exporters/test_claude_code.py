@@ -149,7 +149,7 @@ QUERIES = {
         "sessions", "cost_by_session", "cache_by_session",
     ),
     "of each session": (
-        "conversation_sessions", "interaction_intervals", "session_segments", "session_timeline",
+        "conversation_sessions", "interaction_intervals", "session_segments", "session_steps", "session_timeline",
         "session_turns", "diagnosable",
     ),
     "sums": (
@@ -241,6 +241,16 @@ def test_an_agent_is_nested_under_the_call_that_started_it(tmp_path: Path) -> No
         ("llm_request", "sub_agent", lane),
         ("llm_request", "interaction", "main"),
     ]
+
+
+def test_a_time_that_cannot_be_is_not_believed(tmp_path: Path) -> None:
+    """A line of a year that no store can hold was written when the one before it was."""
+    home = open_home(tmp_path / "home")
+    log = [*CONVERSATION[:3], {**CONVERSATION[3], "timestamp": "9999-12-31T00:00:00.000Z"}]
+    bring_in(home, written(tmp_path / "log.jsonl", log))
+    with agentobs.connect(home.path) as connection:
+        [(took,)] = connection.execute("SELECT ended_ns - started_ns FROM sessions").fetchall()
+    assert took == 6_000_000_000
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:

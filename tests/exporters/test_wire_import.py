@@ -135,6 +135,16 @@ def test_money_is_that_of_its_day(tmp_path: Path) -> None:
     assert {str(usd) for _, usd in told} == {"0.003150000000"}
 
 
+@pytest.mark.parametrize("far", ["9999-12-31T00:00:00Z", "2300-01-01T00:00:00Z"])
+def test_a_time_that_cannot_be_is_not_believed(tmp_path: Path, far: str) -> None:
+    """An exchange of a year that no store can hold follows its neighbour, as one that says nothing does."""
+    home = open_home(tmp_path / "home")
+    bring_in(home, written(tmp_path / "a.jsonl", line(1, "2026-02-03T04:05:06Z"), line(2, far)))
+    with connect(home) as connection:
+        told = connection.execute("SELECT sent_at::VARCHAR FROM costs ORDER BY at_ns").fetchall()
+    assert [at[:23] for (at,) in told] == ["2026-02-03 04:05:06", "2026-02-03 04:05:06.001"]
+
+
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:
     """Not from the same place, nor from another one, nor after it was deleted; a changed file is another one."""
     home = open_home(tmp_path / "home")
