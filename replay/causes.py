@@ -23,6 +23,7 @@ from replay.diff import Difference, common
 from replay.divergence import Cause, CauseKind, Link, VersionChange
 from replay.fixture import Ask, Fixture
 from replay.looks import Nature, nature_of
+from replay.pieces import value_of
 from replay.sites import Site, site_of
 from replay.state import State
 from replay.tools import ask_of
@@ -67,7 +68,7 @@ def traced(state: State, asked: Asked, found: Sequence[Difference]) -> Traced:
     if nature in ("", "number") and all(each.keys[:1] == ("tools",) for each in found):
         nature = "schema"
     cause = _of_redaction(state, asked, found) if nature == "redaction" else None
-    cause = cause or _by_place(state, asked, found[0])
+    cause = cause or _by_place(state, asked, found)
     cause = cause and _further(state, asked, found, cause)
     return Traced(nature, cause, _chain(state, asked, found[0], cause))
 
@@ -127,10 +128,10 @@ def _of_sdk(changed: Sequence[VersionChange], asked: Asked) -> Cause | None:
 
 def _of_redaction(state: State, asked: Asked, found: Sequence[Difference]) -> Cause:
     """Say which side took a secret out, or that it is another one."""
-    old, new = "[redacted:" in str(found[0].expected), "[redacted:" in str(found[0].actual)
-    if old and new:
+    old, new = (str(value).count("[redacted:") for value in (found[0].expected, found[0].actual))
+    if old == new:
         text = "another secret stands here than the one that stood here when it was recorded"
-    elif old:
+    elif old > new:
         rules = "no rules of your own" if not state.options.redactors else "other rules"
         text = f"a secret was taken out when it was recorded; for this replay, which has {rules}, it is none"
     else:
@@ -138,11 +139,14 @@ def _of_redaction(state: State, asked: Asked, found: Sequence[Difference]) -> Ca
     return Cause("redaction", text, asked.sent)
 
 
-def _by_place(state: State, asked: Asked, first: Difference) -> Cause | None:
+def _by_place(state: State, asked: Asked, found: Sequence[Difference]) -> Cause | None:
     """Say what the first difference is a part of."""
+    first = found[0]
     match first.keys:
         case ("messages", int(at), "content", int(block), *_):
             return _of_block(state, asked, at, block)
+        case ("messages", int(at)) if first.change in ("added", "removed"):
+            return _of_history(state, asked, found, at)
         case ("messages", int(at), *_):
             return _of_message(state, asked, first, at)
         case ("messages",):
@@ -177,13 +181,45 @@ def _of_block(state: State, asked: Asked, at: int, block_at: int) -> Cause:
     live = (asked.lane, tool_use_id) in state.calls.live
     return Cause(
         "tool_result",
-        f"tool_result of {shown}: {state.calls.went(asked.lane, tool_use_id)}",
+        f"tool_result of {shown}: {_went(state, asked.lane, tool_use_id, str(name))}",
         _function(state, name) if live else asked.sent,
         tool=name,
         tool_use_id=tool_use_id,
         input=call.get("input") if call else None,
         message=at,
     )
+
+
+def _went(state: State, lane: str, tool_use_id: str, name: str) -> str:
+    """Return how a call went otherwise than recorded; of one that was made to fail, by which fault."""
+    recorded = state.calls.of(lane, tool_use_id)
+    turns = (None, state.calls.turn_of(recorded) if recorded is not None else None)
+    happened = [fault for fault in state.faults.tools if fault not in state.faults.untouched]
+    made = [f.text() for f in happened if f.tool == name and f.turn in turns]
+    return state.calls.went(lane, tool_use_id, name, next(iter(made), ""))
+
+
+def _of_history(state: State, asked: Asked, found: Sequence[Difference], at: int) -> Cause:
+    """Say how many messages in a row there are more or fewer than recorded, and where."""
+    change, last = found[0].change, at
+    for each in found[1:]:
+        if each.change != change or each.keys != ("messages", last + 1):
+            break
+        last += 1
+    is_gone, many = change == "removed", last - at + 1
+    body = value_of(state.fixture.body(asked.due.number)) if is_gone else asked.body
+    ends = last + 1 == len(get(body, "messages") or ())
+    where = (
+        "at the beginning of the history"
+        if at == 0
+        else "at the end of the history"
+        if ends
+        else f"of the history, from message {at} on,"
+    )
+    verb = f"{'was' if many == 1 else 'were'} {'left out' if is_gone else 'added'}"
+    role = f" (role {get(body, 'messages', at, 'role')})" if many == 1 else ""
+    text = f"{many} message{'s' * (many != 1)}{role} {where} {verb}"
+    return Cause("agent_message", text, asked.sent, message=at)
 
 
 def _of_message(state: State, asked: Asked, first: Difference, at: int) -> Cause:
@@ -277,7 +313,7 @@ def _further(state: State, asked: Asked, found: Sequence[Difference], cause: Cau
     for call, content in _otherwise(state, asked, found):
         if any(word in content for word in new):
             shown = f"{call.name}({_arguments(call.input)})"
-            went = state.calls.went(asked.lane, call.tool_use_id)
+            went = _went(state, asked.lane, call.tool_use_id, call.name)
             where = cause.text
             if cause.kind == "arguments":
                 where = f"message {cause.message} was written by the agent"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from replay.aligning import only_blanks
-from replay.diff import Difference
+from replay.diff import Difference, unequal
 from replay.renaming import bare
 
 Nature = Literal[
@@ -161,10 +161,16 @@ def _is_redaction(each: Difference) -> bool:
     """Return whether only secrets differ: another one, another kind, or one that only one side took out."""
     if not _texts(each):
         return False
-    old, new = bare(each.expected), bare(each.actual)
-    if old == each.expected and new == each.actual:
+    if "[redacted:" not in each.expected and "[redacted:" not in each.actual:
         return False
-    return old == new or _is_masked(old, new) or _is_masked(new, old)
+    old, new = (_TOKEN.findall(bare(text)) for text in (each.expected, each.actual))
+    places = [("".join(old[a:b]), "".join(new[c:d])) for a, b, c, d in unequal(old, new)]
+    # Each place by itself: what stands behind a secret is none of it.
+    return all(_is_masked(*place) or _is_masked(*place[::-1]) for place in places)
+
+
+_TOKEN = re.compile(r"\[redacted\]|\s+|(?:(?!\[redacted\])\S)+")
+"""A placeholder, blanks, or a word up to either of them."""
 
 
 def _is_masked(masked: str, plain: str) -> bool:

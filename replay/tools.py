@@ -207,20 +207,39 @@ class Calls:
                 return Missed(tool, now, self._cause(_key(tool), now))
         return None
 
-    def went(self, lane: str, tool_use_id: str) -> str:
-        """Return how a call went otherwise than recorded, to follow its result back to it."""
+    def went(self, lane: str, tool_use_id: str, name: str = "", fault: str = "") -> str:
+        """Return how a call of a tool went otherwise than recorded, to follow its result back to it.
+
+        `fault` is the one that made calls of that tool fail, if one did.
+        """
         key = lane, tool_use_id
+        given = self._given.get(key) or self._given_to(lane, name)
+        recorded = [tool.answer for tool in self._tools if tool.question.name == name]
+        is_recorded = bool(given) and any(same(given[-1].content, r.content) for r in recorded)
+        if fault and given and not is_recorded:
+            return f"it was made to fail by `{fault}`"
         if key in self.live:
-            return "it ran live and returned something else than recorded"
+            what = "something else than recorded"
+            if is_recorded:
+                what = "what was recorded; the agent made another text of it"
+            return f"it ran live and returned {what}"
         now, tools = self._now.get(key), self._recorded.get(key, [])
         if now is not None and tools and now.outcome not in [t.answer.outcome for t in tools]:
             return (
                 f"it was {tools[0].answer.outcome} when it was recorded, and is {now.outcome} now"
             )
-        text = (
+        if given:
+            return "it was answered from the recording; the agent made another text of it"
+        return (
             "it was answered by the agent's own code, which returned something else than recorded"
         )
-        return text
+
+    def _given_to(self, lane: str, name: str) -> list[ToolAnswer]:
+        """Return what calls of a function were answered whose ids nobody knew, where none of them ran live."""
+        counted = [key for key in self._given if key[0] == lane and key[1].startswith(f"{name}@")]
+        if any(key in self.live for key in counted):
+            return []
+        return [answer for key in counted for answer in self._given[key]]
 
     def _cause(self, key: tuple[str, str], now: ToolAnswer) -> str:
         decided = self._decided.get(key)

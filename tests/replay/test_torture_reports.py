@@ -325,6 +325,106 @@ def test_a_secret_in_place_of_another(noisy: Fixture, snapshot: SnapshotAssertio
         assert TOKEN not in shown
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "nature"),
+    [
+        (f"token {TOKEN}", f"token {TOKEN}\nHome: /root", ""),
+        (f"token {TOKEN}", f"token {TOKEN}é", ""),
+        (f"a {TOKEN}", f"b {TOKEN}", ""),
+        (f"a {TOKEN} b {TOKEN}", f"a {TOKEN} b none", "redaction"),
+        ("a none b", f"a {TOKEN} b", "redaction"),
+        (f"a {TOKEN}", f"a {KEY}", "redaction"),
+    ],
+)
+def test_a_text_behind_a_secret_is_no_secret(
+    tmp_path: Path, old: str, new: str, nature: str
+) -> None:
+    """Only what stands for a secret is one; what was written before or behind it is told for what it is."""
+    given = [streamed(text("Yes."), number=1)]
+    run = recorded(tmp_path, lambda url: Agent(url).answer(old), given)
+    found = parts(frozen(tmp_path, run), Agent().answer, new)
+    assert found.nature == nature
+    assert ("secret" in found.why) == (nature == "redaction")
+    if new.endswith("none"):
+        assert "was taken out when it was recorded" in found.why
+
+
+@pytest.mark.parametrize(
+    ("kept", "more", "why"),
+    [
+        (slice(2, None), [], "2 messages at the beginning of the history were left out"),
+        (slice(0, 3), [], "2 messages at the end of the history were left out"),
+        (slice(0, None, 4), [], "3 messages of the history, from message 1 on, were left out"),
+        (
+            slice(0, None),
+            [{"role": "user", "content": "Be quick."}],
+            "1 message (role user) at the end of the history was added",
+        ),
+    ],
+)
+def test_messages_that_were_taken_away(
+    tmp_path: Path, kept: slice, more: list[Any], why: str
+) -> None:
+    """A history that was cut is told as that, also where what is gone held what the agent was started with."""
+
+    @agentobs.session("cut")
+    def ask(prompt: str, url: str | None = None, kept: slice = slice(None), more: Any = ()) -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        roles = ("user", "assistant", "user", "assistant", "user")
+        said: Any = [{"role": role, "content": f"{prompt} {n}"} for n, role in enumerate(roles)]
+        client.messages.create(model=MODEL, max_tokens=9, messages=[*said[kept], *more])
+
+    run = recorded(tmp_path, lambda url: ask("How is it?", url), [plain(text("Fine."))])
+    found = parts(frozen(tmp_path, run), ask, "How is it?", None, kept, more)
+    assert found.why == why
+
+
+@agentobs.record_tool
+def sky(at: str) -> dict[str, str]:
+    """Look at the sky."""
+    return {"at": at, "is": "blue"}
+
+
+def looking(url: str | None, shown: Callable[[Any], str] = json.dumps) -> None:
+    """Ask twice; the function is called by the id that the model made, or without one."""
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+    with agentobs.session("looking"):
+        messages: list[Any] = [{"role": "user", "content": "Look."}]
+        reply = client.messages.create(model=MODEL, max_tokens=9, messages=messages)
+        try:
+            said = shown(sky(at="noon"))
+        except RuntimeError as error:
+            said = f"failed: {error}"
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": said}
+        messages += [
+            {"role": "assistant", "content": [block.to_dict() for block in reply.content]},
+            {"role": "user", "content": [result]},
+        ]
+        client.messages.create(model=MODEL, max_tokens=9, messages=messages)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown", "went"),
+    [
+        ({}, str, "it was answered from the recording; the agent made another text of it"),
+        ({"faults": ["tool sky fails"]}, json.dumps, "it was made to fail by `tool sky fails`"),
+        (
+            {"tools": "live"},
+            str,
+            "it ran live and returned what was recorded; the agent made another text of it",
+        ),
+    ],
+)
+def test_how_a_recorded_function_was_answered(
+    tmp_path: Path, options: dict[str, Any], shown: Callable[[Any], str], went: str
+) -> None:
+    """What the recording or a fault has answered is not laid to the function, nor to code that never ran."""
+    given = [plain(call(1, "sky", at="noon")), plain(text("Blue."))]
+    fixture = frozen(tmp_path, recorded(tmp_path, looking, given))
+    found = parts(fixture, looking, None, shown, **options)
+    assert found.why == f'tool_result of sky(at="noon"): {went}'
+
+
 def test_a_request_too_early(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """A later request of the recording that comes too early is told as such, with what was due."""
 
