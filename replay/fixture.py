@@ -64,6 +64,8 @@ from agentobs.records.messages import (
     assemble,
     tool_uses,
 )
+from replay.aligning import safe
+from replay.checking import ANSWER, ASK, HEADER, TOOL, WORLD, check
 from replay.pieces import Pieces, built, compact, take_apart
 
 FORMAT = 3
@@ -222,7 +224,7 @@ class Fixture:
             return self._built(number).body()
         except _UNREADABLE as error:
             raise DamagedError(
-                f"request {number} of the fixture does not read: {error!r}",
+                f"request {number} of the fixture does not read: {_told(error)}",
                 where=str(self.path),
                 todo=_AGAIN,
             ) from error
@@ -303,12 +305,11 @@ def load(path: str | Path) -> Fixture:
     try:
         asks, tools, world = _parse(data[:last])
         whole = end["end"] == counts(asks, tools, world) and header.keys() >= _HEADER
-        whole = whole and isinstance(header.get("results", {}), dict)
-        whole = whole and isinstance(header.get("until", 1), int)
+        check(header, HEADER, "the first line")
         date.fromisoformat(header.get("day", "2026-01-01"))
     except _UNREADABLE as error:
         raise DamagedError(
-            f"the fixture does not read: {error!r}", where=str(file), todo=_AGAIN
+            f"the fixture does not read: {_told(error)}", where=str(file), todo=_AGAIN
         ) from error
     if not whole:
         raise DamagedError("the fixture is not whole", where=str(file), todo=_AGAIN)
@@ -338,6 +339,11 @@ _KINDS = get_args(AskKind)
 _AGAIN = "Restore it from version control, or freeze the session again"
 
 
+def _told(error: Exception) -> str:
+    """Return what is wrong; a `KeyError` tells only the key."""
+    return safe(str(error) if type(error) is ValueError else repr(error))
+
+
 def _header(file: Path, data: bytes) -> dict[str, Any]:
     try:
         header = json.loads(data.partition(b"\n")[0])
@@ -346,9 +352,9 @@ def _header(file: Path, data: bytes) -> dict[str, Any]:
         raise ForeignError(
             "not a fixture", where=str(file), todo="agentobs freeze SESSION makes one"
         ) from error
-    if not isinstance(version, int) or version > FORMAT:
+    if type(version) is not int or not 1 <= version <= FORMAT:
         raise ForeignError(
-            f"a fixture of version {version}; this version of agentobs reads up to {FORMAT}",
+            f"a fixture of version {safe(str(version)[:40])}; this version of agentobs reads up to {FORMAT}",
             where=str(file),
             todo="Install the version that wrote it, or a newer one",
         )
@@ -373,13 +379,17 @@ def _parse(data: bytes) -> tuple[list[Ask], list[RecordedTool], list[RecordedAns
         value = lines[at]
         at += 1
         if "tool" in value:
+            check(value, TOOL, f"tool call {len(tools) + 1}")
             tools.append(_tool(value))
             continue
         if "world" in value:
+            check(value, WORLD, "an answer of the world")
             world.append(_world(value, asked[value["lane"]]))
             continue
         body: list[Any] = []
+        check(value, ASK, f"request {len(asks) + 1}")
         answer = lines[at]
+        check(answer, ANSWER, f"the answer of request {len(asks) + 1}")
         at += 1
         while at < len(lines) and _is_of_answer(lines[at]):
             body.append(lines[at])

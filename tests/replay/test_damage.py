@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.errors import AgentobsError
+from agentobs.errors import AgentobsError, DamagedError, ForeignError
 from agentobs.records.canonical import digest
 from replay import Fixture, load
 from replay.fixture import as_recording
@@ -104,3 +104,55 @@ def test_a_request_that_is_like_none_is_refused(
     body = b"".join(json.dumps(line).encode() + b"\n" for line in lines[:-1])
     end = {**lines[-1], "digest": digest(body)}
     assert read(tmp_path / "odd.jsonl", body + json.dumps(end).encode() + b"\n") is None
+
+
+MISTYPED: list[tuple[str, dict[str, object], str]] = [
+    ("agentobs_fixture", {"agentobs_fixture": True}, "a fixture of version True"),
+    ("agentobs_fixture", {"agentobs_fixture": -1}, "a fixture of version -1"),
+    (
+        "agentobs_fixture",
+        {"arguments": [1]},
+        "`arguments` of the first line is [1], and not an object",
+    ),
+    (
+        "agentobs_fixture",
+        {"given": {"seed": 5}},
+        "`given` of the first line is {'seed': 5}, and not",
+    ),
+    ("agentobs_fixture", {"until": -5}, "`until` of the first line is -5, and not a number from 1"),
+    ("agentobs_fixture", {"name": 5}, "`name` of the first line is 5, and not a text"),
+    ("agentobs_fixture", {"results": {"main": 5}}, "`results` of the first line is {'main': 5}"),
+    ("ask", {"lane": 5}, "`lane` of request 1 is 5, and not a text"),
+    ("ask", {"turn": "x"}, "`turn` of request 1 is 'x', and not a number"),
+    ("ask", {"body": 5}, "`body` of request 1 is 5, and not an object"),
+    ("ask", {"add": 5}, "`add` of request 1 is 5, and not a list"),
+    ("ask", {"headers": [1]}, "`headers` of request 1 is [1], and not an object"),
+    ("ask", {"headers": {"x-a": "a\r\nb: c"}}, "`headers` of request 1 is"),
+    ("ask", {"behind": ["x"]}, "`behind` of request 1 is ['x'], and not a list of numbers"),
+    ("answer", {"chunks": "abc"}, "`chunks` of the answer of request 1 is 'abc', and not a list"),
+    ("answer", {"status": "abc"}, "`status` of the answer of request 1 is 'abc', and not a status"),
+    ("answer", {"status": 99}, "`status` of the answer of request 1 is 99, and not a status"),
+    ("answer", {"ending": "zzz"}, "`ending` of the answer of request 1 is 'zzz', and not one of"),
+    ("answer", {"failure": ["x"]}, "`failure` of the answer of request 1 is ['x']"),
+    ("tool", {"name": None}, "`name` of tool call 1 is None, and not a text"),
+    ("tool", {"tries": True}, "`tries` of tool call 1 is True, and not a number"),
+    ("world", {"lane": 5}, "`lane` of an answer of the world is 5, and not a text"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "told"), MISTYPED, ids=[f"{line}-{change}" for line, change, _ in MISTYPED]
+)
+def test_a_value_of_another_type_is_told(
+    whole: bytes, tmp_path: Path, line: str, change: dict[str, object], told: str
+) -> None:
+    """Made by hand and signed, a fixture is refused by the key, the line and what should stand there: in one line."""
+    lines = [json.loads(each) for each in whole.splitlines()]
+    next(each for each in lines if next(iter(each)) == line).update(change)
+    body = b"".join(json.dumps(each).encode() + b"\n" for each in lines[:-1])
+    path = tmp_path / "mistyped.jsonl"
+    path.write_bytes(body + json.dumps({**lines[-1], "digest": digest(body)}).encode() + b"\n")
+    with pytest.raises((DamagedError, ForeignError)) as caught:
+        load(path)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value.found)
