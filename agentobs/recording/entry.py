@@ -9,12 +9,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from agentobs.recording.origins import may_hold_variables
+
 
 def entry_of(frame: FrameType) -> tuple[str | None, dict[str, Any] | None]:
     """Return the function that a frame runs, as `module:name`, and its arguments where they are JSON."""
     code = frame.f_code
     name = name_of(str(frame.f_globals.get("__name__")), code.co_qualname, frame.f_globals)
     if name is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return name, None
+    if may_hold_variables(code):
         return name, None
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     values = {key: frame.f_locals[key] for key in names if key in frame.f_locals}

@@ -93,7 +93,8 @@ def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:
             own += 1
             if code.co_flags & _OPTIMISED:
                 told.append((code.co_qualname, "", None))
-                _add_values(told, frame, code)
+                if not may_hold_variables(code):
+                    _add_values(told, frame, code)
         elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
             break  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
         frame, seen = frame.f_back, seen + 1
@@ -104,8 +105,21 @@ _OPTIMISED = 0x1
 """The flag of code with local variables of its own: functions, not modules and classes."""
 _STAR, _STARS = 0x04, 0x08
 """The flags of code that takes `*args` and `**kwargs`."""
+_IS_VIEW = sys.version_info >= (3, 13)
+"""Whether each look at a frame's variables is one of its own."""
+_HANDS_OUT = frozenset(("locals", "vars", "eval", "exec", "f_locals"))
+"""What a function names that may hold the dict of its variables."""
 _ROOTS = ("Handle._run", "_WorkItem.run", "Thread.run")
 _BEGINS = ("_run", "run")
+
+
+def may_hold_variables(code: CodeType) -> bool:
+    """Return whether a running function may hold its variables as a dict that a look at its frame writes anew.
+
+    Before Python 3.13 a frame has one such copy for all: what a function got with `locals()` and changed would be
+    changed back.
+    """
+    return not _IS_VIEW and not _HANDS_OUT.isdisjoint(code.co_names)
 
 
 def _add_values(told: list[tuple[str, str, Any]], frame: FrameType, code: CodeType) -> None:

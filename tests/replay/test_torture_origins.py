@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
 from agentobs.recording import wire
+from agentobs.recording.session import start_recorder
 from agentobs.records.exchanges import Answer, Place
 from replay import Fixture, Replayer
 from tests.provider_script import call, streamed, text
@@ -270,3 +273,68 @@ def test_what_the_caller_lets_go_of_is_let_go() -> None:
 
         left = let_go(Thing())
         assert left is None
+
+
+def own(client: httpx2.Client, question: str) -> dict[str, object]:
+    """Ask in the function whose variables are held."""
+    held = locals()
+    held.pop("client")
+    client.post("http://nowhere.test", json=held)
+    return held
+
+
+def outer(client: httpx2.Client, question: str) -> dict[str, object]:
+    """Ask in a function that the one calls whose variables are held."""
+    held = vars()
+    held.pop("client")
+    ask_once(client)
+    return held
+
+
+def evaluated(client: httpx2.Client, question: str) -> dict[str, object]:
+    held: dict[str, object] = eval("locals()")
+    held.pop("client")
+    ask_once(client)
+    return held
+
+
+def of_frame(client: httpx2.Client, question: str) -> dict[str, object]:
+    frame = inspect.currentframe()
+    held = dict(frame.f_locals) if sys.version_info >= (3, 13) else frame.f_locals  # type: ignore[union-attr]
+    held.pop("client")
+    ask_once(client)
+    return held
+
+
+def ask_once(client: httpx2.Client) -> None:
+    client.post("http://nowhere.test", json={})
+
+
+@pytest.mark.parametrize("ask", [own, outer, evaluated, of_frame], ids=lambda ask: ask.__name__)
+def test_what_a_function_holds_of_its_variables_is_left_alone(ask: Any) -> None:
+    """A function that took its variables from `locals()` and changed them finds them so after a request."""
+    client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
+    wire.instrument(client, lambda: Place("0" * 32))
+    with wire.answering(lambda question, place: Answer(200, {}, (), "complete")):
+        held = ask(client, "hi")
+    assert "client" not in held
+    assert held["question"] == "hi"
+
+
+def opened(question: str, kept: object) -> dict[str, object]:
+    held = locals()
+    held.pop("kept")
+    with agentobs.session("held"):
+        pass
+    return held
+
+
+def test_what_a_function_holds_is_left_alone_where_a_session_opens(tmp_path: Path) -> None:
+    """So does one that opens its session after that."""
+    agentobs.stop_recorder()
+    start_recorder(str(tmp_path / "home"))
+    try:
+        held = opened("hi", object())
+    finally:
+        assert agentobs.stop_recorder()
+    assert "kept" not in held
