@@ -10,6 +10,7 @@ exchange.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -29,9 +30,12 @@ FRAMES_MAX = 96
 OWN_FRAMES_MAX = 8
 """How many frames of the caller's own code tell something. Our choice."""
 VALUES_MAX = 32
-"""How many values an origin has. Our choice."""
+"""How many values an origin has, the names of functions among them, and how much of one object is looked at. Our
+choice."""
 TEXT_MAX = 200
 """How many characters a text may have; a longer one tells nothing. Our choice."""
+BITS_MAX = 256
+"""How many bits a number may have, likewise. Our choice."""
 DIGEST_BYTES = 4
 """How long a digest is: it tells a few values of one name apart, and is too short to find a text by."""
 
@@ -54,7 +58,7 @@ def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
         told = _told(sys._getframe(1))
         if is_async:
             told += _task_name()
-        return Origin(attempt_id, tuple(told[:VALUES_MAX]), before)
+        return Origin(attempt_id, tuple(told), before)
     except Exception:
         return None
 
@@ -83,8 +87,11 @@ def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:
     One function, for it runs on the caller's thread once a request.
     """
     told: list[tuple[str, str, Any]] = []
+    looked: set[int] = set()
     seen = own = 0
     while frame is not None and seen < FRAMES_MAX and own < OWN_FRAMES_MAX:
+        if len(told) >= VALUES_MAX:
+            break
         code = frame.f_code
         known = _is_own.get(code.co_filename)
         if known is None:
@@ -94,7 +101,7 @@ def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:
             if code.co_flags & _OPTIMISED:
                 told.append((code.co_qualname, "", None))
                 if not may_hold_variables(code):
-                    _add_values(told, frame, code)
+                    _add_values(told, looked, frame, code)
         elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
             break  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
         frame, seen = frame.f_back, seen + 1
@@ -122,7 +129,10 @@ def may_hold_variables(code: CodeType) -> bool:
     return not _IS_VIEW and not _HANDS_OUT.isdisjoint(code.co_names)
 
 
-def _add_values(told: list[tuple[str, str, Any]], frame: FrameType, code: CodeType) -> None:
+def _add_values(
+    told: list[tuple[str, str, Any]], looked: set[int], frame: FrameType, code: CodeType
+) -> None:
+    """Add what a function was given, until there is enough; what was `looked` into before tells nothing new."""
     flags, count = code.co_flags, code.co_argcount + code.co_kwonlyargcount
     count += (flags & _STAR != 0) + (flags & _STARS != 0)
     names = code.co_varnames[:count] + code.co_freevars
@@ -135,15 +145,25 @@ def _add_values(told: list[tuple[str, str, Any]], frame: FrameType, code: CodeTy
         local.clear()
     where = code.co_qualname
     for name, value in values:
-        kind = type(value)
-        if kind in _PLAIN:
-            if kind is not str or len(value) <= TEXT_MAX:
-                told.append((where, name, value))
+        if type(value) in _PLAIN:
+            found = [(where, name, value)]
+        elif id(value) in looked:
             continue
-        for inner, each in _inside(value):
-            kind = type(each)
-            if kind in _PLAIN and (kind is not str or len(each) <= TEXT_MAX):
-                told.append((where, f"{name}.{inner}", each))
+        else:
+            looked.add(id(value))
+            found = [(where, f"{name}.{inner}", each) for inner, each in _inside(value)]
+        told += [each for each in found if _is_short(each[2])]
+        if len(told) >= VALUES_MAX:
+            del told[VALUES_MAX:]
+            return
+
+
+def _is_short(value: Any) -> bool:
+    """Return whether a value is a plain one that is small enough to tell something."""
+    kind = type(value)
+    if kind is str:
+        return len(value) <= TEXT_MAX
+    return kind in _PLAIN and (kind is not int or value.bit_length() <= BITS_MAX)
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -158,7 +178,8 @@ def _inside(value: Any) -> Iterable[tuple[str, Any]]:
         return [(str(at), each) for at, each in enumerate(value[:VALUES_MAX])]
     if kind is not dict:
         value = _variables(value, kind) if _is_own_class(kind) else None
-    items = list(value.items())[:VALUES_MAX] if value else []
+    # Not a copy of the whole: what an agent holds may be large, and this is its own thread.
+    items = list(itertools.islice(value.items(), VALUES_MAX)) if value else []
     return [(name, each) for name, each in items if type(name) is str]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+import tracemalloc
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,9 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
-from agentobs.recording import wire
+from agentobs.recording import origins, wire
 from agentobs.recording.session import start_recorder
-from agentobs.records.exchanges import Answer, Place
+from agentobs.records.exchanges import Answer, Origin, Place, Question
 from replay import Fixture, Replayer
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
@@ -338,3 +339,75 @@ def test_what_a_function_holds_is_left_alone_where_a_session_opens(tmp_path: Pat
     finally:
         assert agentobs.stop_recorder()
     assert "kept" not in held
+
+
+class Settings:
+    """Much that is the same for everybody."""
+
+    def __init__(self, size: int) -> None:
+        self.__dict__.update({f"setting_{number}": number for number in range(size)})
+
+
+def origin_of(ask: Callable[[httpx2.Client], object]) -> Origin:
+    """Return what a request tells of who asks."""
+    client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
+    wire.instrument(client, lambda: Place("0" * 32))
+    heard: list[Origin | None] = []
+
+    def answer(question: Question, place: Place) -> Answer:
+        heard.append(question.origin)
+        return Answer(200, {}, (), "complete")
+
+    with wire.answering(answer):
+        ask(client)
+    assert heard[0] is not None
+    return heard[0]
+
+
+def test_what_a_function_was_given_is_never_copied_whole() -> None:
+    """Of a dict of a million keys as few are looked at as of a small one."""
+    large = dict.fromkeys(range(1_000_000), "")
+
+    def ask(client: httpx2.Client, large: dict[int, str]) -> int:
+        tracemalloc.start()
+        try:
+            ask_once(client)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    most: list[int] = []
+    for given in ({}, large):
+        origin_of(lambda client, given=given: most.append(ask(client, given)))  # type: ignore[misc]
+    assert most[1] < most[0] + 1_000_000
+
+
+def test_an_object_tells_once_what_it_holds() -> None:
+    """What all functions pass on takes no room from what the outermost was given; and there is an end to all."""
+    shared = Settings(20)
+
+    def down(client: httpx2.Client, shared: Settings, depth: int) -> None:
+        down(client, shared, depth - 1) if depth else ask_once(client)
+
+    def lead(client: httpx2.Client, name: str) -> None:
+        down(client, shared, 3)
+
+    told = origin_of(lambda client: lead(client, "ann")).told
+    assert [name for _, name, _ in told].count("shared.setting_0") == 1
+    assert "ann" in [value for _, _, value in told]
+    many = origin_of(lambda client: down(client, Settings(500), 3)).told
+    assert len(many) == origins.VALUES_MAX
+
+
+def test_a_number_of_any_size_breaks_nothing(tmp_path: Path) -> None:
+    """A number with more digits than Python writes tells nothing, and the request is recorded and answered."""
+    fixture, heard = recorded_crew(tmp_path, numbered, NAMES[:2])
+    with Replayer(fixture) as replay:
+        assert replay.run(crew, numbered, NAMES[1::-1]) == heard
+
+
+async def numbered(crew: Crew, names: Sequence[str]) -> None:
+    async def explore(name: str, number: int) -> None:
+        await crew.explore(name)
+
+    await asyncio.gather(*(explore(name, 10**5000) for name in names))
