@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from replay.divergence import DivergenceError, ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
 from replay.functions import verified_otherwise
-from replay.hanging import out_of_turn
+from replay.hanging import out_of_turn, waits_for
 from replay.lanes import Lane, Mismatch, asked_body
 from replay.pieces import value_of
 from replay.policies import Policy, policy_of
@@ -73,18 +74,25 @@ class Answering:
             self._state.move(taken, 0)
             # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
             answer = answer_of(taken, self._state.options, is_ours=place.turn is not None)
-            return self._in_turn(answer, taken, lane)
+            return self._in_turn(answer, taken, lane, is_ours=place.interaction_id is not None)
 
-    def _in_turn(self, answer: Answer, ask: Ask, lane: Lane) -> Answer:
+    def _in_turn(self, answer: Answer, ask: Ask, lane: Lane, *, is_ours: bool) -> Answer:
         """Return an answer that comes when those have ended that ended before it; most wait for none."""
-        if not ask.behind and not ask.ends_behind and ask.amid is None:
+        is_stopped = answer.ending == "cancelled" and not is_ours
+        stopped_ms = ask.stopped_ms if is_stopped else None
+        is_free = not ask.behind and not ask.ends_behind and ask.amid is None
+        if is_free and stopped_ms is None:
+            # Another one may be held up by the thread that reads this.
+            self._state.asked_in[ask.number] = threading.get_ident()
             return answer
 
         def error(missing: list[int]) -> DivergenceError:
             with self._state.lock:
                 return self._state.error(out_of_turn(self._state, lane, ask, missing))
 
-        return dataclasses.replace(answer, gate=Turn(self._state, lane, ask, error))
+        says = functools.partial(waits_for, lane, ask)
+        gate = Turn(self._state, lane, ask, stopped_ms=stopped_ms, says=says, error=error)
+        return dataclasses.replace(answer, gate=gate)
 
     def _cut_off(self) -> Exception:
         return ReplayStopped(f"the session was frozen up to turn {self._state.fixture.until}")
@@ -232,7 +240,9 @@ class Answering:
     def _policy(self, live: World, question: ToolQuestion, recorded: RecordedTool | None) -> Policy:
         if recorded is not None and self._state.is_before(recorded):
             return "replay"
-        if recorded is None and self._state.beyond:
-            return "execute"  # the call of an answer that was not recorded
         name = question.name
-        return policy_of(self._state.tools, name, is_mutating=live.is_mutating(name))
+        is_mutating = live.is_mutating(name)
+        if recorded is None and self._state.beyond:
+            self._state.check_beyond(name, is_mutating=is_mutating)
+            return "execute"  # the call of an answer that was not recorded
+        return policy_of(self._state.tools, name, is_mutating=is_mutating)

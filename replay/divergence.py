@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from anthropic import AnthropicError
 
-from agentobs.errors import ReplaySays
+from agentobs.errors import ReplaySays, UsageError
 from agentobs.redaction import redact
 from replay.diff import Difference
 from replay.looks import Nature, Proposal
@@ -263,6 +263,12 @@ class DivergenceError(AnthropicError, ReplaySays):
 
 class ReplayStopped(AnthropicError, ReplaySays):
     """Raised instead of an answer where `until` ends the recorded path; not an error of anybody."""
+
+
+class NotNamedError(UsageError, AnthropicError, ReplaySays):
+    """Raised where a tool would have to run that changes something outside, and that nobody named; raised again by
+    every later request, for an agent may make a tool's failure of it.
+    """
 
 
 def _clean(text: str) -> str:

@@ -95,16 +95,19 @@ class Functions:
         if (recorded := calls.of(lane, question.tool_use_id)) is not None and not call.is_counted:
             return recorded
         left = calls.left_of(lane, question.name)
+        if self._state.beyond:
+            # What was recorded after the path's end belongs to answers that were not given.
+            left = [tool for tool in left if not self._state.is_after(tool)]
         same = (t for t in left if same_call(t.question, question, self._state.renaming))
         return next(same, next(iter(left), None))
 
     def _policy(self, call: Call, recorded: RecordedTool | None) -> str:
-        state = self._state
+        state, of = self._state, call.of
         if recorded is None and state.beyond:
+            state.check_beyond(of.name, is_mutating=of.is_mutating, is_function=True)
             return "execute"  # the call of an answer that was not recorded
         if recorded is not None and state.is_before(recorded):
             return "replay"
-        of = call.of
         return policy_of(state.tools, of.name, is_mutating=of.is_mutating, is_function=True)
 
 

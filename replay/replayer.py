@@ -23,7 +23,7 @@ from agentobs.recording import functions, patching, wire
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
 from agentobs.tracing import ambient
-from replay.accepting import Accepted, write_over
+from replay.accepting import Accepted
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
 from replay.children import children
@@ -34,6 +34,7 @@ from replay.functions import Functions
 from replay.guard import no_network
 from replay.hanging import deadline
 from replay.judging import judge_outcome, judge_path
+from replay.keeping import keep
 from replay.opened import Opened
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
@@ -165,15 +166,16 @@ class Replayer:
             function: what starts the agent, with its arguments; default the recorded entry.
             args: its arguments.
             turn: the turn, from 1.
-            tools: which tools of the agent loop run for real in that turn; those of earlier turns never
-                do. Tools of other agents are their own code, and always run.
+            tools: which tools of the agent loop, and which recorded functions, run for real in that turn;
+                those of earlier turns never do. What a scripted answer calls runs, but where it changes something
+                outside only if it is named here. Other tools of other agents are their own code, and always run.
             expect: what must hold of the step: it asserts, or returns False where it does not.
             kwargs: its arguments by name.
 
         Raises:
             AssertionError: `expect` does not hold; with both steps, as recorded and as they are.
             DivergenceError: the path parts before that turn ends, or the agent never gets there.
-            UsageError: the recording has no such turn.
+            UsageError: the recording has no such turn, or a tool has to be named.
         """
         self._state.stop_after(turn, tools)
         return self._stepped(turn, *self._ran(self._call(function, args, kwargs)), expect)
@@ -322,7 +324,7 @@ class Replayer:
             UsageError: it cannot be written.
         """
         if (accepting := self._state.accepting) is not None:
-            write_over(self.fixture.path, accepting.data(self._state.calls.ran_live()))
+            keep(self.fixture.path, accepting.data(self._state.calls.ran_live()))
 
     @property
     def normalised(self) -> dict[str, int]:

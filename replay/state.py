@@ -19,7 +19,14 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
 from replay.accepting import Accepting
-from replay.divergence import Divergence, DivergenceError, Progress, Suspicion
+from replay.divergence import (
+    Divergence,
+    DivergenceError,
+    NotNamedError,
+    Progress,
+    ReplayStopped,
+    Suspicion,
+)
 from replay.ends import last_of
 from replay.faults import Faults
 from replay.fixture import Ask, Fixture, RecordedTool
@@ -27,6 +34,7 @@ from replay.given import ambient_in
 from replay.lanes import Lane, Mismatch
 from replay.normalising import Normalising
 from replay.options import ReplayOptions, ToolPolicy
+from replay.policies import policy_of
 from replay.reads import Reads
 from replay.renaming import Renaming
 from replay.script import Scripted
@@ -65,7 +73,9 @@ class State:
         self.ended: set[int] = set()
         """The asks whose answers the agent has taken to their end."""
         self.waiting: set[int] = set()
-        """Who waits for the answers of others to end."""
+        """The asks whose answers are held back."""
+        self.asked_in: dict[int, int] = {}
+        """The thread that asked each."""
         self.threads = frozenset(threading.enumerate())
         """The threads that there were before, which are not the agent's."""
         self.running = 0
@@ -76,6 +86,8 @@ class State:
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
+        self.refused: NotNamedError | None = None
+        """The first call beyond the path that was refused, because its tool is to be named."""
         self.suspicions: list[Suspicion] = []
         """What was taken for the recorded path and may not have been, such as answers given by order alone."""
         self.sections: dict[str, Sequence[tuple[str, str]]] = {}
@@ -121,6 +133,31 @@ class State:
     def is_before(self, recorded: RecordedTool) -> bool:
         """Return whether a recorded call lies before the turn that `until` leads to."""
         return self.until is not None and self.calls.turn_of(recorded) < self.until
+
+    def is_after(self, recorded: RecordedTool) -> bool:
+        """Return whether a recorded call lies behind the turn that `until` leads to."""
+        return self.until is not None and self.calls.turn_of(recorded) > self.until
+
+    def check_beyond(self, name: str, *, is_mutating: bool, is_function: bool = False) -> None:
+        """Let a call run that was not recorded, beyond the path; where it changes something outside, only if that was
+        said of its tool, for no recording answers it.
+
+        Raises:
+            ReplayStopped: nobody has answered there, so that nothing asked for it.
+            NotNamedError: an answer of the script led to it.
+        """
+        if not is_mutating or self.options.fork is not None:
+            return
+        if policy_of(self.tools, name, is_mutating=True, is_function=is_function) != "replay":
+            return
+        if len(self.beyond) > len(self.script):
+            raise ReplayStopped(f"replayed until turn {self.until}")
+        self.refused = self.refused or NotNamedError(
+            f"{name!r} changes something outside, and was called beyond the recorded path",
+            where=str(self.fixture.path),
+            todo=f"If it is to run, name it in tools=, as in tools=[{name!r}]",
+        )
+        raise self.refused
 
     def move(self, ask: Ask, at: int) -> None:
         """Move the clock to where an ask was asked, 0, or answered, 1."""
@@ -183,9 +220,11 @@ class State:
         return DivergenceError(self.divergence)
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
-        """Raise the first divergence again, if there was one; `cause` is what it led to."""
+        """Raise the first divergence again, or what was refused, if there was one; `cause` is what it led to."""
         if self.divergence is not None:
             raise DivergenceError(self.divergence) from cause
+        if self.refused is not None:
+            raise self.refused
 
     @property
     def progress(self) -> Progress:

@@ -34,7 +34,8 @@ from replay import (
 )
 from replay.faults import parse_fault
 from tests.provider_script import call, script, streamed, text
-from tests.replay.agents import KEY, Agent, frozen, last_session, weather
+from tests.replay.agents import KEY, Agent, frozen, last_session, recorded, weather
+from tests.replay.test_torture_world import Shop, whole
 
 REFUND = load(Path(__file__).parents[2] / "fixtures" / "refund-loop")
 
@@ -69,6 +70,87 @@ def test_without_a_script_the_agent_is_stopped_at_its_next_question() -> None:
         step = until(replayed, 2, tools="live")
     assert step.now.request is not None
     assert (step.result, step.later) == (None, ())
+
+
+class Till:
+    """An agent that is not ours, whose tool `charge` changes something outside, and which tells when it fails."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self.charged: list[int] = []
+        self.notified: list[str] = []
+        self.noted: list[str] = []
+
+        @agentobs.record_tool(mutating=True)
+        def charge(amount: int) -> str:
+            self.charged.append(amount)
+            return f"charged {amount}"
+
+        @agentobs.record_tool(mutating=True)
+        def notify(text: str) -> None:
+            self.notified.append(text)
+
+        @agentobs.record_tool
+        def note(text: str) -> None:
+            self.noted.append(text)
+
+        self.shop, self.notify, self.note = Shop(url, charge=charge), notify, note
+
+    def run(self) -> str:
+        try:
+            return self.shop.run()
+        except Exception as error:
+            self.note(type(error).__name__)
+            self.notify(f"operator: {error}")
+            return "Sorry."
+
+
+@pytest.fixture(scope="module")
+def till(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """Two turns that call `charge`, and the end."""
+    tmp = tmp_path_factory.mktemp("till")
+    given = [whole(call(n, "charge", amount=n), number=n) for n in (1, 2)]
+    run = recorded(tmp, lambda url: Till(url).run(), [*given, whole(text("Done."), number=3)])
+    return frozen(tmp, run, "till")
+
+
+@pytest.mark.parametrize("tools", ["recorded", "live", {"*": "execute"}])
+def test_where_nobody_answers_nothing_is_changed_outside(till: Fixture, tools: Any) -> None:
+    """An agent that takes the end of the path for a failure runs no function that changes something, as on the path."""
+    with Replayer(till) as replayed:
+        agent = Till()
+        step = replayed.until(agent.run, turn=1, tools=tools)
+    assert (step.result, agent.charged, agent.notified) == (None, [], [])
+    assert agent.noted == ["ReplayStopped"]
+
+
+def test_a_scripted_call_changes_something_only_where_it_is_named(till: Fixture) -> None:
+    """It is one clear error that says to name the tool, though the agent makes a tool's failure of it; named, it runs."""
+    script_of = calls("charge", amount=2), says("Fine.")
+    for tools in ("recorded", "live", {"*": "execute"}, {"charge": "replay"}):
+        agent = Till()
+        with pytest.raises(UsageError, match=r"name it in tools=, as in tools=\['charge'\]"):
+            with Replayer(till) as replayed:
+                replayed.then(*script_of)
+                replayed.until(agent.run, turn=1, tools=tools)  # type: ignore[arg-type]
+        assert (agent.charged, agent.notified) == ([], [])
+    agent = Till()
+    with Replayer(till) as replayed:
+        replayed.then(*script_of)
+        step = replayed.until(agent.run, turn=1, tools={"charge": "execute"})
+    assert (step.result, agent.charged) == ("Fine.", [1, 2])
+
+
+def test_live_names_the_tools_of_our_own_loop(till: Fixture) -> None:
+    """There `tools="live"` is said of the tools that change something, too; without it a scripted call is refused."""
+    refund = calls("issue_refund", order_id="A-17", amount="41.90")
+    with pytest.raises(UsageError, match="issue_refund"), Replayer(REFUND) as replayed:
+        replayed.then(refund, says("Done."))
+        until(replayed, 2)
+    for tools in ("live", ["issue_refund"]):
+        with Replayer(REFUND) as replayed:
+            replayed.then(refund, says("Done."))
+            step = until(replayed, 2, tools=tools)
+        assert step.later[0].tool("issue_refund").text == "refunded 4190 cents for A-17"
 
 
 def test_a_scripted_failure_is_an_error_of_the_provider(sunny: Fixture) -> None:
