@@ -35,6 +35,8 @@ FILE = "prices.toml"
 KNOWN_CONTEXTS = 4096
 """How many contexts a book remembers; a provider that names a new model each time fills no memory."""
 
+_NO_SIZE = "no prompt has that many tokens"
+
 _OURS = Path(__file__).with_name("overlay.toml")
 
 
@@ -150,7 +152,14 @@ class PriceBook:
     def at(self, context: Context, at_ns: int, prompt_tokens: int) -> UnitPrices:
         """Return the unit prices that hold at an instant for a prompt of this size."""
         at_ns = min(max(at_ns, 0), FOREVER - 1)
-        return next(unit for unit in self.resolve(context) if unit.holds(at_ns, prompt_tokens))
+        holding = (unit for unit in self.resolve(context) if unit.holds(at_ns, prompt_tokens))
+        return next(holding, None) or self._no_price(context)
+
+    def _no_price(self, context: Context) -> UnitPrices:
+        """Return the prices of a prompt of no size that there is, such as one below 0: none, as in the view `costs`."""
+        return UnitPrices(
+            context, 0, FOREVER, 0, FOREVER, None, "unknown_model", _NO_SIZE, self.version
+        )
 
 
 def book_of(home: Path | None) -> PriceBook:

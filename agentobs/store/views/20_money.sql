@@ -657,16 +657,19 @@ CREATE OR REPLACE VIEW cache_misses AS
 WITH missed AS (
     SELECT
         * EXCLUDE (missed_tokens),
-        coalesce(missed_tokens, greatest(previous_cached_tokens - cache_read_tokens, 0))::BIGINT AS missed_tokens
+        -- Here and below: counts that are none have no money, and do not end what is asked about others.
+        try_cast(
+            coalesce(missed_tokens, greatest(previous_cached_tokens - cache_read_tokens, 0)) AS BIGINT
+        ) AS missed_tokens
     FROM cached_calls
     WHERE previous_cached_tokens > 0
 ), split AS (
     -- What was missed was written again, for an hour as far as such writes go, and is else plain input.
     SELECT
         *,
-        least(missed_tokens, cache_write_1h_tokens) AS again_1h,
-        least(missed_tokens - again_1h, cache_write_5m_tokens) AS again_5m,
-        least(missed_tokens - again_1h - again_5m, input_tokens) AS again_input,
+        least(missed_tokens, greatest(cache_write_1h_tokens, 0)) AS again_1h,
+        least(missed_tokens - again_1h, greatest(cache_write_5m_tokens, 0)) AS again_5m,
+        least(missed_tokens - again_1h - again_5m, greatest(input_tokens, 0)) AS again_input,
         miss_reason IS NOT NULL
             AND miss_reason NOT IN ('unavailable', 'previous_message_not_found') AS is_told
     FROM missed
@@ -727,11 +730,11 @@ CREATE OR REPLACE VIEW cache_lifetimes AS
 WITH reused AS (
     SELECT
         *,
-        CASE
+        try_cast(CASE
             -- It had expired and nothing else is known to have changed: in time it would have been read.
             WHEN gap_ns > lifetime_ns AND changed IS NULL THEN least(previous_cached_tokens, cached_tokens)
             ELSE cache_read_tokens
-        END::BIGINT AS reusable_tokens
+        END AS BIGINT) AS reusable_tokens
     FROM cached_calls
     WHERE cached_tokens > 0
 ), held AS (
@@ -751,11 +754,11 @@ WITH reused AS (
         ) AS cache_usd,
         (
             (read_5m * cache_read_usd_each)::DECIMAL(38, 12)
-            + ((cached_tokens - read_5m)::BIGINT * cache_write_5m_usd_each)::DECIMAL(38, 12)
+            + (try_cast(cached_tokens - read_5m AS BIGINT) * cache_write_5m_usd_each)::DECIMAL(38, 12)
         ) AS cache_5m_usd,
         (
             (read_1h * cache_read_usd_each)::DECIMAL(38, 12)
-            + ((cached_tokens - read_1h)::BIGINT * cache_write_1h_usd_each)::DECIMAL(38, 12)
+            + (try_cast(cached_tokens - read_1h AS BIGINT) * cache_write_1h_usd_each)::DECIMAL(38, 12)
         ) AS cache_1h_usd,
         TRUE AS is_call
     FROM held
@@ -771,11 +774,11 @@ WITH reused AS (
         ) AS cache_usd,
         (
             (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
-            + (cache_write_tokens::BIGINT * cache_write_5m_usd_each)::DECIMAL(38, 12)
+            + (try_cast(cache_write_tokens AS BIGINT) * cache_write_5m_usd_each)::DECIMAL(38, 12)
         ) AS cache_5m_usd,
         (
             (cache_read_tokens * cache_read_usd_each)::DECIMAL(38, 12)
-            + (cache_write_tokens::BIGINT * cache_write_1h_usd_each)::DECIMAL(38, 12)
+            + (try_cast(cache_write_tokens AS BIGINT) * cache_write_1h_usd_each)::DECIMAL(38, 12)
         ) AS cache_1h_usd,
         FALSE AS is_call
     FROM costs

@@ -163,8 +163,8 @@ SELECT
     max(tokens / window_tokens) AS value,
     0.8::DOUBLE AS threshold,
     format(
-        '{:,} of {:,} tokens', arg_max(tokens, tokens / window_tokens)::BIGINT,
-        arg_max(window_tokens, tokens / window_tokens)::BIGINT
+        '{:,} of {:,} tokens', try_cast(arg_max(tokens, tokens / window_tokens) AS HUGEINT),
+        try_cast(arg_max(window_tokens, tokens / window_tokens) AS HUGEINT)
     ) AS detail,
     arg_max(attempt_id, tokens / window_tokens) AS evidence_id
 FROM asked
