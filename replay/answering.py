@@ -148,10 +148,7 @@ class Answering:
 
     async def _sleep(self, live: World, seconds: float) -> None:
         """Wait no time, but where all is live."""
-        is_live = self._state.options.fork is not None and self._state.is_past(
-            self._state.lane("main")
-        )
-        await (live.sleep(seconds) if is_live else self._state.given.sleep(seconds))
+        await (live if self._state.is_live else self._state.given).sleep(seconds)
 
     async def _ask(self, live: World, question: WorldQuestion) -> Any:
         """Answer for the world beside model and tools."""

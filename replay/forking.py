@@ -1,7 +1,7 @@
 """Forking: a replay up to a turn that goes on with the real provider, with another model, prompt or option.
 
-Whatever comes after the recorded path is live: the model, the tools, whoever is asked, and time. All of it, what was
-answered from the recording too, is recorded as a session of its own.
+Whatever comes after the recorded path is live: the model, the tools, whoever is asked, and time; the calls of its last
+recorded answer, too. All of it, what was answered from the recording too, is recorded as a session of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.errors import UsageError
+from agentobs.records.messages import assemble, tool_uses
+from replay.fixture import Fixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,13 @@ class Fork:
         return json.dumps(asked, ensure_ascii=False, separators=(",", ":")).encode(
             "utf-8", "surrogatepass"
         )
+
+
+def tools_of(fixture: Fixture, turn: int) -> list[str]:
+    """Return the tools that run for real as soon as a fork at that turn begins: those that its recorded answer calls,
+    and recorded functions that the agent called after it by itself.
+    """
+    answers = [a.answer for a in fixture.asks if (a.lane, a.turn) == ("main", turn)]
+    called = [call for a in answers for call in tool_uses(assemble(a.headers, a.body))]
+    functions = [t for t in fixture.tools if t.is_function and (t.lane, t.turn) == ("main", turn)]
+    return sorted({str(c.get("name")) for c in called} | {t.question.name for t in functions})

@@ -108,6 +108,8 @@ class Functions:
             return "execute"  # the call of an answer that was not recorded
         if recorded is not None and state.is_before(recorded):
             return "replay"
+        if state.is_live:
+            return "execute"
         return policy_of(state.tools, of.name, is_mutating=of.is_mutating, is_function=True)
 
 

@@ -130,6 +130,11 @@ class State:
         goes_on = self.options.fork is not None or self.script
         return lane.name == "main" or bool(goes_on and not lane.left)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the path of a fork has ended: its last recorded answer was given, and whatever follows runs."""
+        return self.options.fork is not None and self.is_past(self.lane("main"))
+
     def is_before(self, recorded: RecordedTool) -> bool:
         """Return whether a recorded call lies before the turn that `until` leads to."""
         return self.until is not None and self.calls.turn_of(recorded) < self.until

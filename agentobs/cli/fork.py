@@ -49,11 +49,15 @@ def fork(
     """Fork FIXTURE, a folder or its recording.jsonl. All of it is recorded as a new session."""
     from agentobs.recording.session import start_recorder, stop_recorder
     from replay import DivergenceError, Fork, Replayer, ReplayOptions, load
+    from replay.forking import tools_of
 
     loaded = load(fixture)
     changes = dict(_option(each) for each in options)
     chosen = Fork(turn, model, _text(system), changes)
     forked = Replayer(loaded, ReplayOptions(fork=chosen))
+    if names := tools_of(loaded, turn):
+        told = printable(", ".join(names))
+        click.echo(f"live    from turn {turn} on tools run for real; first of all {told}", err=True)
     start_recorder(home_option(context))
     failure: Exception | None = None
     try:

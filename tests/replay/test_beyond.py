@@ -18,7 +18,7 @@ from agentobs.cli.demo import refund_agent
 from agentobs.errors import UsageError
 from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import stop_recorder
-from agentobs.records.exchanges import ModelExchange
+from agentobs.records.exchanges import ModelExchange, ToolExchange
 from replay import (
     DivergenceError,
     Fault,
@@ -124,7 +124,7 @@ def test_where_nobody_answers_nothing_is_changed_outside(till: Fixture, tools: A
 
 
 def test_a_scripted_call_changes_something_only_where_it_is_named(till: Fixture) -> None:
-    """It is one clear error that says to name the tool, though the agent makes a tool's failure of it; named, it runs."""
+    """It is one error that says to name the tool, though the agent makes a tool's failure of it; named, it runs."""
     script_of = calls("charge", amount=2), says("Fine.")
     for tools in ("recorded", "live", {"*": "execute"}, {"charge": "replay"}):
         agent = Till()
@@ -316,6 +316,21 @@ def test_a_fork_goes_on_live(live: ServedProvider, tmp_path: Path) -> None:
     assert live.script.asked == 2
 
 
+def test_a_fork_runs_the_calls_of_its_turn(live: ServedProvider, till: Fixture) -> None:
+    """What the last recorded answer calls runs, as what follows does, though it changes something; what was before
+    does not.
+    """
+    given = script(whole(call(7, "charge", amount=2), number=7), whole(text("Live."), number=8))
+    for turn, charged in ((1, [1, 2]), (2, [2, 2])):
+        with ServedProvider(given, ServeOptions(match="order")) as provider:
+            agent = Till(provider.url)
+            with Replayer(till, ReplayOptions(fork=Fork(turn))) as replayed:
+                assert replayed.run(agent.run) == "Live."
+        assert agent.charged == charged
+        called = [r.question.tool_use_id for r in replayed.records if isinstance(r, ToolExchange)]
+        assert called == ["toolu_1", "toolu_2", "toolu_7"][:turn] + ["toolu_7"]
+
+
 def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: Path) -> None:
     """All of it is recorded, what was answered from the fixture too: it freezes, and replays with nobody outside."""
     with Replayer(REFUND, ReplayOptions(fork=Fork(2))) as replayed:
@@ -340,6 +355,9 @@ def test_the_command_forks(
     told = capsys.readouterr()
     assert told.out == "Refunded.\n"
     assert "2 live requests" in told.err
+    assert told.err.startswith(
+        "live    from turn 2 on tools run for real; first of all issue_refund"
+    )
     assert f"agentobs freeze {last_session(tmp_path / 'home').session_id}" in told.err
     with pytest.raises(SystemExit) as ended:
         main([*asked, "--set", "max_tokens"])
