@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from agentobs.errors import RecordingError, UsageError
@@ -21,7 +20,6 @@ from agentobs.records.messages import assemble, blocks, tool_uses
 from replay.aligning import aligned, safe
 from replay.diff import Difference, differences, shortened
 from replay.fixture import Ask, Fixture, RecordedTool
-from replay.freeze import replace_file
 from replay.lanes import asked_body, compared
 from replay.pieces import Pieces, change, pieces_of, value_of
 from replay.renaming import PLACEHOLDER, Renaming
@@ -208,18 +206,6 @@ def _declared(body: dict[str, Any]) -> set[str]:
     tools = body.get("tools")
     listed = tools if isinstance(tools, list) else []
     return {str(tool.get("name")) for tool in listed if isinstance(tool, dict)}
-
-
-def write_over(path: Path, data: bytes) -> None:
-    """Write the file of a fixture anew, whole or not at all.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    try:
-        replace_file(path, data)
-    except OSError as error:
-        raise UsageError(f"cannot write the fixture: {error.strerror}", where=str(path)) from error
 
 
 def _tags(text: bytes) -> list[str]:

@@ -19,7 +19,8 @@ from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Recording
 from replay.cutting import up_to
 from replay.fixture import Fixture, load
-from replay.freeze import replace_file, versions
+from replay.freeze import versions
+from replay.keeping import keep, replace_file
 from replay.stable import settled
 from replay.steps import steps_of
 from replay.writing import write
@@ -93,8 +94,7 @@ class Pending:
         self._claim()
         told = self._change(data)
         if told:
-            self.fixture.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self.fixture, data)
+            keep(self.fixture, data)
         return told
 
     def _change(self, data: bytes) -> str:

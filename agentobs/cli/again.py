@@ -71,8 +71,8 @@ def _freeze(
         click.echo(f"normalises  {', '.join(rules)}, whenever it is replayed")
     for redacted in frozen.redacted:
         click.echo(f"took out  {printable(redacted.text())}")
-    click.echo(f"wrote  {printable(str(frozen.fixture))}")
-    click.echo(f"{'kept ' if frozen.test_kept else 'wrote'}  {printable(str(frozen.test))}")
+    for path, is_new in frozen.files:
+        click.echo(f"{'wrote' if is_new else 'kept '}  {printable(str(path))}")
     where = printable(shlex.quote(str(folder)))
     click.echo(f"next   pytest {where}")
     click.echo(f"       agentobs fork {where} --at {frozen.turn}   goes on live from there")

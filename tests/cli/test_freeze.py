@@ -104,6 +104,21 @@ def test_a_readme_of_your_own_is_left_alone(shell: Shell) -> None:
     assert readme.read_text() == "Mine."
 
 
+def test_it_says_what_it_wrote_and_what_it_left(shell: Shell) -> None:
+    """Of each file of the folder whether it was written: what is as it was is kept, and so is what is yours."""
+    [first, _] = ids(shell.home)
+    names = ("recording.jsonl", "test_it.py", "README.md")
+    out = shell("freeze", first, "-o", "it").out
+    assert [line for line in out.splitlines() if "it/" in line] == [f"wrote  it/{n}" for n in names]
+    out = shell("freeze", first, "-o", "it").out
+    assert [line for line in out.splitlines() if "it/" in line] == [f"kept   it/{n}" for n in names]
+    Path("it/README.md").unlink()
+    out = shell("freeze", first, "-o", "it").out
+    assert [line for line in out.splitlines() if line.startswith("wrote")] == [
+        "wrote  it/README.md"
+    ]
+
+
 def no_content(home: Path) -> None:
     """As it was recorded."""
 

@@ -57,6 +57,19 @@ def test_what_is_accepted_replays(fixture: Fixture) -> None:
     assert [json.loads(each).get("ask", "end") for each in changed] == [3, "end"]
 
 
+def test_what_people_read_is_written_with_it(fixture: Fixture) -> None:
+    """The README of the folder tells what the fixture holds now; one of your own is left alone."""
+    readme = fixture.path.with_name("README.md")
+    assert "claude-haiku-4-5" not in readme.read_text()
+    model: dict[str, Any] = {"extra": {"model": "claude-haiku-4-5"}}
+    accept(fixture, 1, Agent(**model)).accept()
+    assert readme.read_text().count("claude-haiku-4-5") == 3
+    readme.write_text("Mine.")
+    accept(load(fixture.path), 1, Agent()).accept()
+    assert b"claude-haiku-4-5" not in fixture.path.read_bytes()
+    assert readme.read_text() == "Mine."
+
+
 def test_a_change_of_all_requests(fixture: Fixture) -> None:
     """Another prompt stands in each request; it is written once, where the history is, and shown once."""
     size = fixture.path.stat().st_size

@@ -90,6 +90,20 @@ def test_update_shows_and_then_writes_just_that(project: pytest.Pytester, record
     run(project, provider, TALK).assert_outcomes(passed=1)
 
 
+def test_what_people_read_is_written_with_it(
+    project: pytest.Pytester, recording: Path, provider: ServedProvider
+) -> None:
+    """The README of the folder tells what the fixture holds now; one of your own is left alone."""
+    readme = recording.with_name("README.md")
+    run(project, provider, TALK, "--replay-update=write").assert_outcomes(passed=1)
+    assert "    says Oslo is dry." in readme.read_text()
+    readme.write_text("Mine.")
+    with served(answers()) as other:
+        run(project, other, TALK, "--replay-update=write").assert_outcomes(passed=1)
+    assert b"Oslo is wet." in recording.read_bytes()
+    assert readme.read_text() == "Mine."
+
+
 def test_48_a_failed_test_overwrites_nothing(
     project: pytest.Pytester, recording: Path, provider: ServedProvider
 ) -> None:

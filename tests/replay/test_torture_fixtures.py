@@ -227,7 +227,7 @@ def wrong_turn(lines: list[dict[str, Any]]) -> None:
     [
         (no_body, "the body of request 1 was taken out"),
         (wrong_day, "the fixture does not read"),
-        (wrong_turn, "the fixture is not whole"),
+        (wrong_turn, "`until` of the first line is .2., and not a number"),
     ],
 )
 def test_a_fixture_that_somebody_changed_and_signed_is_refused(
@@ -392,7 +392,7 @@ def test_a_session_that_is_not_whole_is_not_frozen(
 def test_the_same_recording_is_frozen_from_another_process(tmp_path: Path) -> None:
     """Two processes that write one fixture at once leave one whole fixture."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom replay.freeze import replace_file\n"
+        "import sys\nfrom pathlib import Path\nfrom replay.keeping import replace_file\n"
         "data = sys.argv[2].encode() * 200_000\n"
         "for _ in range(40): replace_file(Path(sys.argv[1]), data)\n"
     )

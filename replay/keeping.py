@@ -1,0 +1,95 @@
+"""Keeping: the files of a fixture's folder that are ours, the recording and what people read of it, written together.
+
+Whoever changes the one, by freezing, recording anew or accepting, changes the other with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentobs.errors import UsageError
+from replay.aligning import safe
+from replay.fixture import FILE, Fixture, load
+from replay.sharing import Redacted
+from replay.steps import steps_of
+from replay.writing import redacted_in
+
+README = "README.md"
+"""Tells people what a fixture holds, in the fixture's folder."""
+OURS = "<!-- Written by `agentobs freeze`, each time anew. Without this line the file is yours, and is left alone. -->"
+"""The first line of a README that may be replaced."""
+
+
+def keep(fixture: Path, data: bytes) -> tuple[Path, ...]:
+    """Write a fixture, and what people read of it unless that is theirs; return which of both files have changed.
+
+    What is as it was is not written.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    try:
+        fixture.parent.mkdir(parents=True, exist_ok=True)
+        changed = [fixture] if _replaced(fixture, data) else []
+        readme = fixture.with_name(README)
+        if fixture.name == FILE and _is_ours(readme):
+            told = _readme(load(fixture), redacted_in(data))
+            changed += [readme] if _replaced(readme, told.encode("utf-8", "replace")) else []
+    except OSError as error:
+        where = str(fixture.parent)
+        raise UsageError(f"cannot write a fixture: {error.strerror}", where=where) from error
+    return tuple(changed)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _replaced(path: Path, data: bytes) -> bool:
+    """Write a file where it is not so already; return whether it was written."""
+    if path.is_file() and path.read_bytes() == data:
+        return False
+    replace_file(path, data)
+    return True
+
+
+def _is_ours(readme: Path) -> bool:
+    if not readme.exists():
+        return True
+    return readme.read_text(encoding="utf-8", errors="replace").startswith(OURS)
+
+
+def _readme(fixture: Fixture, redacted: Sequence[Redacted]) -> str:
+    """Return what a fixture holds, for people; what was said stands indented, so that none of it is markup."""
+    header, asks, tools = fixture.header, len(fixture.asks), len(fixture.tools)
+    how = f"{header['outcome']} {word(header['reason'] or '', '')}".rstrip()
+    ended = f"frozen up to turn {fixture.until}" if fixture.until else f"it ended `{how}`"
+    by = ", ".join(f"{word(k)} {word(v)}" for k, v in header.get("recorded_with", {}).items())
+    started = f"Started by `{word(header['entry'])}`. " if header["entry"] else ""
+    taken = [f"Taken out: {safe(each.text())}.\n" for each in redacted]
+    return "\n".join(
+        [
+            OURS,
+            f"# {word(fixture.name)}\n",
+            f"A recorded session: {asks} requests and {tools} tool calls; {ended}.",
+            f"{started}Recorded with {by or 'unknown versions'}.\n",
+            *taken,
+            "`recording.jsonl` holds it, and is read-only: a digest ends it. The steps:\n",
+            *(f"    {line}".rstrip() for line in steps_of(fixture)),
+            "",
+        ]
+    )
+
+
+def word(name: str, otherwise: str = "session") -> str:
+    """Return a name as one that is neither code nor markup, whatever it was."""
+    return re.sub(r"[^A-Za-z0-9._:/@-]+", "-", name)[:80].strip("-") or otherwise
