@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from exporters.linefiles import lines_in
+
 FAR_NS = 2**62
 """An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -80,29 +82,26 @@ def read_log(path: Path) -> Iterator[Entry | BadLine]:
     Raises:
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if len(line) > LINE_BYTES_MAX:
-                yield BadLine(path, number, f"a line of {len(line):,} bytes")
-                continue
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                if line.endswith(b"\n") and line.strip():
-                    yield BadLine(path, number, f"not JSON: {_short(error)}")
-                continue
-            if not isinstance(value, dict):
-                yield BadLine(
-                    path, number, f"a JSON {type(value).__name__} where an object belongs"
-                )
-                continue
-            if (entry := _entry(value)) is not None:
-                yield entry
+    for number, line, size in lines_in(path, LINE_BYTES_MAX):
+        if size > LINE_BYTES_MAX:
+            yield BadLine(path, number, f"a line of {size:,} bytes")
+            continue
+        try:
+            value = json.loads(line.decode("utf-8", "surrogatepass").removeprefix("\ufeff"))
+        except (ValueError, RecursionError) as error:
+            if line.endswith(b"\n") and line.strip():
+                yield BadLine(path, number, f"not JSON: {_short(error)}")
+            continue
+        if not isinstance(value, dict):
+            yield BadLine(path, number, f"a JSON {type(value).__name__} where an object belongs")
+            continue
+        if (entry := _entry(value)) is not None:
+            yield entry
 
 
 def _entry(value: dict[str, Any]) -> Entry | None:
     kind, session_id = value.get("type"), value.get("sessionId")
-    if kind not in _TOLD or not isinstance(session_id, str):
+    if not isinstance(kind, str) or kind not in _TOLD or not isinstance(session_id, str):
         return None
     data = as_dict(value.get("data"))
     agent_id, started_by, told = _text(value.get("agentId")), None, value
@@ -149,5 +148,8 @@ def _text(value: object) -> str | None:
 
 def _short(error: BaseException) -> str:
     """Return what is wrong without any of the text."""
-    told = getattr(error, "msg", "") or "it is nested too deeply"
-    return str(told)
+    if isinstance(error, UnicodeDecodeError):
+        return "its bytes are not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return error.msg if isinstance(error, json.JSONDecodeError) else "a number of too many digits"

@@ -8,7 +8,7 @@ before it was written. Ids are made from the client's, so that the same log give
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ from agentobs.records.facts import (
 )
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
-from exporters.claude_code.reading import Entry, as_dict
+from exporters.claude_code.reading import FAR_NS, Entry, as_dict
 from exporters.claude_code.threads import Requests, Response, Thread, answer_of, thread
 
 SOURCE = Label("claude-code")
@@ -53,8 +53,9 @@ class Rebuilt:
 
     session_id: str
     """Our id of it: the client's without its hyphens."""
-    records: tuple[Record, ...]
-    """In the order of time; the last is its end."""
+    records: Iterable[Record]
+    """In the order of time; the last is its end. Each is made when it is asked for: a request repeats all that was said
+    before, so that those of a long session at once would fill the memory."""
     message_ids: tuple[str, ...]
     """The answers of the model, by the provider's ids."""
     tool_calls: int
@@ -73,13 +74,14 @@ class _Builder:
     """The call that started each agent, by the agent's id."""
     background: frozenset[str]
     """The agents that were not waited for."""
-    timed: list[tuple[int, int, Record]] = field(default_factory=list)
+    timed: list[tuple[int, int, Record | Callable[[], Record]]] = field(default_factory=list)
+    """When each was, its number, and the record or what makes it."""
     tools: dict[str, tuple[Place, int]] = field(default_factory=dict)
     """The place inside each tool call, and when it began."""
     uncounted: set[str] = field(default_factory=set)
     message_ids: list[str] = field(default_factory=list)
 
-    def add(self, at_ns: int, record: Record) -> None:
+    def add(self, at_ns: int, record: Record | Callable[[], Record]) -> None:
         self.timed.append((at_ns, len(self.timed), record))
 
 
@@ -110,16 +112,31 @@ def rebuild(
         _tell(builder, each)
     times = [at for at, _, _ in builder.timed]
     first, last = min(times), max(times)
-    records = [record for _, _, record in sorted(builder.timed, key=lambda each: each[:2])]
+    started, ended = _start(session_id, entries, first), _end(session_id, last)
     return Rebuilt(
         session_id=session_id,
-        records=(_start(session_id, entries, first), *records, _end(session_id, last)),
+        records=_Records(started, sorted(builder.timed, key=lambda each: each[:2]), ended),
         message_ids=tuple(builder.message_ids),
         tool_calls=len(builder.tools),
         agents=sum(each.agent_id is not None for each in asked),
         uncounted=frozenset(builder.uncounted),
         lacks=_lacks(entries),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Records that are made one by one, as often as they are asked for."""
+
+    started: SessionCall
+    timed: Sequence[tuple[int, int, Record | Callable[[], Record]]]
+    ended: SessionEnd
+
+    def __iter__(self) -> Iterator[Record]:
+        yield self.started
+        for _, _, record in self.timed:
+            yield record() if callable(record) else record
+        yield self.ended
 
 
 def _lacks(entries: Sequence[Entry]) -> str:
@@ -203,9 +220,7 @@ def _tell(builder: _Builder, told: Thread) -> None:
     for here, responses, ends_ns in _interactions(builder, told):
         for response in responses:
             turn += 1
-            _tell_response(
-                builder, told, replace(here, turn=turn), response, requests.body(response)
-            )
+            _tell_response(builder, told, replace(here, turn=turn), response, requests)
         for entry in _within(told, responses, ends_ns):
             _tell_event(builder, replace(here, turn=turn), entry)
 
@@ -273,13 +288,12 @@ def _tell_agent(builder: _Builder, told: Thread, tool: Place) -> tuple[Place, li
 
 
 def _tell_response(
-    builder: _Builder, told: Thread, here: Place, response: Response, body: bytes
+    builder: _Builder, told: Thread, here: Place, response: Response, requests: Requests
 ) -> None:
     """Tell of one request, its answer, and the calls in it."""
     written = [_at(entry) for entry in response.entries]
     starts = min(max((_at(entry) for entry in response.said), default=written[0]), written[0])
     took = max(max(written) - starts, 0)
-    answered = answer_of(response)
     attempt_id = _id(builder.session_id, told.agent_id, response.message_id)
     builder.message_ids.append(response.message_id)
     if response.stop_reason is None:
@@ -288,15 +302,19 @@ def _tell_response(
     if response.request_id is not None:
         headers["request-id"] = response.request_id
     inside = _open(builder, here, Label("llm_request"), response.model, starts)
-    exchange = ModelExchange(
-        place=inside,
-        attempt_id=attempt_id,
-        started_ns=starts,
-        headers_ns=None,
-        ended_ns=took,
-        question=Question("POST", "/v1/messages", {"content-type": "application/json"}, body),
-        answer=Answer(200, headers, (Chunk(answered, took),), "complete"),
-    )
+
+    def exchange() -> ModelExchange:
+        body, kind = requests.body(response), {"content-type": "application/json"}
+        return ModelExchange(
+            place=inside,
+            attempt_id=attempt_id,
+            started_ns=starts,
+            headers_ns=None,
+            ended_ns=took,
+            question=Question("POST", "/v1/messages", kind, body),
+            answer=Answer(200, headers, (Chunk(answer_of(response), took),), "complete"),
+        )
+
     builder.add(starts + took, exchange)
     _close(builder, inside, starts + took, is_error=False)
     for entry, block in response.calls:
@@ -352,16 +370,16 @@ def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
     match told.get("subtype"):
         case "compact_boundary" | "microcompact_boundary" as kind:
             facts = as_dict(told.get("compactMetadata") or told.get("microcompactMetadata"))
-            before, saved = facts.get("preTokens"), facts.get("tokensSaved")
+            before, saved = _number(facts.get("preTokens")), _number(facts.get("tokensSaved"))
             named: Literal["compaction", "retry", "hook"] = "compaction"
             label = "manual" if facts.get("trigger") == "manual" else "auto"
             numbers = {"tokens_before": before, "trim": kind == "microcompact_boundary"}
-            if isinstance(before, int) and isinstance(saved, int):
+            if before is not None and saved is not None:
                 numbers["tokens_after"] = before - saved
         case "api_error":
             named = "retry"
-            wait_ms = told.get("retryInMs")
-            wait_ns = int(wait_ms * 1e6) if isinstance(wait_ms, int | float) else None
+            wait_ms = _number(told.get("retryInMs"))
+            wait_ns = wait_ms * 1e6 if wait_ms is not None else None
             numbers = {"attempt": told.get("retryAttempt"), "wait_ns": wait_ns}
         case "stop_hook_summary":
             named = "hook"
@@ -369,7 +387,8 @@ def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
             numbers = {"blocking": bool(told.get("preventedContinuation"))}
         case _:
             return
-    kept = {name: float(n) for name, n in numbers.items() if isinstance(n, int | float)}
+    known = {name: _number(told_of) for name, told_of in numbers.items()}
+    kept = {name: float(number) for name, number in known.items() if number is not None}
     at_ns = _at(entry)
     builder.add(
         at_ns,
@@ -385,6 +404,11 @@ def _tell_event(builder: _Builder, here: Place, entry: Entry) -> None:
             query_source=Label(here.query_source),
         ),
     )
+
+
+def _number(value: object) -> int | float | None:
+    """Return a number that 64 bits hold; None where it is none, which NaN is not either."""
+    return value if isinstance(value, int | float) and -FAR_NS < value < FAR_NS else None
 
 
 def _open(

@@ -111,28 +111,35 @@ def is_summary(entry: Entry) -> bool:
 
 
 class Requests:
-    """The requests of a thread as JSON, each built from the one that it goes on from."""
+    """The requests of a thread as JSON, each built from the one that it goes on from.
+
+    Each repeats what was said before: what is held is what each adds, and a whole one as long as it is asked for.
+    """
 
     def __init__(self) -> None:
         """Start with none."""
-        self._messages: dict[int, tuple[bytes, ...]] = {}
+        self._added: dict[int, tuple[bytes, ...]] = {}
 
     def add(self, response: Response) -> None:
-        """Note what was asked for a response; those before it must be noted."""
+        """Note what was asked for a response, as far as it is new."""
         before: tuple[bytes, ...] = ()
         if response.before is not None:
-            answer = {"role": "assistant", "content": response.before.blocks}
-            before = (*self._messages[id(response.before)], _json(answer))
+            before = (_json({"role": "assistant", "content": response.before.blocks}),)
         content = [block for entry in response.said for block in entry.blocks]
         # Results stand first, as the provider wants them.
         content.sort(key=lambda block: block.get("type") != "tool_result")
         said = (_json({"role": "user", "content": content}),) if content else ()
-        self._messages[id(response)] = (*before, *said)
+        self._added[id(response)] = (*before, *said)
 
     def body(self, response: Response) -> bytes:
-        """Return what was asked for a response that was noted, as far as the log tells."""
-        messages = self._messages[id(response)]
-        return b'{"model":%s,"messages":[%s]}' % (_json(response.model), b",".join(messages))
+        """Return what was asked for a response, as far as the log tells; it and those before it must be noted."""
+        links: list[tuple[bytes, ...]] = []
+        link: Response | None = response
+        while link is not None:
+            links.append(self._added[id(link)])
+            link = link.before
+        messages = b",".join(each for added in reversed(links) for each in added)
+        return b'{"model":%s,"messages":[%s]}' % (_json(response.model), messages)
 
 
 def answer_of(response: Response) -> bytes:

@@ -1,0 +1,95 @@
+"""Files of lines that others wrote: regular ones alone, each line to a bound, whatever lies in the folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from agentobs.errors import UsageError
+
+_PIECE = 1024 * 1024
+
+
+class FileLine(NamedTuple):
+    """One line of a file."""
+
+    number: int
+    """From 1."""
+    text: bytes
+    """With its end; empty where it is too long."""
+    size: int
+    """How many bytes it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that could not be read."""
+
+    path: Path
+    found: str
+    """Why, for people."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.found}"
+
+
+def files_under(paths: Iterable[Path], todo: str) -> set[Path]:
+    """Return the files that were named, and in directories whatever ends in `.jsonl` and is none itself.
+
+    Raises:
+        UsageError: one of the paths does not exist.
+    """
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise UsageError("no such file or directory", where=str(path), todo=todo)
+        if path.is_dir():
+            found |= {each for each in path.rglob("*.jsonl") if not each.is_dir()}
+        else:
+            found.add(path)
+    return found
+
+
+def lines_in(
+    path: Path, bytes_max: int, seen: Callable[[bytes], object] = lambda _: None
+) -> Iterator[FileLine]:
+    """Yield the lines of a file; of one that is too long, only how long it is.
+
+    Args:
+        path: the file.
+        bytes_max: how long a line may be; no more of one is held.
+        seen: is given all bytes in their order.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a pipe would keep us waiting.
+    """
+    with _opened(path) as file:
+        number = 0
+        while text := file.readline(bytes_max + 1):
+            number += 1
+            seen(text)
+            size = len(text)
+            if size <= bytes_max:
+                yield FileLine(number, text, size)
+                continue
+            while not text.endswith(b"\n") and (text := file.readline(_PIECE)):
+                seen(text)
+                size += len(text)
+            yield FileLine(number, b"", size)
+
+
+def reason(error: OSError) -> str:
+    """Return why a file cannot be read, for people."""
+    return (error.strerror or str(error)).lower()
+
+
+def _opened(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "no regular file")
+    return os.fdopen(descriptor, "rb")
