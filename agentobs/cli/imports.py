@@ -16,7 +16,7 @@ from agentobs.errors import UsageError
 if TYPE_CHECKING:
     from agentobs.recording.home import Home
     from exporters.bundle import BundleReport, Taken
-    from exporters.claude_code.importing import Imported, ImportReport
+    from exporters.claude_code.importing import Imported, ImportReport, Seen
     from exporters.wirefiles import ImportedFile
 
 
@@ -46,20 +46,20 @@ def claude_code(
     """
     from agentobs import world
     from agentobs.recording.home import open_home
-    from exporters.claude_code.importing import logs_in
+    from exporters.claude_code.importing import Seen, logs_in
 
-    home = open_home(home_option(context))
-    stamps: dict[Path, tuple[int, int]] = {}
-    while True:
-        logs = logs_in(paths)
-        now = {path: _stamp(path) for path in logs}
-        if now != stamps:
-            report = _bring_in(home, logs)
-            _summarise(report)
-            stamps = now
-        if not follow:
-            sys.exit(1 if report.bad_lines else 0)
+    home, seen = open_home(home_option(context)), Seen()
+    report = _bring_in(home, logs_in(paths), seen)
+    silent = _summarise(report, paths)
+    told = report.unreadable
+    while follow:
         world.pause(interval)
+        report = _bring_in(home, logs_in(path for path in paths if path.exists()), seen)
+        if report.sessions or report.unreadable != told:
+            _summarise(report, ())
+        told = report.unreadable
+    is_kept = any(each.is_kept for each in report.sessions)
+    sys.exit(1 if report.bad_lines or report.unreadable or silent or is_kept else 0)
 
 
 @import_.command("wire", help="Import HTTP exchanges that another tool recorded.")
@@ -178,12 +178,7 @@ def _take_out(home: Home, session_id: str) -> None:
     prune(home, sessions=[session_id])
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
-
-
-def _bring_in(home: Home, logs: list[Path]) -> ImportReport:
+def _bring_in(home: Home, logs: list[Path], seen: Seen) -> ImportReport:
     from agentobs.store.ingest import ingest
     from exporters.claude_code.importing import import_logs
 
@@ -196,16 +191,32 @@ def _bring_in(home: Home, logs: list[Path]) -> ImportReport:
             )
 
     with _Progress("sessions") as progress:
-        report = import_logs(home, logs, take_out=_take_out, told=tell, progress=progress)
-    ingest(home)
+        report = import_logs(
+            home, logs, take_out=_take_out, seen=seen, told=tell, progress=progress
+        )
+    if any(each.is_new for each in report.sessions):
+        ingest(home)
     return report
 
 
-def _summarise(report: ImportReport) -> None:
+def _summarise(report: ImportReport, named: tuple[Path, ...]) -> list[Path]:
+    """Say what an import did; return what was named and tells of no session."""
     new = sum(each.is_new for each in report.sessions)
+    kept = [each for each in report.sessions if each.is_kept]
     click.echo(
-        f"{new} sessions imported, {len(report.sessions) - new} were there already"
+        f"{new} sessions imported, {len(report.sessions) - new - len(kept)} were there already"
         + (f", {report.without_answers} without an answer" if report.without_answers else "")
     )
-    for bad in report.bad_lines:
+    for each in kept:
+        click.echo(
+            f"left out: {each.session_id}: these logs hold less than what is here. Name all of its files at once, or "
+            f"take what is here out first: agentobs prune --session {each.session_id}",
+            err=True,
+        )
+    for bad in (*report.unreadable, *report.bad_lines):
         click.echo(f"left out: {text(str(bad))}", err=True)
+    read = {*report.telling, *(each.path for each in report.unreadable)}
+    silent = [path for path in named if not any(path in (log, *log.parents) for log in read)]
+    for path in silent:
+        click.echo(f"left out: {text(str(path))}: there is no session in it", err=True)
+    return silent

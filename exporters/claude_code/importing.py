@@ -2,7 +2,7 @@
 
 The segment's id is a digest of what the log tells: importing a log again finds the segment there and changes
 nothing, wherever an earlier import died. A log that has grown gives another segment, which takes the place of the
-one before it.
+one before it. What holds less than is here, such as a part of its files or an old copy, takes the place of nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from agentobs import world
-from agentobs.errors import UsageError
 from agentobs.recording.home import Home, sync_directory
-from agentobs.recording.journal import facts_path
+from agentobs.recording.journal import facts_path, is_there
 from agentobs.recording.landing import Landed, clear_staging, land
 from agentobs.records.facts import Attempt, Fact, UsageRow
 from agentobs.records.labels import Label
 from exporters.claude_code.reading import LINE_BYTES_MAX, BadLine, Entry, read_log
 from exporters.claude_code.rebuilding import Rebuilt, our_id, rebuild
+from exporters.linefiles import Unreadable, files_under, lines_in, reason
 from exporters.retelling import retold
 
 Replace = Callable[[Home, str], None]
@@ -45,6 +46,8 @@ class Imported:
     agents: int
     not_replayable: str
     """What its log lacks of the requests, for people."""
+    is_kept: bool = False
+    """Whether more of it is here than these logs hold, so that it stays as it is."""
 
 
 @dataclass(slots=True)
@@ -54,8 +57,45 @@ class ImportReport:
     sessions: list[Imported] = field(default_factory=list)
     bad_lines: list[BadLine] = field(default_factory=list)
     """What could not be read and was left out."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    """Files that could not be read."""
     without_answers: int = 0
     """Sessions in which no model answered; nothing of them is written."""
+    telling: set[Path] = field(default_factory=set)
+    """The files that tell of a session, whether it is new or not."""
+
+
+class Seen:
+    """What was read of some logs: whoever looks again reads those sessions of which a file has changed."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+
+    def look(self, paths: Iterable[Path], report: ImportReport) -> dict[str, list[Path]]:
+        """Return the sessions of which a file has changed, by the client's ids, and all files that tell of each."""
+        changed: dict[str, None] = {}
+        files: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        for path in paths:
+            try:
+                # What is written from here on is seen at the next look.
+                stamp = _stamp(path)
+                before, named = self._files.get(path, ((), ()))
+                if stamp != before:
+                    now = _sessions_in(path)
+                    changed |= dict.fromkeys((*named, *now))
+                    named = now
+            except OSError as error:
+                report.unreadable.append(Unreadable(path, reason(error)))
+                continue
+            files[path] = stamp, named
+            if named:
+                report.telling.add(path)
+        self._files = files
+        return {
+            client_id: [path for path, (_, named) in files.items() if client_id in named]
+            for client_id in changed
+        }
 
 
 def logs_in(paths: Iterable[Path]) -> list[Path]:
@@ -64,15 +104,8 @@ def logs_in(paths: Iterable[Path]) -> list[Path]:
     Raises:
         UsageError: one of the paths does not exist.
     """
-    found: set[Path] = set()
-    for path in paths:
-        if not path.exists():
-            raise UsageError(
-                "no such file or directory",
-                where=str(path),
-                todo="Name a log of Claude Code (*.jsonl), or a directory such as ~/.claude/projects",
-            )
-        found |= set(path.rglob("*.jsonl")) if path.is_dir() else {path}
+    todo = "Name a log of Claude Code (*.jsonl), or a directory such as ~/.claude/projects"
+    found = files_under(paths, todo)
     return sorted(found, key=lambda path: ("agent-" in path.name, str(path)))
 
 
@@ -81,32 +114,34 @@ def import_logs(
     paths: Sequence[Path],
     *,
     take_out: Replace,
+    seen: Seen | None = None,
     told: Callable[[Imported], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ImportReport:
     """Import all sessions of some logs; what was imported before changes nothing.
 
-    Lines that cannot be read are reported and left out. Each session is written as a whole or not at all.
+    Lines and files that cannot be read are reported and left out. Each session is written as a whole or not at all.
 
     Args:
         home: where to.
         paths: the logs, see `logs_in`; what the agents of a session did may stand in files of their own.
         take_out: takes a session out of the home that was imported when its log was shorter.
+        seen: what was read before; of that nothing is read again.
         told: hears of each session when it is done.
         progress: hears how many sessions are done, and how many there are.
 
     Raises:
-        OSError: a log cannot be read, or the home cannot be written; sessions that are done stay.
+        OSError: the home cannot be written; sessions that are done stay.
     """
     report = ImportReport()
     clear_staging(home)
     known = _Known(home)
     bad: dict[tuple[Path, int], BadLine] = {}
-    by_session = _by_session(paths)
+    by_session = (seen or Seen()).look(paths, report)
     for number, (client_id, files) in enumerate(by_session.items(), 1):
         progress(number, len(by_session))
         entries = []
-        for each in (each for path in files for each in read_log(path)):
+        for each in (each for path in files for each in _read(path, report)):
             if isinstance(each, BadLine):
                 bad[each.path, each.line] = each
             elif each.session_id == client_id:
@@ -115,15 +150,17 @@ def import_logs(
         if rebuilt is None:
             report.without_answers += 1
             continue
-        is_new = _import(home, rebuilt, _digest(client_id, entries), known, take_out)
+        what = _Held(_digest(client_id, entries), _marks(entries))
+        state = _import(home, rebuilt, what, known, take_out)
         done = Imported(
             client_id,
             rebuilt.session_id,
-            is_new,
+            state == "new",
             len(rebuilt.message_ids),
             rebuilt.tool_calls,
             rebuilt.agents,
             rebuilt.lacks,
+            state == "kept",
         )
         report.sessions.append(done)
         told(done)
@@ -134,15 +171,34 @@ def import_logs(
 _SESSION = re.compile(rb'"sessionId" ?: ?"([^"\\]{1,200})"')
 
 
-def _by_session(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the logs that tell of each session, by the client's id of it."""
-    found: dict[str, dict[Path, None]] = {}
-    for path in paths:
-        with path.open("rb") as file:
-            for line in file:
-                for name in _SESSION.findall(line, 0, LINE_BYTES_MAX):
-                    found.setdefault(name.decode("utf-8", "replace"), {})[path] = None
-    return {client_id: list(files) for client_id, files in found.items()}
+def _sessions_in(path: Path) -> tuple[str, ...]:
+    """Return the sessions that a log names, by the client's ids of them."""
+    found: dict[str, None] = {}
+    for _, line, _ in lines_in(path, LINE_BYTES_MAX):
+        found |= dict.fromkeys(name.decode("utf-8", "replace") for name in _SESSION.findall(line))
+    return tuple(found)
+
+
+def _read(path: Path, report: ImportReport) -> Iterator[Entry | BadLine]:
+    try:
+        yield from read_log(path)
+    except OSError as error:
+        report.unreadable.append(Unreadable(path, reason(error)))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What of a session is in the home."""
+
+    segment_id: str
+    """A digest of what its logs tell."""
+    marks: frozenset[str]
+    """A short digest of the id of each entry: who has all of them has no less."""
 
 
 class _Known:
@@ -155,25 +211,30 @@ class _Known:
     def __init__(self, home: Home) -> None:
         """Read what is known."""
         self._folder = home.path / "imports"
-        self.segments: dict[str, str] = {}
+        self.held: dict[str, _Held] = {}
         self._owners: dict[str, str] = {}
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             told = json.loads(path.read_text("utf-8"))
-            self._note(path.stem, told["segment_id"], told["message_ids"])
+            what = _Held(told["segment_id"], frozenset(told["entries"]))
+            self._note(path.stem, what, told["message_ids"])
 
     def elsewhere(self, session_id: str) -> Callable[[str], bool]:
         """Return what tells whether an answer, by its message id, is in another session already."""
         return lambda message_id: self._owners.get(message_id, session_id) != session_id
 
-    def remember(self, session_id: str, segment_id: str, message_ids: Sequence[str]) -> None:
+    def remember(self, session_id: str, what: _Held, message_ids: Sequence[str]) -> None:
         """Write down that a session was imported."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        told = {"segment_id": segment_id, "message_ids": list(message_ids)}
+        told = {
+            "segment_id": what.segment_id,
+            "message_ids": list(message_ids),
+            "entries": sorted(what.marks),
+        }
         _put(self._folder / f"{session_id}.json", json.dumps(told))
-        self._note(session_id, segment_id, message_ids)
+        self._note(session_id, what, message_ids)
 
-    def _note(self, session_id: str, segment_id: str, message_ids: Sequence[str]) -> None:
-        self.segments[session_id] = segment_id
+    def _note(self, session_id: str, what: _Held, message_ids: Sequence[str]) -> None:
+        self.held[session_id] = what
         self._owners |= dict.fromkeys(message_ids, session_id)
 
 
@@ -186,19 +247,28 @@ def _digest(client_id: str, entries: Sequence[Entry]) -> str:
     return hashed.hexdigest()
 
 
+def _marks(entries: Iterable[Entry]) -> frozenset[str]:
+    """Return a mark for each entry, 16 hex digits of its id."""
+    ids = (f"{entry.agent_id} {entry.uuid}".encode("utf-8", "surrogatepass") for entry in entries)
+    return frozenset(hashlib.blake2b(each, digest_size=8).hexdigest() for each in ids)
+
+
 def _import(
-    home: Home, rebuilt: Rebuilt, segment_id: str, known: _Known, take_out: Replace
-) -> bool:
-    """Write a session's segment where it is not there yet; returns whether it was written."""
-    before = known.segments.get(rebuilt.session_id)
-    if before == segment_id:
-        return False
+    home: Home, rebuilt: Rebuilt, what: _Held, known: _Known, take_out: Replace
+) -> Literal["new", "there", "kept"]:
+    """Write a session's segment where it is not there yet, and nothing of what is there would be gone."""
+    before = known.held.get(rebuilt.session_id)
     if before is not None:
+        if before.segment_id == what.segment_id:
+            return "there"
+        is_here = is_there(facts_path(home, before.segment_id))
+        if is_here and not before.marks <= what.marks:
+            return "kept"
         take_out(home, rebuilt.session_id)
-    if not facts_path(home, segment_id).exists():
-        land(home, segment_id, _lines(home, rebuilt))
-    known.remember(rebuilt.session_id, segment_id, rebuilt.message_ids)
-    return True
+    if not is_there(facts_path(home, what.segment_id)):
+        land(home, what.segment_id, _lines(home, rebuilt))
+    known.remember(rebuilt.session_id, what, rebuilt.message_ids)
+    return "new"
 
 
 def _lines(home: Home, rebuilt: Rebuilt) -> Iterator[Landed]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import agentobs
 from agentobs.cli import cli
@@ -20,11 +21,13 @@ from agentobs.errors import RecordingError
 from agentobs.recording.home import Home, open_home
 from agentobs.recording.journal import segment_ids
 from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import ModelExchange
 from agentobs.store.asking import named, query_names
 from agentobs.store.ingest import ingest
 from agentobs.store.pruning import prune
-from exporters.claude_code.importing import ImportReport, import_logs, logs_in
-from exporters.claude_code.rebuilding import our_id
+from exporters.claude_code.importing import ImportReport, Seen, import_logs, logs_in
+from exporters.claude_code.reading import Entry, read_log
+from exporters.claude_code.rebuilding import our_id, rebuild
 from replay.freeze import freeze
 from tests.exporters.recount import TABLE, count, folder
 
@@ -340,6 +343,144 @@ def test_a_log_that_grew_takes_the_place_of_its_beginning(tmp_path: Path) -> Non
     prune(home, sessions=[our_id(SESSION)])
     with agentobs.connect(home.path) as connection:
         assert connection.execute(asked).fetchall() == []
+
+
+def command(home: Home, *paths: Path) -> Result:
+    return CliRunner().invoke(
+        cli, ["--home", str(home.path), "import", "claude-code", *map(str, paths)]
+    )
+
+
+def messages(home: Home) -> list[str]:
+    with agentobs.connect(home.path) as connection:
+        rows = connection.execute("SELECT message_id FROM attempts ORDER BY started_ns").fetchall()
+    return [row[0] for row in rows]
+
+
+def test_what_holds_less_takes_the_place_of_nothing(tmp_path: Path) -> None:
+    """A part of a session's files and an old copy leave what is here as it is, and say so; all of it, grown, replaces."""
+    home = open_home(tmp_path / "home")
+    main = written(tmp_path / "logs" / f"{SESSION}.jsonl", CONVERSATION)
+    agent = written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
+    assert command(home, agent).exit_code == 0
+    assert command(home, tmp_path / "logs").exit_code == 0
+    whole = ["msg_1", "msg_2", "msg_3", "msg_4"]
+    assert messages(home) == whole
+    old = written(tmp_path / "old.jsonl", CONVERSATION[:3])
+    for less in (agent, main, old):
+        told = command(home, less)
+        assert told.exit_code == 1
+        assert told.output.startswith("0 sessions imported, 0 were there already\n")
+        assert f"left out: {our_id(SESSION)}: these logs hold less than what is here" in told.stderr
+        assert messages(home) == whole
+    prune(home, sessions=[our_id(SESSION)])
+    assert command(home, old).exit_code == 0
+    assert messages(home) == ["msg_1"]
+
+
+def test_what_is_no_log_costs_itself(tmp_path: Path) -> None:
+    """Pipes, links to nothing and lines of any shape are named, the rest is imported, and the command ends with 1."""
+    home = open_home(tmp_path / "home")
+    logs = tmp_path / "logs"
+    written(logs / "a.jsonl", CONVERSATION)
+    (logs / "folder.jsonl").mkdir()
+    assert command(home, logs).exit_code == 0
+    os.mkfifo(logs / "pipe.jsonl")
+    (logs / "lost.jsonl").symlink_to(tmp_path / "nowhere")
+    odd = {"sessionId": SESSION, "uuid": "x", "timestamp": []}
+    lines = [
+        {"type": [], **odd}, {"type": "user", "message": [], **odd}, {"type": "progress", "data": 1, **odd},
+        {"type": "system", "subtype": [], **odd}, {"type": "system", "subtype": "api_error", "retryInMs": 1e999,
+        "retryAttempt": 10**400, **odd, "uuid": "y", "timestamp": CONVERSATION[2]["timestamp"]},
+    ]  # fmt: skip
+    written(logs / "b.jsonl", lines)
+    (logs / "c.jsonl").write_bytes(
+        b'{"sessionId":"s","x":"\xff\xfe"}\n{"sessionId":' + b"9" * 5000 + b"}\n"
+    )
+    told = command(home, logs)
+    assert told.exit_code == 1
+    assert [line.rpartition("/")[2] for line in told.stderr.splitlines()] == [
+        "lost.jsonl: no such file or directory",
+        "pipe.jsonl: no regular file",
+        "c.jsonl:1: not JSON: its bytes are not UTF-8",
+        "c.jsonl:2: not JSON: a number of too many digits",
+    ]
+    assert messages(home) == ["msg_1", "msg_4"]
+
+
+def test_where_nothing_is_found_it_is_said(tmp_path: Path) -> None:
+    """A file without a session, and a folder without one, are named, and the command ends with 1."""
+    home = open_home(tmp_path / "home")
+    (tmp_path / "empty").mkdir()
+    text = tmp_path / "a.txt"
+    text.write_text("nothing\n")
+    log = written(tmp_path / "logs" / "a.jsonl", CONVERSATION)
+    told = command(home, tmp_path / "empty", text, log)
+    assert told.exit_code == 1
+    assert told.stderr.splitlines() == [
+        f"left out: {each}: there is no session in it" for each in (tmp_path / "empty", text)
+    ]
+    assert messages(home) == ["msg_1", "msg_4"]
+
+
+def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a longer one only its length is told, wherever it ends, and what follows it is read."""
+    monkeypatch.setattr("exporters.claude_code.reading.LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr("exporters.claude_code.importing.LINE_BYTES_MAX", 1000)
+    home = open_home(tmp_path / "home")
+    first = written(tmp_path / "log.jsonl", CONVERSATION[:2]).read_bytes()
+    rest = written(tmp_path / "log.jsonl", CONVERSATION[2:]).read_bytes()
+    (tmp_path / "log.jsonl").write_bytes(first + b"x" * 3_000_000 + b"\n" + rest + b"y" * 5000)
+    report = bring_in(home, tmp_path / "log.jsonl")
+    told = [(bad.line, bad.found) for bad in report.bad_lines]
+    assert told == [(3, "a line of 3,000,001 bytes"), (6, "a line of 5,000 bytes")]
+    assert [each.responses for each in report.sessions] == [2]
+
+
+def test_whoever_looks_again_reads_what_has_changed(tmp_path: Path) -> None:
+    """Of sessions whose files are as they were nothing is read; of one that grew all of its files are."""
+    home, seen = open_home(tmp_path / "home"), Seen()
+    later = "99999999-2222-3333-4444-555555555555"
+    other = json.loads(json.dumps(CONVERSATION).replace("msg_", "msg_x"))
+    grows = written(tmp_path / "logs" / "a.jsonl", CONVERSATION[:2])
+    written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
+    written(tmp_path / "logs" / "b.jsonl", [{**each, "sessionId": later} for each in other])
+
+    def look() -> list[tuple[str, bool, int]]:
+        logs = logs_in([tmp_path / "logs"])
+        told = import_logs(
+            home, logs, take_out=lambda of, each: prune(of, sessions=[each]) and None, seen=seen
+        )
+        return [(each.client_id, each.is_new, each.responses) for each in told.sessions]
+
+    assert sorted(look()) == [(SESSION, True, 3), (later, True, 2)]
+    assert look() == []
+    written(grows, CONVERSATION)
+    assert look() == [(SESSION, True, 4)]
+    assert look() == []
+
+
+def test_a_long_session_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """Each request repeats all before it: rebuilding holds what the log holds, and not the sum of its requests."""
+    told, size = [entry("user", "u-0", None, "go")], 20_000
+    for number in range(60):
+        call = {"type": "tool_use", "id": f"toolu_{number}", "name": "Read", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "x" * size}
+        told.append(
+            entry("assistant", f"a{number}-1", told[-1]["uuid"], [call], id=f"msg_{number}")
+        )
+        told.append(entry("user", f"u{number}-2", told[-1]["uuid"], [result]))
+    log = written(tmp_path / "log.jsonl", told)
+    entries = [each for each in read_log(log) if isinstance(each, Entry)]
+    tracemalloc.start()
+    rebuilt = rebuild(SESSION, entries)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rebuilt is not None
+    asked = [len(each.question.body) for each in rebuilt.records if isinstance(each, ModelExchange)]
+    assert len(asked) == 60
+    assert asked == sorted(asked)
+    assert sum(asked) > 29 * 60 * size > 10 * held
 
 
 def test_an_imported_session_is_not_frozen(tmp_path: Path) -> None:
