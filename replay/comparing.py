@@ -14,7 +14,9 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from agentobs.records.canonical import digest
+from agentobs.records.messages import blocks
 from replay.diff import Difference, differences, shortened, unequal
+from replay.renaming import bare
 
 StepKind = Literal["request", "tool_call", "decision"]
 Change = Literal["same", "changed", "removed", "added"]
@@ -70,7 +72,8 @@ class Part:
     """None where the model has no known price, and for what costs nothing by itself."""
     duration_ns: int | None = None
     texts: dict[str, Any] | None = field(default=None, repr=False)
-    """What was said, where it is to be compared: `input` and `result` of a call, `answer` of a request."""
+    """What was said, where it is to be compared: `input` and `result` of a call; `asked`, see `asked_since`, and
+    `answer` of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +121,18 @@ class Comparison:
         """How many steps are not the same."""
         return sum(pair.change != "same" for pair in self.pairs)
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether what was asked and said was compared, too."""
+        return any(part.texts is not None for x in self.pairs for part in (x.a, x.b) if part)
+
     def json(self, a: dict[str, Any], b: dict[str, Any]) -> str:
         """Return all of it as JSON, money as decimal text; `a` and `b` say which sessions they are."""
         value = {
             "agentobs_diff": VERSION,
             "a": {**a, **asdict(self.a)},
             "b": {**b, **asdict(self.b)},
+            "content": self.has_texts,
             "steps": [_bare(asdict(pair)) for pair in self.pairs],
         }
         return json.dumps(value, ensure_ascii=False, indent=2, default=str)
@@ -156,6 +165,60 @@ def totals(parts: Sequence[Part]) -> Totals:
         sum(part.cost_usd is None for part in used),
         sum(part.duration_ns or 0 for part in parts if part.kind != "decision"),
     )
+
+
+def answer_of(message: dict[str, Any]) -> list[Any]:
+    """Return what the model said, without ids, which are others in each run."""
+    kept = ("type", "text", "thinking", "name", "input")
+    return [{k: each[k] for k in kept if k in each} for each in blocks(message)]
+
+
+def asked_since(before: Any, body: Any, answer: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return what a request asks that the one before it in its lane did not, without ids, which differ in each run.
+
+    That is each part of it that is another one now (system, tools, options), and the messages behind those that stood
+    there before; all of them where the history was changed. The `answer` to that one, as it was given, is not told
+    again. So a difference is told where it arises, and only there.
+    """
+    old, new = _without_ids(before), _without_ids(body)
+    if not isinstance(new, dict):
+        return {} if new is None else {"text": new}
+    old = old if isinstance(old, dict) else {}
+    since = {key: value for key, value in new.items() if key not in old or old[key] != value}
+    since |= {key: None for key in old if key not in new}
+    told, former = new.get("messages"), old.get("messages")
+    if isinstance(told, list) and isinstance(former, list) and "messages" in since:
+        known = [_unmarked(each) for each in told[: len(former)]]
+        if known == [_unmarked(each) for each in former]:
+            more = told[len(former) :]
+            echoes = bool(more) and isinstance(more[0], dict) and answer_of(more[0]) == answer
+            since["messages"] = more[1:] if echoes else more
+    return since
+
+
+_IDS = {"id", "tool_use_id", "signature", "data"}
+"""Keys of blocks whose values are made anew in each run: ids, and what the provider has sealed."""
+
+
+def _without_ids(value: Any, within: str = "") -> Any:
+    """Return a request without ids of blocks, and secrets without what tells one from another."""
+    if isinstance(value, dict):
+        is_block = "type" in value and within == "content"
+        return {
+            key: _without_ids(inner, "content" if key == "content" else "")
+            for key, inner in value.items()
+            if not (is_block and key in _IDS and isinstance(inner, str))
+        }
+    if isinstance(value, list):
+        return [_without_ids(each, within) for each in value]
+    return bare(value) if isinstance(value, str) else value
+
+
+def _unmarked(value: Any) -> Any:
+    """Return a message without its marks of the cache, which move from turn to turn."""
+    if isinstance(value, dict):
+        return {k: _unmarked(v) for k, v in value.items() if k != "cache_control"}
+    return [_unmarked(each) for each in value] if isinstance(value, list) else value
 
 
 def plain_lanes(lanes: Sequence[str], calls: dict[str, str]) -> dict[str, str]:

@@ -45,9 +45,15 @@ def diff(
     _show_totals(one, other, found)
     if not found.changes:
         click.echo(f"\nall {len(found.pairs)} steps are alike")
-        return
-    click.echo()
-    _show_steps(found, everything)
+    else:
+        click.echo()
+        _show_steps(found, everything)
+    if not found.has_texts:
+        click.echo("\nwhat was asked and said was not compared: --content compares it")
+
+
+_Before = dict[str, tuple[Any, list[Any]]]
+"""The last request of each lane, and what it was answered."""
 
 
 class _Side:
@@ -114,16 +120,20 @@ def _texts(context: click.Context, session_id: str) -> dict[tuple[str, str], dic
     from agentobs.cli.again import recorded
 
     session = recorded(home_option(context), session_id)
-    return dict(_said(each) for each in session.exchanges if _said(each)[1])
+    before: _Before = {}
+    said = (_said(each, before) for each in session.exchanges)
+    return {step: texts for step, texts in said if texts}
 
 
-def _said(exchange: Exchange) -> tuple[tuple[str, str], dict[str, Any]]:
+def _said(exchange: Exchange, before: _Before) -> tuple[tuple[str, str], dict[str, Any]]:
+    """Return what was said in a step; `before` holds the last request of each lane, and is kept up."""
     from agentobs.records.exchanges import ModelExchange, ToolExchange
     from agentobs.records.messages import assemble
 
     if isinstance(exchange, ModelExchange):
         message = assemble(exchange.answer.headers, exchange.answer.body)
-        return ("request", exchange.attempt_id), {"answer": _answer(message)}
+        said = _texts_of(before, exchange.place.lane, exchange.question.body, message)
+        return ("request", exchange.attempt_id), said
     if isinstance(exchange, ToolExchange):
         call = exchange.question
         said = {"input": call.input, "result": exchange.answer.content}
@@ -131,12 +141,15 @@ def _said(exchange: Exchange) -> tuple[tuple[str, str], dict[str, Any]]:
     return ("", ""), {}
 
 
-def _answer(message: dict[str, Any]) -> list[Any]:
-    """Return what the model said, without ids, which are others in each run."""
-    from agentobs.records.messages import blocks
+def _texts_of(before: _Before, lane: str, body: bytes, message: dict[str, Any]) -> dict[str, Any]:
+    """Return what a request asks that the one before it in its lane did not, and what it was answered."""
+    from replay.comparing import answer_of, asked_since
+    from replay.pieces import value_of
 
-    kept = ("type", "text", "thinking", "name", "input")
-    return [{k: each[k] for k in kept if k in each} for each in blocks(message)]
+    old, said = before.get(lane, (None, []))
+    asked, answer = value_of(body), answer_of(message)
+    before[lane] = asked, answer
+    return {"asked": asked_since(old, asked, said), "answer": answer}
 
 
 def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
@@ -148,6 +161,7 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
     answers = [(ask, assemble(ask.answer.headers, ask.answer.body)) for ask in fixture.asks]
     calls = {str(c.get("id")): str(c.get("name")) for _, m in answers for c in tool_uses(m)}
     lanes = plain_lanes(fixture.lanes, calls)
+    before: _Before = {}
     ran = {(tool.lane, tool.question.tool_use_id): tool.answer for tool in fixture.tools}
     for ask, message in answers:
         status = ask.answer.status
@@ -163,7 +177,9 @@ def _of_fixture(fixture: Fixture, content: bool) -> Iterator[Part]:
             stop_reason=stop if isinstance(stop, str) else None,
             calls=" ".join(str(call.get("name")) for call in made) or None,
             duration_ns=int(ask.pieces[-1][1]) * 1_000_000 if ask.pieces else None,
-            texts={"answer": _answer(message)} if content else None,
+            texts=_texts_of(before, ask.lane, fixture.body(ask.number), message)
+            if content
+            else None,
             **_spent(model, message.get("usage")),
         )
         for call in made:

@@ -13,12 +13,12 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.agent import Permissions
-from replay.comparing import Part, compared, plain_lanes
+from replay.comparing import Part, asked_since, compared, plain_lanes
 from replay.freeze import freeze
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
-from tests.replay.agents import last_session
-from tests.replay.mailer import mails, once
+from tests.replay.agents import last_session, recorded
+from tests.replay.mailer import Mailer, mails, once
 
 FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed=True)}
 
@@ -122,6 +122,63 @@ def test_no_content_without_being_asked(shell: Shell, home: tuple[Path, list[str
     shown = shell("diff", *ids, "--json", "--content").out
     assert "Mailing." in shown
     assert "bob" in shown
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "place"),
+    [
+        ("Mail her.", {}, "$.asked.messages[0].content"),
+        ("Mail them.", {"system": "Be quick."}, "$.asked.system"),
+        ("Mail them.", {"tools": 1}, "$.asked.tools"),
+    ],
+)
+def test_requests_that_differ_are_told_with_content_alone(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    prompt: str,
+    options: dict[str, Any],
+    place: str,
+) -> None:
+    """Prompt, system, tools and options are compared where they arise; without content it is said that none were."""
+    shell = Shell(tmp_path / "home", capsys)
+    tools = {"tools": Mailer().tools[: options.pop("tools")]} if "tools" in options else {}
+    mailers = (Mailer, lambda url: Mailer(url, options={**FREE, **options}, **tools))
+    ids = []
+    for made_by, said in zip(mailers, ("Mail them.", prompt), strict=True):
+        run = recorded(tmp_path, lambda url, m=made_by, s=said: m(url).run(s), mails("ann"))  # type: ignore[misc]
+        ids.append(run.session_id)
+    told = shell("diff", *ids).out
+    assert "what was asked and said was not compared: --content compares it" in told
+    found = json.loads(shell("diff", *ids, "--content", "--json").out)
+    requests = [
+        step for step in found["steps"] if (step.get("a") or step["b"])["kind"] == "request"
+    ]
+    assert found["content"] is True
+    assert [step["change"] for step in requests] == ["changed", "same"]
+    assert requests[0]["differences"][0]["path"].startswith(place)
+
+
+def test_a_result_that_the_agent_told_otherwise() -> None:
+    """What the model is told of a call is compared, too, though the call came to the same; ids are not."""
+    base = {"system": "s", "messages": [{"role": "user", "content": "Look."}]}
+
+    def then(number: int, said: str) -> dict[str, Any]:
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {"id": 1}}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": said}
+        marked = [{**base["messages"][0], "cache_control": {"type": "ephemeral"}}]  # type: ignore[index]
+        more = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        return {**base, "messages": [*marked, *more]}
+
+    assert asked_since(base, then(1, "rain")) == asked_since(base, then(2, "rain"))
+    assert asked_since(base, then(1, "rain")) != asked_since(base, then(1, "Rain"))
+    assert asked_since({**base, "max_tokens": 1}, {**base, "max_tokens": 2}) == {"max_tokens": 2}
+    assert list(asked_since(base, then(1, "rain"))) == ["messages"]
+    assert len(asked_since(base, then(1, "rain"))["messages"]) == 2
+    [said, told] = asked_since(base, then(1, "rain"))["messages"]
+    answer = [{key: said["content"][0][key] for key in ("type", "name", "input")}]
+    assert asked_since(base, then(1, "rain"), answer)["messages"] == [told]
+    assert asked_since(then(1, "rain"), base)["messages"] == base["messages"]
+    assert asked_since(base, {"messages": base["messages"]}) == {"system": None}
 
 
 def test_sessions_whose_content_is_gone_are_compared(
