@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from agentobs.errors import ForeignError, UsageError
+from agentobs.errors import ForeignError
 from agentobs.recording.home import Home
 from agentobs.recording.journal import facts_path, is_there
 from agentobs.recording.landing import clear_staging, land
@@ -28,6 +28,7 @@ from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
 from agentobs.store.database import connect
+from exporters.linefiles import Unreadable, files_under, lines_in, reason
 from exporters.retelling import retold
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -76,6 +77,8 @@ class WireReport:
     bad_lines: list[BadExchange] = field(default_factory=list)
     without_exchanges: list[Path] = field(default_factory=list)
     """Files in which there was none; nothing of them is written."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    """Files that could not be read."""
 
 
 @dataclass(slots=True)
@@ -90,22 +93,18 @@ class _Scanned:
     """Requests of which no header says the version."""
 
 
+class _Changed(Exception):
+    """A file is not any more what it was when it was looked at."""
+
+
 def files_in(paths: Iterable[Path]) -> list[Path]:
     """Return the wire files among some files and directories: there, whatever ends in `.jsonl`.
 
     Raises:
         UsageError: one of the paths does not exist.
     """
-    found: set[Path] = set()
-    for path in paths:
-        if not path.exists():
-            raise UsageError(
-                "no such file or directory",
-                where=str(path),
-                todo="Name a file of recorded exchanges (*.jsonl), or a directory of them",
-            )
-        found |= set(path.rglob("*.jsonl")) if path.is_dir() else {path}
-    return sorted(found)
+    todo = "Name a file of recorded exchanges (*.jsonl), or a directory of them"
+    return sorted(files_under(paths, todo))
 
 
 def import_wire(
@@ -117,7 +116,8 @@ def import_wire(
 ) -> WireReport:
     """Import files of exchanges, each as a session; what was imported before changes nothing.
 
-    Lines that are none are reported and left out. Each session is written as a whole or not at all.
+    Lines that are none and files that cannot be read are reported and left out. Each session is written as a whole or
+    not at all.
 
     Args:
         home: where to.
@@ -126,7 +126,7 @@ def import_wire(
         progress: hears how many files are done, and how many there are.
 
     Raises:
-        OSError: a file cannot be read, or the home cannot be written; sessions that are done stay.
+        OSError: the home cannot be written; sessions that are done stay.
     """
     report = WireReport()
     clear_staging(home)
@@ -148,7 +148,11 @@ _DELETED = "SELECT DISTINCT session_id FROM prunings WHERE what = 'all'"
 def _import(
     home: Home, path: Path, report: WireReport, gone: Container[str]
 ) -> ImportedFile | None:
-    scanned = _scan(path)
+    try:
+        scanned = _scan(path)
+    except OSError as error:
+        report.unreadable.append(Unreadable(path, reason(error)))
+        return None
     report.bad_lines += scanned.bad
     if not scanned.times:
         report.without_exchanges.append(path)
@@ -158,23 +162,26 @@ def _import(
     if is_new:
         records = _records(path, scanned)
         lines = retold(home, records, _as_told, session_id=session_id, lost=lost)
-        land(home, session_id, lines)
+        try:
+            land(home, session_id, lines)
+        except _Changed:
+            report.unreadable.append(Unreadable(path, "it changed while it was read"))
+            return None
     return ImportedFile(path, session_id, is_new, len(scanned.times), lost, scanned.bare)
 
 
 def _scan(path: Path) -> _Scanned:
     """Read a file once: which of its lines are exchanges, and when each of these was."""
-    hashed = hashlib.blake2b(b"wire file", digest_size=16)
+    hashed = _hash()
     times: list[int | None] = []
     bad: list[BadExchange] = []
     bare = 0
-    for number, line in _lines(path):
-        hashed.update(line)
-        if not line.strip():
+    for number, line, size in lines_in(path, LINE_BYTES_MAX, hashed.update):
+        if size <= LINE_BYTES_MAX and not line.strip():
             continue
         try:
-            if len(line) > LINE_BYTES_MAX:
-                raise ForeignError(f"a line of {len(line):,} bytes")
+            if size > LINE_BYTES_MAX:
+                raise ForeignError(f"a line of {size:,} bytes")
             bare += "anthropic-version" not in exchange_of(line, number).question.headers
             times.append(_recorded_ns(line))
         except ForeignError as error:
@@ -183,9 +190,8 @@ def _scan(path: Path) -> _Scanned:
     return _Scanned(hashed.hexdigest(), _in_order(times, changed_ns), bad, bare)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        yield from enumerate(file, 1)
+def _hash() -> hashlib.blake2b:
+    return hashlib.blake2b(b"wire file", digest_size=16)
 
 
 def _in_order(times: Sequence[int | None], otherwise_ns: int) -> list[int]:
@@ -214,14 +220,23 @@ def _recorded_ns(line: bytes) -> int | None:
 
 
 def _records(path: Path, scanned: _Scanned) -> Iterator[Record]:
-    """Yield what a recorder would have been given."""
+    """Yield what a recorder would have been given.
+
+    Raises:
+        _Changed: the file is not what it was; nothing of it may be kept then.
+    """
     session_id, times = scanned.session_id, scanned.times
     bad = {each.line for each in scanned.bad}
     yield SessionCall(_start(session_id, path.stem, times[0]), None)
-    at = iter(times)
-    for number, line in _lines(path):
-        if line.strip() and number not in bad:
-            yield _placed(exchange_of(line, number), session_id, next(at))
+    hashed, at = _hash(), iter(times)
+    try:
+        for number, line, _ in lines_in(path, LINE_BYTES_MAX, hashed.update):
+            if line.strip() and number not in bad:
+                yield _placed(exchange_of(line, number), session_id, next(at))
+    except (StopIteration, ForeignError, OSError) as error:
+        raise _Changed from error
+    if hashed.hexdigest() != session_id:
+        raise _Changed
     yield SessionEnd(session_id, times[-1], "completed", None, None, 0)
 
 

@@ -76,16 +76,21 @@ def wire(context: click.Context, paths: tuple[Path, ...]) -> None:
     from exporters.wirefiles import files_in, import_wire
 
     home = open_home(home_option(context))
+    files = files_in(paths)
     with _Progress("files") as progress:
-        report = import_wire(home, files_in(paths), told=_tell_wire, progress=progress)
+        report = import_wire(home, files, told=_tell_wire, progress=progress)
     ingest(home)
     new = sum(each.is_new for each in report.files)
     click.echo(f"{new} sessions imported, {len(report.files) - new} were there already")
     for path in set(report.without_exchanges) - {bad.path for bad in report.bad_lines}:
         click.echo(f"left out: {text(str(path))}: there is no exchange in it", err=True)
-    for bad in report.bad_lines:
+    empty = [path for path in paths if not any(path in (file, *file.parents) for file in files)]
+    for path in empty:
+        click.echo(f"left out: {text(str(path))}: there is no *.jsonl in it", err=True)
+    for bad in (*report.unreadable, *report.bad_lines):
         click.echo(f"left out: {text(str(bad))}", err=True)
-    sys.exit(1 if report.bad_lines or report.without_exchanges else 0)
+    is_whole = not (report.bad_lines or report.without_exchanges or report.unreadable or empty)
+    sys.exit(0 if is_whole else 1)
 
 
 def _tell_wire(done: ImportedFile) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from agentobs.store.asking import named, query_names, query_text
 from agentobs.store.database import connect
 from agentobs.store.pruning import prune
 from agentobs.store.verify import verify
+from exporters import wirefiles
 from exporters.wirefiles import WireReport, files_in, import_wire
 from replay import Replayer, load
 from replay.freeze import freeze
@@ -188,6 +190,56 @@ def test_a_bad_line_costs_itself(tmp_path: Path) -> None:
     assert "incomplete" in str(frozen.exception)
 
 
+def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
+    """Pipes, links to nothing and folders in which there is nothing are named; the rest is imported."""
+    home, files, empty = open_home(tmp_path / "home"), tmp_path / "files", tmp_path / "empty"
+    (files / "folder.jsonl").mkdir(parents=True)
+    empty.mkdir()
+    written(files / "a.jsonl", line(1))
+    assert run(home, "import", "wire", files).exit_code == 0
+    os.mkfifo(files / "pipe.jsonl")
+    (files / "lost.jsonl").symlink_to(tmp_path / "nowhere")
+    written(files / "z.jsonl", line(2))
+    told = run(home, "import", "wire", files, empty)
+    assert told.exit_code == 1
+    assert "1 sessions imported, 1 were there already" in told.output
+    assert told.stderr.splitlines() == [
+        f"left out: {empty}: there is no *.jsonl in it",
+        f"left out: {files}/lost.jsonl: no such file or directory",
+        f"left out: {files}/pipe.jsonl: no regular file",
+    ]
+
+
+def test_a_file_that_changes_meanwhile_is_left_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is there until it is imported as it is then."""
+    home, path = open_home(tmp_path / "home"), written(tmp_path / "a.jsonl", line(1))
+    real = wirefiles.land
+
+    def growing(*arguments: Any) -> None:
+        with path.open("a") as file:
+            file.write(json.dumps(line(2)) + "\n")
+        real(*arguments)
+
+    monkeypatch.setattr(wirefiles, "land", growing)
+    report = bring_in(home, path)
+    assert [str(each) for each in report.unreadable] == [f"{path}: it changed while it was read"]
+    assert (report.files, segment_ids(home)) == ([], [])
+    monkeypatch.undo()
+    assert [each.exchanges for each in bring_in(home, path).files] == [2]
+
+
+def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a longer one only its length is told; two files that differ in it alone are two sessions."""
+    monkeypatch.setattr(wirefiles, "LINE_BYTES_MAX", 2000)
+    home = open_home(tmp_path / "home")
+    paths = [written(tmp_path / f"{x}.jsonl", line(1), x * 9999, line(2)) for x in "xy"]
+    report = bring_in(home, *paths)
+    assert [each.found for each in report.bad_lines] == ["a line of 10,000 bytes"] * 2
+    assert [(each.is_new, each.exchanges) for each in report.files] == [(True, 2), (True, 2)]
+
+
 def test_what_was_said_is_content(tmp_path: Path) -> None:
     """No fact and no byte of the store holds what was said, or the name of a file that is no label; no secret is in
     either.
@@ -222,7 +274,6 @@ def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
 
 def on_terminal(home: Home, path: Path) -> str:
     """Return what an import writes to standard error where that is a terminal, without its lines."""
-    import os
     import pty
     import subprocess
     import sys
