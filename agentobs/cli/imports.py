@@ -149,6 +149,7 @@ _BUNDLED = {
     "new": "imported",
     "replaced": "imported, in the place of what came without content",
     "there": "was imported before",
+    "deleted": "left out: was deleted here",
     "kept": "left out: a session of this id is here and did not come from this bundle",
 }
 
@@ -167,7 +168,11 @@ def _compare_money(home: Home, report: BundleReport) -> None:
         for done in report.sessions:
             row = connection.execute(sql, [done.session_id]).fetchone()
             usd = None if row is None or row[0] is None else f"{row[0]:f}"
-            if done.money is None or done.state == "kept" or usd == done.money.cost_usd:
+            if (
+                done.money is None
+                or done.state in ("kept", "deleted")
+                or usd == done.money.cost_usd
+            ):
                 continue
             there, here = (each or "no price" for each in (done.money.cost_usd, usd))
             click.echo(

@@ -245,12 +245,17 @@ def _refused(word: str) -> Any:
 
 def _opened(path: Path) -> BinaryIO:
     """Open a regular file; a pipe would keep us waiting."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(descriptor, "rb")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        found = f"it cannot be opened: {error.strerror}"
+        raise ForeignError(found, where=str(path), todo=_MAKE) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
+        os.close(descriptor)
         raise ForeignError("no file, but something else", where=str(path), todo=_MAKE)
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def _check_first(path: Path, first: bytes) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,9 +31,9 @@ from exporters.bundle.packing import segment_of
 Replace = Callable[[Home, str], None]
 """Takes all that was recorded of a session, by its id, out of a home and its store."""
 
-State = Literal["new", "replaced", "there", "kept"]
+State = Literal["new", "replaced", "there", "kept", "deleted"]
 """It was imported; it took the place of one without content; it had been imported before; a session of its id is here
-that did not come from this bundle, and stays."""
+that did not come from this bundle, and stays; it was deleted here, and stays so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class _Known:
 
     segment_id: str
     has_content: bool
+    becomes: str | None = None
+    """The segment that takes its place, while that is done."""
 
 
 def import_bundle(
@@ -100,10 +102,11 @@ def import_bundle(
     try:
         for session_id in bundle.session_ids:
             _check(bundle, session_id, staging)
-        here = _here(home, bundle.session_ids)
+        here, gone = _here(home, bundle.session_ids)
         report = BundleReport(bundle.digest)
         for session_id in bundle.session_ids:
-            done = _take(home, bundle, session_id, staging, session_id in here, take_out)
+            is_here, is_gone = session_id in here, session_id in gone - here
+            done = _take(home, bundle, session_id, staging, is_here, is_gone, take_out)
             report.sessions.append(done)
             told(done)
     finally:
@@ -174,16 +177,19 @@ def _bad(bundle: Bundle, entry: Entry, found: str) -> DamagedError:
     )
 
 
-def _here(home: Home, session_ids: list[str]) -> set[str]:
-    """Return which of some sessions are in a home."""
+def _here(home: Home, session_ids: list[str]) -> tuple[set[str], set[str]]:
+    """Return which of some sessions are in a home, and which were deleted there at some time."""
     sql = """
         SELECT DISTINCT session_id FROM (
             SELECT session_id FROM session_starts UNION ALL SELECT session_id FROM attempts
             UNION ALL SELECT session_id FROM events UNION ALL SELECT session_id FROM span_starts
         ) WHERE session_id IN (SELECT unnest($sessions))
     """
+    deleted = "SELECT DISTINCT session_id FROM prunings WHERE what = 'all'"
     with connect(home) as connection:
-        return {row[0] for row in connection.execute(sql, {"sessions": session_ids}).fetchall()}
+        here = connection.execute(sql, {"sessions": session_ids}).fetchall()
+        gone = connection.execute(deleted).fetchall()
+    return {row[0] for row in here}, {row[0] for row in gone}
 
 
 def _take(
@@ -192,9 +198,10 @@ def _take(
     session_id: str,
     staging: Home,
     is_here: bool,
+    is_gone: bool,
     take_out: Replace,
 ) -> Taken:
-    """Import one session, where it is not here."""
+    """Import one session, where it is not here and was not deleted here."""
     facts, content = bundle.of(session_id, "facts"), bundle.of(session_id, "content")
     assert facts is not None
     has_content = content is not None
@@ -202,11 +209,15 @@ def _take(
     known = _known(home, session_id)
     state: State = "new"
     was_taken = known is not None and known.segment_id == facts.segment_id
+    if is_gone and (known is None or known.becomes != facts.segment_id):
+        return Taken(session_id, "deleted", has_content, money)
     if was_taken or is_there(facts_path(home, facts.segment_id)):
         state = "there"
     elif known is not None and has_content and not known.has_content:
         state = "replaced"
         if is_here:
+            # Where this dies in between, it was not deleted: the next import goes on.
+            _remember(home, session_id, replace(known, becomes=facts.segment_id))
             take_out(home, session_id)
     elif is_here or known is not None:
         state = "kept"
@@ -241,7 +252,7 @@ def _folder(home: Home) -> Path:
 def _known(home: Home, session_id: str) -> _Known | None:
     try:
         told = json.loads((_folder(home) / f"{_name(session_id)}.json").read_text("utf-8"))
-        return _Known(str(told["segment_id"]), bool(told["has_content"]))
+        return _Known(str(told["segment_id"]), bool(told["has_content"]), told.get("becomes"))
     except FileNotFoundError:
         return None
 
@@ -254,7 +265,7 @@ def _name(session_id: str) -> str:
 def _remember(home: Home, session_id: str, known: _Known) -> None:
     folder = _folder(home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    told = {"segment_id": known.segment_id, "has_content": known.has_content}
+    told = asdict(known)
     place = folder / f"{_name(session_id)}.json"
     draft = folder / f".{world.new_id()}"
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)

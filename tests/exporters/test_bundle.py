@@ -292,13 +292,54 @@ def test_what_is_here_already_stays(home: Home, bundled: Path) -> None:
 
 
 def test_what_was_deleted_stays_deleted(bundled: Path, tmp_path: Path) -> None:
-    """A bundle that is imported again brings nothing back."""
+    """A bundle that is imported again brings nothing back and says so, nor does one with content."""
     other = open_home(tmp_path / "other")
     assert run(other, "import", "bundle", bundled).exit_code == 0
     gone = ids(other)[0]
     prune(other, sessions=[gone])
-    assert "was imported before" in run(other, "import", "bundle", bundled).output
+    told = run(other, "import", "bundle", bundled).output
+    assert f"{gone}  left out: was deleted here, no content" in told
+    assert told.count("was imported before") == 4
     assert gone not in ids(other)
+
+
+def test_what_was_recorded_and_deleted_here_stays_deleted(tmp_path: Path) -> None:
+    """A bundle that was made here does not bring it back; in another home it is imported."""
+    home = open_home(tmp_path / "home")
+    record(home, [start(1), attempt(1, 1), end(1)])
+    facts = made(home, tmp_path / "facts", session_id(1))
+    all_of_it = made(home, tmp_path / "whole", session_id(1), "--with-content")
+    prune(home, sessions=[session_id(1)])
+    for path in (facts, all_of_it):
+        told = run(home, "import", "bundle", path)
+        assert told.exit_code == 0, told.exception
+        assert "left out: was deleted here" in told.output
+        assert ids(home) == []
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", facts).exit_code == 0
+    prune(other, sessions=[session_id(1)])
+    assert "was deleted here" in run(other, "import", "bundle", all_of_it).output
+    assert ids(other) == []
+
+
+def test_a_replacement_that_died_goes_on(
+    home: Home, bundled: Path, whole: Path, tmp_path: Path
+) -> None:
+    """Killed when the session without content was out and that with it not yet in, the next import brings it."""
+    other = open_home(tmp_path / "other")
+    assert run(other, "import", "bundle", bundled).exit_code == 0
+
+    def dies(of: Home, session: str) -> None:
+        prune(of, sessions=[session])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_bundle(other, whole, take_out=dies)
+    session = id_of(home, "acting")
+    assert session not in ids(other)
+    assert "imported, in the place of" in run(other, "import", "bundle", whole).output
+    assert session in ids(other)
+    assert "was imported before" in run(other, "import", "bundle", whole).output
 
 
 def test_names_of_another_home_stay_what_they_are(home: Home, elsewhere: Home) -> None:
@@ -595,6 +636,9 @@ def test_36_what_is_no_bundle_is_said(bundled: Path, tmp_path: Path) -> None:
     (tmp_path / "x").unlink()
     os.mkfifo(tmp_path / "x")
     assert "no file" in refused(tmp_path / "x", tmp_path, ForeignError)
+    told = run(open_home(tmp_path / "victim"), "import", "bundle", made_folder(tmp_path / "folder"))
+    assert isinstance(told.exception, ForeignError)
+    assert "no file, but something else" in str(told.exception)
     told = run(open_home(tmp_path / "victim"), "import", "bundle", tmp_path / "nothing")
     assert "no such file" in str(told.exception)
 
