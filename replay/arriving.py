@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from agentobs.records.exchanges import Answer, Chunk
 from agentobs.records.messages import is_stream, split_events
+from replay.faults import refusal
 from replay.fixture import Ask
 from replay.options import ReplayOptions
 
@@ -27,11 +28,19 @@ def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool) -> Answer:
     answer, pace = ask.answer, factor(options)
     if options.serve_rest and answer.ending == "cancelled" and answer.status is not None:
         answer = replace(answer, ending="complete")
+    if is_unread(answer) and answer.status is not None and not is_ours:
+        made = refusal(answer.status, "it was not read when this was recorded")
+        answer = replace(answer, chunks=made.chunks, ending="complete")
     if options.chunks != "whole" or pace or ask.behind or ask.ends_behind:
         answer = replace(answer, chunks=tuple(_chunks(ask, options, pace)))
     if answer.status is not None and answer.status >= 400 and not is_ours:
         answer = replace(answer, retry_ms=_retry_ms(answer, pace))
     return answer
+
+
+def is_unread(answer: Answer) -> bool:
+    """Return whether an answer is an error of which nothing but the status was read, as a client does that retries."""
+    return (answer.status or 0) >= 400 and answer.ending == "cancelled" and not answer.chunks
 
 
 def factor(options: ReplayOptions) -> float:

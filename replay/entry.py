@@ -7,6 +7,7 @@ function that is defined in a file under the current directory, or our own comma
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -57,6 +58,22 @@ def entry_of(fixture: Fixture) -> Callable[..., Any]:
         )
     function: Callable[..., Any] = found
     return function
+
+
+def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool:
+    """Return whether a call is the recorded one: of the recorded entry, with its arguments; None stands for it."""
+    if call is None:
+        return True
+    module, name = (getattr(call.func, key, None) for key in ("__module__", "__qualname__"))
+    if f"{module}:{name}" != fixture.header.get("entry"):
+        return False
+    try:
+        bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
+    except (TypeError, ValueError):
+        return False
+    given = dict(bound.arguments)
+    bound.apply_defaults()
+    return fixture.header.get("arguments") in (given, dict(bound.arguments))
 
 
 def _origin(module: str) -> str | None:

@@ -143,7 +143,7 @@ def _made(fault: Fault, recorded: Answer) -> Answer:
     """Return the answer that a fault makes of a recorded one."""
     match fault.kind:
         case "status":
-            return _refusal(fault.status)
+            return refusal(fault.status, "made on demand")
         case "slow":
             failure = Failure("ReadTimeout", "made slow on demand")
             return Answer(None, {}, (), "error", failure)
@@ -167,8 +167,9 @@ _ERRORS = {
 """Types of errors by status, see https://docs.anthropic.com/en/api/errors (November 2026)."""
 
 
-def _refusal(status: int) -> Answer:
-    error = {"type": _ERRORS.get(status, "api_error"), "message": "made on demand"}
+def refusal(status: int, message: str) -> Answer:
+    """Return an answer with the status of an error, as the provider words it."""
+    error = {"type": _ERRORS.get(status, "api_error"), "message": message}
     body = json.dumps({"type": "error", "error": error}).encode()
     headers = {"content-type": "application/json", "retry-after-ms": "0.001"}
     return Answer(status, headers, (Chunk(body, 0),), "complete")

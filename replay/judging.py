@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from anthropic import APIStatusError
+
 from agentobs.records.exchanges import is_inside_answer
 from replay.diff import differences
 from replay.ends import Results, ended_otherwise, results_of, went_beside
@@ -34,6 +36,18 @@ def judge_path(state: State) -> None:
         raise state.error(missed(state, call))
     if now and state.fixture.results is not None:
         _judge_results(state, state.fixture.results, now)
+
+
+def judge_refusal(state: State, error: BaseException) -> None:
+    """Raise that the agent ended with an error of the provider after which it had asked again.
+
+    Raises:
+        DivergenceError: it did.
+    """
+    for lane in state.lanes.values() if isinstance(error, APIStatusError) else ():
+        asked = [ask for ask in lane.asks if ask not in lane.left]
+        if lane.left and asked and asked[-1].number in state.unread:
+            raise state.error(missing(state, lane)) from error
 
 
 def judge_outcome(state: State) -> None:

@@ -180,7 +180,9 @@ def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:
     if request.config.option.replay_update:
         return _renewed(request, place)
     fixture = load(place)
-    return (Live if request.config.option.replay_live else Replayer)(fixture, options)
+    replayed = (Live if request.config.option.replay_live else Replayer)(fixture, options)
+    replayed.runs_in(request.node.nodeid)
+    return replayed
 
 
 def _renewed(request: pytest.FixtureRequest, place: Path) -> Replayer:

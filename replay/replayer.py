@@ -33,11 +33,12 @@ from replay.fixture import Fixture
 from replay.functions import Functions
 from replay.guard import no_network
 from replay.hanging import deadline
-from replay.judging import judge_outcome, judge_path
+from replay.judging import judge_outcome, judge_path, judge_refusal
 from replay.keeping import keep
 from replay.opened import Opened
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
+from replay.raised import Raised, raised_of
 from replay.reporting import end_reason, refused, report
 from replay.script import Scripted
 from replay.sites import Site
@@ -125,6 +126,10 @@ class Replayer:
             self._state.has_stopped = True
             opened.end()
 
+    def runs_in(self, test: str) -> None:
+        """Say in which test, by the id that pytest takes, this replay runs."""
+        self._state.test = test
+
     def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
         """Run the agent as it was run when it was recorded, and return what it returns.
 
@@ -205,6 +210,7 @@ class Replayer:
             result=result,
             later=tuple(step_of(value_of(body)) for _, body in self._state.beyond[1:]),
             decisions=tuple(decisions_of(self._state.records, turn)),
+            held=tuple(self._state.calls.held),
         )
         if expect is not None:
             step.require(expect)
@@ -242,6 +248,7 @@ class Replayer:
                 raise error
             return result
         if error is not None and self.fixture.header.get("reason") != type(error).__name__:
+            judge_refusal(self._state, error)
             raise error
         self.check()
         judge_outcome(self._state)
@@ -290,6 +297,13 @@ class Replayer:
     def raise_divergence(self, cause: BaseException | None = None) -> None:
         """Raise the first divergence again, if there was one; `cause` is what it led to."""
         self._state.raise_divergence(cause)
+
+    def raised(self, error: BaseException) -> Raised:
+        """Return how the agent ended that raised an error: how far it had come, and which faults were made."""
+        lane, faults = self._state.lane("main"), self._state.faults
+        made = tuple(each.text() for each in faults.all if each not in faults.untouched)
+        asked = lane.asked, len(lane.asks)
+        return raised_of(error, self.fixture.name, asked, made, self.progress)
 
     @property
     def trajectory(self) -> str:
@@ -352,12 +366,15 @@ class Replayer:
                 where=str(self.fixture.path),
                 todo="Put the function that starts it, and its arguments, where the dots stand",
             )
+        is_recorded = function is None and not (args or kwargs)
         if function is None:
             function, kwargs = (
                 entry_of(self.fixture),
                 {**(self.fixture.header["arguments"] or {}), **kwargs},
             )
-        return functools.partial(function, *args, **kwargs)
+        call = functools.partial(function, *args, **kwargs)
+        self._state.started = None if is_recorded else call
+        return call
 
     def _refuse(self, address: str, who: Site | None) -> BaseException:
         return self._state.error(refused(self._state, address, who))

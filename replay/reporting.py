@@ -12,7 +12,7 @@ from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import MADE_BY_THE_LOOP, Question, ToolQuestion, WorldQuestion
 from replay.aligning import safe
 from replay.causes import Asked, Traced, plain, traced, version_changes
-from replay.diff import Difference, differences, shortened
+from replay.diff import Difference, differences, same, shortened
 from replay.divergence import (
     SHOWN,
     Cause,
@@ -22,6 +22,7 @@ from replay.divergence import (
     Left,
     Waiting,
 )
+from replay.entry import runs_recorded
 from replay.fixture import Ask, RecordedAnswer, RecordedTool
 from replay.lanes import Lane, Mismatch, asked_body, compared, without_boundary
 from replay.looks import Nature, proposals
@@ -113,6 +114,15 @@ def missing(state: State, lane: Lane) -> Divergence:
     """Describe a request that was recorded next and never asked."""
     due = lane.left[0]
     summary = f"{due.method} {due.path} was recorded next and never asked"
+    before = next((ask for ask in reversed(lane.asks) if ask not in lane.left), None)
+    if before is not None and before.number in state.unread and _attempt(state, lane, due) > 1:
+        place, status = lane.place_of(before), before.answer.status
+        why = (
+            f"the answer to request {place} was a {status}, after which the recorded agent asked again; "
+            "this one does not"
+        )
+        cause = plain("decision", why, state.unread[before.number])
+        return report(state, "missing", lane, summary, cause=cause)
     return report(state, "missing", lane, summary, why=end_reason(state))
 
 
@@ -142,9 +152,23 @@ def tool_mismatch(
     name, given = recorded.question.name, recorded.question.input
     came = json.loads(state.renaming.clean_text(canonical(question.input)))
     found = differences({"name": name, "input": given}, {"name": question.name, "input": came})
-    why = f"tool call {question.tool_use_id} reached the tool with something else than recorded"
+    why = _given_otherwise(state, recorded, came)
     summary = f"the call of {name} ({question.tool_use_id}) differs"
     return report(state, "tool", state.lane(lane), summary, found, why, live=True)
+
+
+def _given_otherwise(state: State, recorded: RecordedTool, came: object) -> str:
+    """Return who says something else than recorded: the agent now, or when it was recorded, or nobody but it ever."""
+    call = state.fixture.tool_use(recorded.question.tool_use_id)
+    if call is None:
+        return "the agent makes this call itself, with something else than when it was recorded"
+    if same(call.get("input"), recorded.question.input):
+        return (
+            "the model made this call as it was recorded; the agent gives the tool something else"
+        )
+    if same(call.get("input"), came):
+        return "the agent gives the tool what the model said; it gave something else when it was recorded"
+    return "the agent makes something else of what the model said than when it was recorded"
 
 
 def world_mismatch(
@@ -283,6 +307,11 @@ def _commands(state: State, found: Divergence) -> tuple[str, ...]:
     header = state.fixture.header
     if not header.get("entry") or header.get("arguments") is None:
         return ()
+    if not runs_recorded(state.started, state.fixture):
+        # What the command line runs is the recorded call, not this one.
+        test = f"pytest {shlex.quote(state.test)}"
+        update = [f"{test} --replay-update"] if found.kind == "content" else []
+        return (test, *update) if state.test else ()
     folder = shlex.quote(found.path)
     again = f"agentobs replay {folder}{_chosen(state)}"
     commands = [f"{again} --explain", f"{again} --json"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
 from replay.accepting import Accepting
+from replay.arriving import is_unread
 from replay.divergence import (
     Divergence,
     DivergenceError,
@@ -38,6 +40,7 @@ from replay.policies import policy_of
 from replay.reads import Reads
 from replay.renaming import Renaming
 from replay.script import Scripted
+from replay.sites import Site, call_site
 from replay.tools import Calls
 from replay.world import Answers
 
@@ -80,6 +83,12 @@ class State:
         """The threads that there were before, which are not the agent's."""
         self.running = 0
         """How many runs of the agent are under way."""
+        self.unread: dict[int, Site | None] = {}
+        """Where in the agent the asks were asked whose answers are errors that nobody had read."""
+        self.started: functools.partial[Any] | None = None
+        """What this replay runs, where it is not said to run what was recorded."""
+        self.test = ""
+        """The id of the test that replays, as pytest takes it; empty outside of a marked one."""
         self.has_stopped = False
         """Whether the replay was told to stop, though it may answer until one inside of it has stopped, too."""
         self._moved_ns = world.monotonic()
@@ -196,6 +205,8 @@ class State:
             due = None if taken.elsewhere is not None else taken.expected
             taken = lane.settle(due) if due and self.accepting.takes(due, question) else taken
         self._moved_ns = world.monotonic()
+        if isinstance(taken, Ask) and is_unread(taken.answer):
+            self.unread[taken.number] = call_site()
         if isinstance(taken, Ask) and origin is not None:
             self.asked_by[origin.attempt_id] = taken.number
         while lane.guesses:

@@ -79,6 +79,10 @@ def _head(found: Divergence, columns: int) -> list[str]:
     attempt = f", attempt {found.attempt}" if found.attempt > 1 else ""
     turn = f", turn {found.turn}" if found.turn else ""
     where = f"{safe(found.lane)}, request {found.number} of {found.of}{attempt}{turn}"
+    if found.number > found.of:
+        where = f"{safe(found.lane)}, after request {found.of} of {found.of}"
+    if not found.of:
+        where = f"{safe(found.lane)}, which has no request in the recording"
     first = f"DIVERGED  {safe(found.fixture)}  {where}"
     matched = f"({listed(parts)} matched)"
     if width(first) + 3 + len(matched) <= columns:
