@@ -29,7 +29,7 @@ in which they began; null for one without an end. A fixture without them is judg
 Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
 one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
 others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), and up to which one
-all had been asked by then (`amid`).
+all had been asked by then (`amid`). Of one that its client gave up it says when (`stopped_ms`).
 """
 
 from __future__ import annotations
@@ -112,6 +112,9 @@ class Ask:
     ms: tuple[int, int] | None = None
     """When it was asked and when its answer ended, in milliseconds after the session began; None where the session did
     not ask for its clock."""
+    stopped_ms: tuple[int, int] | None = None
+    """When its client gave it up, in milliseconds after it was asked, and after the first request of the session; None
+    where it did not, or nobody knows when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +457,9 @@ def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before:
         amid=value.get("amid"),
         pieces=pieces,
         ms=(int(value["ms"][0]), int(value["ms"][1])) if "ms" in value else None,
+        stopped_ms=(int(value["stopped_ms"][0]), int(value["stopped_ms"][1]))
+        if "stopped_ms" in value
+        else None,
     )
 
 

@@ -20,9 +20,9 @@ from replay.arriving import factor
 from replay.divergence import Divergence
 from replay.fixture import Ask
 from replay.lanes import Lane
+from replay.loops import WATCH
 from replay.reporting import report
 from replay.state import State
-from replay.turns import WATCH
 
 SIGNAL: int | None = getattr(signal, "SIGURG", None)
 """What interrupts the main thread: nobody else uses it in Python, and by default it does nothing. Not on Windows."""
@@ -32,16 +32,19 @@ AGAIN_SECONDS = 0.5
 
 def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Divergence:
     """Describe an answer that waits for others to end which do not come."""
-    due = lane.place_of(ask)
-    asked = {each.number for each in lane.asks} - {each.number for each in lane.left}
-    told = " and ".join(_described(lane, number, number in asked) for number in missing)
-    summary = (
-        f"the answer to request {due} waits for {told}; it ended after it when this was recorded"
-    )
+    summary = waits_for(lane, ask, missing)
     why = (
         "requests that were in flight together are started otherwise, or one waits for another, now"
     )
     return report(state, "timing", lane, summary, why=why, between=True, live=True)
+
+
+def waits_for(lane: Lane, ask: Ask, missing: list[int]) -> str:
+    """Say which ends an answer waits for."""
+    due = lane.place_of(ask)
+    asked = {each.number for each in lane.asks} - {each.number for each in lane.left}
+    told = " and ".join(_described(lane, number, number in asked) for number in missing)
+    return f"the answer to request {due} waits for {told}; it ended after it when this was recorded"
 
 
 def _described(lane: Lane, number: int, was_asked: bool) -> str:
@@ -55,7 +58,7 @@ def hung(state: State) -> Divergence:
     seconds = _seconds(state)
     summary = f"nothing came from the agent for {seconds:g} seconds"
     why = "it waits for something that does not come in a replay"
-    return report(state, "timing", lane, summary, why=why, live=True)
+    return report(state, "timing", lane, summary, why=why, between=not lane.left, live=True)
 
 
 @contextlib.contextmanager

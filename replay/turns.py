@@ -1,22 +1,26 @@
 """Turns: answers that were in flight together end in the order in which they ended when they were recorded.
 
 Which of several requests was answered first decides the path of an agent that waits for the first of them. Replayed
-answers come at once, so that each waits for those that came before it. What is waited for may never be asked, where
-the code was changed: as soon as nothing else can happen any more, or after the deadline, that is a divergence.
+answers come at once, so that each waits for those that came before it. What is waited for may never come, where the
+code was changed, or may wait for this one, where chance started others first: as soon as nothing else can happen any
+more, the one that ended first goes on, and the report says so. At the deadline it is a divergence.
+
+A request that its client had given up is held until this client gives it up. What it waits for is often a time-out:
+where nothing else can happen any more, the clock of the event loop is put on to it, for no time passes in a replay.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from agentobs import world
 from agentobs.records.exchanges import Point
-from replay.divergence import DivergenceError
+from replay.arriving import factor
+from replay.divergence import DivergenceError, Suspicion
 from replay.fixture import Ask
 from replay.lanes import Lane
+from replay.loops import busy_threads, leap_to, loop_here, remaining, timers
 from replay.state import State
 
 SETTLED_LOOKS = 32
@@ -31,18 +35,46 @@ IDLE_LOOKS = 64
 IDLE_NS = 1_000_000_000
 """How many times in a row nothing else is to run in the event loop, and for how long nothing has come from the agent,
 before nothing is expected to. Our choice."""
+QUIET_NS = 50_000_000
+"""For how long nothing has come from it before the clock is put on. Our choice."""
+PATIENCE = 0.5
+"""After which part of the deadline an answer goes on out of its turn where no event loop says that nothing else can
+happen, as among threads. Our choice."""
+MARGIN_MS = 5_000
+"""How much longer than the recorded client this one has, to give up its request. Our choice."""
 
 
 class Turn:
     """Holds an answer back until those that ended before it have been given."""
 
     def __init__(
-        self, state: State, lane: Lane, ask: Ask, error: Callable[[list[int]], DivergenceError]
+        self,
+        state: State,
+        lane: Lane,
+        ask: Ask,
+        *,
+        stopped_ms: tuple[int, int] | None,
+        says: Callable[[list[int]], str],
+        error: Callable[[list[int]], DivergenceError],
     ) -> None:
-        """Hold the answer of `ask`; `error` makes what is raised where it waits in vain."""
-        self._state, self._lane, self._ask, self._error = state, lane, ask, error
+        """Hold the answer of `ask`.
+
+        Args:
+            state: how far the replay has come.
+            lane: where it was asked.
+            ask: the request.
+            stopped_ms: when its client gave it up, see `Ask.stopped_ms`; None where it did not, or is our own loop.
+            says: says what it waits for.
+            error: makes what is raised where it waits in vain.
+        """
+        self._state, self._lane, self._ask = state, lane, ask
+        self._stopped_ms, self._says, self._error = stopped_ms, says, error
         self._looks = self._idle = self._settled = 0
-        self._since_ns = 0
+        self._since_ns = self._held_ns = 0
+        self._leapt_ms = 0.0
+        self._seen = (0, 0)
+        self._is_told = False
+        state.asked_in[ask.number] = threading.get_ident()
 
     def look(self, point: Point) -> float | None:
         """Return after how many seconds to look again, or None where the answer may go on.
@@ -55,90 +87,116 @@ class Turn:
         if state.beyond:
             return None  # others may never be answered
         if point == "stop":
-            return None if self._is_left(state) else self._pause()
+            return self._stopping()
         before = self._ask.behind | (self._ask.ends_behind if point == "end" else frozenset())
         missing = sorted(before - state.ended)
         if not missing and not (point == "end" and self._has_others()):
             return self._settling() if before else None
-        if not self._is_left(state):
+        if missing and self._holds_up(missing):
+            return None
+        if not self._is_left():
             return self._pause()
-        if missing:
-            raise self._error(missing)
-        return None  # what was asked beside it is not asked any more: that is told at the end
+        return self._out_of_turn(missing)
 
     def _has_others(self) -> bool:
         """Return whether something is still to be asked that had been asked when the answer ended."""
         return self._ask.amid is not None and self._lane.lacks(self._ask.amid)
 
+    def _holds_up(self, missing: list[int]) -> bool:
+        """Return whether this holds up the only thread that could read what it waits for."""
+        if loop_here() is not None or busy_threads(None, self._state.threads):
+            return False
+        here = threading.get_ident()
+        return all(self._state.asked_in.get(number) == here for number in missing)
+
+    def _out_of_turn(self, missing: list[int]) -> float | None:
+        """Let the answer go on where nothing else can happen, the one first that ended first."""
+        if not missing:
+            return None  # what was asked beside it is not asked any more: that is told at the end
+        state = self._state
+        if state.idle_ns() > state.options.deadline_seconds * 1e9:
+            raise self._error(missing)
+        if not self._is_first():
+            return self._pause()
+        if self._is_told:
+            return None
+        self._is_told = True
+        text = f"{self._says(missing)}; it went on without, for nothing else could happen"
+        state.suspicions.append(Suspicion(self._lane.name, self._ask.number, text))
+        return None
+
+    def _is_first(self) -> bool:
+        """Return whether all that are held ended after this one when they were recorded, or nobody knows."""
+        waiting = set(self._state.waiting)
+        free = [number for number in waiting if not self._behind(number) & waiting]
+        return not free or min(free) == self._ask.number
+
+    def _behind(self, number: int) -> set[int]:
+        """Return all asks that ended before this one."""
+        found, left = set[int](), [number]
+        while left:
+            ask = self._state.fixture.asks[left.pop() - 1]
+            new = (ask.behind | ask.ends_behind) - found
+            found |= new
+            left += new
+        return found
+
     def _settling(self) -> float | None:
         """Give the others time to go on with their answers."""
-        self._state.waiting.discard(id(self))
+        self._state.waiting.discard(self._ask.number)
         if not self._settled:
             self._since_ns = world.monotonic()
         self._settled += 1
-        if _loop() is not None:
+        if loop_here() is not None:
             return 0.0 if self._settled <= SETTLED_LOOKS else None
         over = world.monotonic() - self._since_ns >= SETTLED_NS
         return None if over else LOOK_SECONDS
 
+    def _stopping(self) -> float | None:
+        """Wait for whatever stopped the recorded client to stop this one."""
+        state = self._state
+        if self._stopped_ms is None:
+            return None if self._is_left(1.0) else self._pause()
+        self._held_ns = self._held_ns or world.monotonic()
+        if self._is_left(1.0):
+            return None
+        if self._idle > IDLE_LOOKS and state.idle_ns() > QUIET_NS and not factor(state.options):
+            return 0.0 if self._has_leapt() else None
+        held_ms = (world.monotonic() - self._held_ns) / 1e6
+        is_late = held_ms > self._stopped_ms[0] + MARGIN_MS
+        return None if is_late else self._pause()
+
+    def _has_leapt(self) -> bool:
+        """Put the clock on to the next timer, unless the recorded client had none that was so far away."""
+        scheduled = timers(len(self._state.waiting), self._state.threads)
+        if scheduled is None:
+            return True  # something goes on again
+        if not scheduled or self._stopped_ms is None:
+            return False
+        leap_ms = remaining(scheduled[0]) * 1000
+        if self._leapt_ms + leap_ms > 2 * self._stopped_ms[1] + MARGIN_MS:
+            return False
+        self._leapt_ms += leap_ms
+        self._idle = 0
+        leap_to(scheduled[0])
+        return True
+
     def _pause(self) -> float:
         self._looks, self._settled = self._looks + 1, 0
-        return 0.0 if self._looks < QUICK_LOOKS and _loop() is not None else LOOK_SECONDS
+        return 0.0 if self._looks < QUICK_LOOKS and loop_here() is not None else LOOK_SECONDS
 
-    def _is_left(self, state: State) -> bool:
+    def _is_left(self, patience: float = PATIENCE) -> bool:
         """Return whether nothing comes any more that it might wait for."""
-        state.waiting.add(id(self))
-        self._idle = self._idle + 1 if _is_idle(len(state.waiting), state.threads) else 0
-        late = state.idle_ns() > state.options.deadline_seconds * 1e9
-        is_idle = self._idle > IDLE_LOOKS and state.idle_ns() > IDLE_NS
-        if is_idle or late:
-            state.waiting.discard(id(self))
+        state = self._state
+        state.waiting.add(self._ask.number)
+        scheduled = timers(len(state.waiting), state.threads)
+        seen = len(state.ended), self._lane.asked
+        self._idle = self._idle + 1 if scheduled is not None and seen == self._seen else 0
+        self._seen = seen
+        if state.idle_ns() > state.options.deadline_seconds * 1e9 * patience:
             return True
-        return False
+        return self._idle > IDLE_LOOKS and not scheduled and state.idle_ns() > IDLE_NS
 
     def over(self) -> None:
         """Note that nobody holds the answer any more."""
-        self._state.waiting.discard(id(self))
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _is_idle(waiting: int, known: frozenset[threading.Thread]) -> bool:
-    """Return whether nothing is to run in this event loop but so many that look whether they may go on.
-
-    What asyncio (CPython 3.11 to 3.14) has ready, scheduled and registered tells; other loops do not say.
-    """
-    loop = _loop()
-    try:
-        ready, timers = len(loop._ready), [t for t in loop._scheduled if not t.cancelled()]  # type: ignore[union-attr]
-        files = len(loop._selector.get_map())  # type: ignore[union-attr]
-    except AttributeError:
-        return False
-    # Each of the others is ready or has a timer; the one file is the loop's own, by which threads wake it.
-    return ready + len(timers) < waiting and files <= 1 and not _busy_threads(loop, known)
-
-
-def _busy_threads(loop: Any, known: frozenset[threading.Thread]) -> bool:
-    """Return whether a thread runs that may wake this one: none of the loop's own pool where that has nothing to do,
-    and none of those that were there before the replay.
-    """
-    pool = loop._default_executor
-    # Each thread of a pool counts as idle from its first work done until the next is handed in.
-    resting = pool._threads if pool and pool._idle_semaphore._value >= len(pool._threads) else ()
-    here = threading.get_ident()
-    return any(
-        thread.ident != here
-        and thread not in known
-        and thread.name != WATCH
-        and thread not in resting
-        for thread in threading.enumerate()
-    )
-
-
-WATCH = "agentobs-replay-watch"
-"""The name of the thread that looks after the deadline."""
+        self._state.waiting.discard(self._ask.number)

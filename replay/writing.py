@@ -135,6 +135,15 @@ def _moments(recording: Recording, exchange: ModelExchange) -> dict[str, list[in
     return {"ms": [at // 1_000_000 for at in (asked_ns, asked_ns + exchange.ended_ns)]}
 
 
+def _stopped(first: ModelExchange, exchange: ModelExchange) -> dict[str, list[int]]:
+    """Return when a client gave a request up."""
+    if exchange.answer.ending != "cancelled":
+        return {}
+    since_ns = max(exchange.started_ns - first.started_ns, 0)
+    stops = (exchange.ended_ns, since_ns + exchange.ended_ns)
+    return {"stopped_ms": [at // 1_000_000 for at in stops]}
+
+
 _OF_A_CALL = ("check", "path", "consent")
 """Kinds of questions that come before the call runs whose id is their key."""
 
@@ -151,7 +160,7 @@ def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterat
     beside = together(models)
     for number, exchange in enumerate(models, 1):
         yield from map(_world_line, _sorted(first.get(number, []), []))
-        moved = _moments(recording, exchange)
+        moved = {**_moments(recording, exchange), **_stopped(models[0], exchange)}
         yield {"ask": number, **shaper.shape(number, exchange), **beside.get(number, {}), **moved}
         yield _answer_line(number, exchange)
         yield from _body_lines(exchange.answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import anyio
@@ -13,7 +13,8 @@ from agentobs import world
 from agentobs.records.exchanges import Answer, Failure, Point
 
 GRACE_SECONDS = 1.0
-"""How long a client has to stop where it had stopped when it was recorded. Our choice: one that does ends the wait."""
+"""How long a client has to stop where it had stopped when it was recorded, where nobody knows when that was. Our
+choice: one that does ends the wait."""
 
 AS_RECORDED = "agentobs.headers"
 """The extension of a response that holds the headers of the answer as it was recorded."""
@@ -45,6 +46,7 @@ def give(
     try:
         return respond(answer, request, stopped)
     except Stopped as end:
+        linger(answer)
         raise end.error from None
 
 
@@ -114,20 +116,48 @@ async def hold_async(answer: Answer, point: Point) -> None:
     if answer.gate is not None:
         try:
             # It is opened by threads and by loops of any sort, which know no common event.
-            while (seconds := answer.gate.look(point)) is not None:  # noqa: ASYNC110
-                await anyio.sleep(seconds)
+            while (seconds := answer.gate.look(point)) is not None:
+                await _nap(seconds)
         finally:
             answer.gate.over()
 
 
-async def grace(end: Exception, answer: Answer | None = None) -> None:
+async def grace(end: Exception, answer: Answer) -> None:
     """Give whatever stopped the recorded client time to stop this one; our own loop needs none."""
-    if answer is not None and answer.gate is not None:
+    if answer.gate is not None:
         await hold_async(answer, "stop")
     elif not isinstance(end, httpx2.ReadTimeout):
-        with contextlib.suppress(RuntimeError):  # the event loop is not asyncio's
-            asyncio.get_running_loop()
-            await asyncio.sleep(GRACE_SECONDS)
+        await _nap(GRACE_SECONDS)
+
+
+def linger(answer: Answer) -> None:
+    """Do so in a thread, whose caller may go on without it; in the main thread nobody does."""
+    if threading.current_thread() is not threading.main_thread():
+        hold(answer, "stop")
+
+
+async def _nap(seconds: float) -> None:
+    """Sleep; in a loop of asyncio by a timer that is known by its callback, `wake`."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        await anyio.sleep(seconds)
+        return
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    woken = loop.create_future()
+    timer = loop.call_later(seconds, wake, woken)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+
+
+def wake(woken: asyncio.Future[None]) -> None:
+    """Wake whoever holds an answer back, to look again."""
+    if not woken.done():
+        woken.set_result(None)
 
 
 class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
@@ -150,6 +180,8 @@ class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
             yield data
         if self._end is not None:
             hold(self._answer, "end")
+            if self._answer.ending == "cancelled":
+                linger(self._answer)
             raise self._end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

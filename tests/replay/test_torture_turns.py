@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,23 +139,84 @@ def in_turn(prompts: Sequence[str]) -> list[str]:
 
 
 def test_13_what_an_answer_waits_for_may_never_be_asked(tmp_path: Path) -> None:
-    """Where the first to end is asked after the others now, the report says who waits for whom."""
+    """Where the first to end is asked after the others now, nothing hangs: a later report says who waited for whom."""
     fixture, told = raced(tmp_path, race, ORDERS[0], "as_completed")
     first = told[0][0]
     others = [prompt for prompt in ORDERS[0] if prompt != first]
     with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
         replay.run(in_turn, [*others, first])
     found = raised.value.divergence
-    assert found.kind == "timing"
-    waits = re.search(r"waits for request (\d), which was not asked", found.summary)
-    assert waits is not None
-    assert int(waits[1]) in {number_of(fixture, each) for each in (*others[1:], first)}
+    assert (found.kind, found.number) == ("missing", 4)
+    earlier = " ".join(each.text for each in found.suspicions)
+    waited = {
+        int(number) for number in re.findall(r"waits for request (\d), which was not", earlier)
+    }
+    assert waited
+    assert waited <= {number_of(fixture, each) for each in (*others[1:], first)}
+    assert "earlier" in found.text()
 
 
 def number_of(fixture: Fixture, prompt: str) -> int:
     """Return which ask a prompt was."""
     asks = {json.loads(fixture.body(a.number))["messages"][0]["content"]: a for a in fixture.asks}
     return asks[prompt].number
+
+
+def two_at_a_time(prompts: Sequence[str], url: str | None = None) -> list[str]:
+    """Ask them all, two of them at a time."""
+
+    async def main() -> list[str]:
+        room = asyncio.Semaphore(2)
+
+        async def one(asked: AsyncAnthropic, prompt: str) -> str:
+            async with room:
+                return await tell(asked, prompt)
+
+        async with client(url) as asked:
+            with agentobs.session("race"):
+                return sorted(await asyncio.gather(*(one(asked, each) for each in prompts)))
+
+    return asyncio.run(main())
+
+
+def test_13_two_at_a_time_start_in_any_order(tmp_path: Path) -> None:
+    """Where those that may start now wait for others that may not, the first of them goes on, and that is noted."""
+    told: list[list[str]] = []
+    rounds = [[2, 1], [2, 1], [1, 2]]
+    run = met(tmp_path, lambda url: told.append(two_at_a_time("abcdef", url)), rounds)
+    fixture = frozen(tmp_path, run, "race")
+    with Replayer(fixture) as replay:
+        assert replay.run(two_at_a_time, "abcdef") == told[0]
+    assert replay._state.suspicions == []
+    with Replayer(fixture) as replay:
+        assert replay.run(two_at_a_time, "fbedca") == told[0]
+    noted = [each.request for each in replay._state.suspicions]
+    assert noted
+    assert len(set(noted)) == len(noted)
+
+
+def alternating(url: str | None = None) -> list[str]:
+    """Read two streams in one thread, by turns."""
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as asked:
+        agentobs.record(asked)
+        with agentobs.session("race"):
+            streams = [asked.messages.create(**question(each), stream=True) for each in "ab"]
+            return [f"{a and a.type} {b and b.type}" for a, b in itertools.zip_longest(*streams)]
+
+
+def test_13_a_thread_does_not_wait_for_itself(tmp_path: Path) -> None:
+    """An answer that ended after another one of its thread ends whenever it is read to its end."""
+    told: list[list[str]] = []
+    given = [streamed(text(word), number=number) for number, word in enumerate(("one", "two"), 1)]
+    run = recorded(tmp_path, lambda url: told.append(alternating(url)), given)
+    fixture = frozen(tmp_path, run, "race")
+    # Read to its end in the same piece, the second one ends first in the replay.
+    second = replace(fixture.asks[0], ends_behind=frozenset({2}))
+    for asks in (fixture.asks, [second, fixture.asks[1]]):
+        given_so = Fixture(fixture.path, fixture.header, asks, fixture.tools, fixture.world)
+        with Replayer(given_so, ReplayOptions(deadline_seconds=5)) as replay:
+            assert replay.run(alternating) == told[0]
+        assert replay._state.suspicions == []
 
 
 def test_14_reordered_sequential_requests_diverge_at_the_first(tmp_path: Path) -> None:
@@ -319,3 +382,16 @@ def test_20_a_hang_is_a_divergence(three: Fixture, agent: Callable[[], None]) ->
     assert found.kind == "timing"
     assert "nothing came from the agent for 0.4 seconds" in found.summary
     assert "test_torture_turns.py" in found.text()
+
+
+def test_20_a_hang_after_the_last_request_names_it(three: Fixture) -> None:
+    """A report names no request that there is not."""
+
+    def asks_all_and_hangs() -> None:
+        Loop("a", "b", "c").run()
+        threading.Event().wait()
+
+    with pytest.raises(DivergenceError) as raised, Replayer(three, QUICK) as replay:
+        replay.run(asks_all_and_hangs)
+    found = raised.value.divergence
+    assert (found.kind, found.number, found.of) == ("timing", 3, 3)
