@@ -142,6 +142,7 @@ TOOL: Mapping[str, Check] = {
     "is_error": _BOOL,
     "outcome": _TEXT,
     "tries": _COUNT,
+    "after": _COUNT,
 }
 WORLD: Mapping[str, Check] = {**_WHERE, "world": _TEXT, "key": _TEXT}
 

@@ -29,7 +29,9 @@ in which they began; null for one without an end. A fixture without them is judg
 Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
 one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
 others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), and up to which one
-all had been asked by then (`amid`). Of one that its client gave up it says when (`stopped_ms`).
+all had been asked by then (`amid`). Of one that its client gave up it says when (`stopped_ms`). A call of a function
+that goes by no id of the model's says `after` how many requests of its lane it came, and stands there, unless that was
+chance: where requests of its lane were in flight together, or one beside it.
 """
 
 from __future__ import annotations
@@ -127,6 +129,8 @@ class RecordedTool:
     answer: ToolAnswer
     is_function: bool = False
     """Whether it is a call of a function of `agentobs.record_tool`; see `agentobs.records.exchanges.ToolExchange`."""
+    after: int | None = None
+    """How many requests of its lane were asked before it; None where its id tells, or where that was chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +498,7 @@ def _tool(value: dict[str, Any]) -> RecordedTool:
             value.get("tries", 1),
         ),
         is_function=bool(value.get("function", False)),
+        after=value.get("after"),
     )
 
 

@@ -58,9 +58,13 @@ class Functions:
                 return call, None
             if recorded is None or not same_call(recorded.question, question, state.renaming):
                 raise state.error(tool_mismatch(state, lane, question, recorded))
+            if self._is_moved(recorded):
+                raise state.error(moved(state, recorded))
             if (kind := not_kept_in(recorded.answer.content)) is not None:
                 raise self.unreadable(call, kind)
             state.calls.came(recorded)
+            if self._is_held(call, recorded):
+                state.calls.held[call.of.name] = None
             if policy == "verify":
                 state.calls.live.add((lane, question.tool_use_id))
                 with self._lock:
@@ -98,8 +102,23 @@ class Functions:
         if self._state.beyond:
             # What was recorded after the path's end belongs to answers that were not given.
             left = [tool for tool in left if not self._state.is_after(tool)]
-        same = (t for t in left if same_call(t.question, question, self._state.renaming))
-        return next(same, next(iter(left), None))
+        here = [tool for tool in left if tool.after in (None, self._state.lane(lane).asked)]
+        likely = [*here, *left]
+        same = (t for t in likely if same_call(t.question, question, self._state.renaming))
+        return next(same, next(iter(likely), None))
+
+    def _is_moved(self, recorded: RecordedTool) -> bool:
+        """Return whether a call comes at another place of its lane; beyond the path of `until` an agent is free."""
+        lane = self._state.lane(recorded.lane)
+        return recorded.after not in (None, lane.asked) and not self._state.is_past(lane)
+
+    def _is_held(self, call: Call, recorded: RecordedTool) -> bool:
+        """Return whether a function would have run, did it not change something outside."""
+        state, name = self._state, call.of.name
+        if not call.of.is_mutating or state.is_before(recorded):
+            return False
+        chosen = (policy_of(state.tools, name, is_mutating=m, is_function=True) for m in (True, False))
+        return tuple(chosen) == ("replay", "execute")
 
     def _policy(self, call: Call, recorded: RecordedTool | None) -> str:
         state, of = self._state, call.of
@@ -117,6 +136,23 @@ def _raised(failed: ToolAnswer) -> ToolAnswer:
     """Return the answer of a tool that is made to fail as a function has it: an exception."""
     told = {MARK: RAISED, "type": "builtins:RuntimeError", "text": str(failed.content)}
     return dataclasses.replace(failed, content=told)
+
+
+def moved(state: State, recorded: RecordedTool) -> Divergence:
+    """Describe a call that came before a request that it came after when it was recorded, or after one before which."""
+    lane, call = state.lane(recorded.lane), recorded.question
+    assert recorded.after is not None
+    summary = (
+        f"tool {safe(call.name)} was called after {_requests(lane.asked)} of its lane ({safe(call.tool_use_id)}); when "
+        f"it was recorded, after {_requests(recorded.after)}"
+    )
+    when = "earlier" if lane.asked < recorded.after else "later"
+    why = f"the agent calls it {when} than when it was recorded, before or after the model is asked"
+    return report(state, "order", lane, summary, why=why, between=True, live=True)
+
+
+def _requests(count: int) -> str:
+    return f"{count} request" if count == 1 else f"{count} requests"
 
 
 def verified_otherwise(

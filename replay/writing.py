@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from agentobs.records.canonical import digest
 from agentobs.records.exchanges import (
     Answer,
     AskKind,
+    Exchange,
     ModelExchange,
     Recording,
     ToolExchange,
@@ -149,17 +151,20 @@ _OF_A_CALL = ("check", "path", "consent")
 
 
 def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterator[dict[str, Any]]:
+    beside = together(models)
+    between = _between(recording, models, beside)
+    placed = {id(call): after for calls in between.values() for call, after in calls}
     tools: dict[tuple[str, str], list[ToolExchange]] = {}
     for exchange in recording.exchanges:
-        if isinstance(exchange, ToolExchange):
+        if isinstance(exchange, ToolExchange) and id(exchange) not in placed:
             tools.setdefault((exchange.place.lane, exchange.question.tool_use_id), []).append(
                 exchange
             )
     first, world = _world_lines(recording, models)
     shaper = _Shaper()
-    beside = together(models)
     for number, exchange in enumerate(models, 1):
         yield from map(_world_line, _sorted(first.get(number, []), []))
+        yield from (_tool_line(call, after) for call, after in between.get(-number, []))
         moved = {**_moments(recording, exchange), **_stopped(models[0], exchange)}
         yield {"ask": number, **shaper.shape(number, exchange), **beside.get(number, {}), **moved}
         yield _answer_line(number, exchange)
@@ -171,8 +176,51 @@ def _exchange_lines(recording: Recording, models: list[ModelExchange]) -> Iterat
             if ran := tools.get((exchange.place.lane, str(call.get("id")))):
                 yield _tool_line(ran.pop(0))
         yield from (_world_line(e) for e in told if e.question.kind not in _OF_A_CALL)
+        yield from (_tool_line(call, after) for call, after in between.get(number, []))
     for ran in tools.values():
         yield from map(_tool_line, ran)
+
+
+def _between(
+    recording: Recording, models: list[ModelExchange], beside: Mapping[int, Mapping[str, Any]]
+) -> dict[int, list[tuple[ToolExchange, int]]]:
+    """Return the calls that are known by no id of the model's, by the ask of their lane that they come after, or, less
+    than 0, before, each with how many requests of its lane came before it.
+
+    Not those whose place was chance: where requests of their lane were in flight together, or one beside the call.
+    """
+    lanes: dict[str, list[int]] = {}
+    for number, model in enumerate(models, 1):
+        lanes.setdefault(model.place.lane, []).append(number)
+    chance = {models[n - 1].place.lane for n, told in beside.items() if "after" in told}
+    starts = {lane: [models[n - 1].started_ns for n in own] for lane, own in lanes.items()}
+    found: dict[int, list[tuple[ToolExchange, int]]] = {}
+    for call in filter(_is_counted, recording.exchanges):
+        assert isinstance(call, ToolExchange)
+        if (lane := call.place.lane) not in lanes or lane in chance:
+            continue
+        own, after = lanes[lane], bisect_right(starts[lane], call.started_ns)
+        last = models[own[after - 1] - 1] if after else None
+        if last is not None and last.started_ns + last.ended_ns > call.started_ns:
+            continue
+        if after < len(own) and starts[lane][after] < call.started_ns + call.duration_ns:
+            continue
+        found.setdefault(own[after - 1] if after else -own[0], []).append((call, after))
+    for calls in found.values():
+        calls.sort(key=lambda told: _counted(told[0]))
+    return found
+
+
+def _is_counted(exchange: Exchange) -> bool:
+    if not (isinstance(exchange, ToolExchange) and exchange.is_function):
+        return False
+    return exchange.question.tool_use_id.startswith(f"{exchange.question.name}@")
+
+
+def _counted(call: ToolExchange) -> tuple[str, int, str]:
+    """Return the name and number of a counted call, to sort by."""
+    number = call.question.tool_use_id.rpartition("@")[2]
+    return call.question.name, int(number) if number.isdecimal() else 0, number
 
 
 def _world_lines(
@@ -327,7 +375,7 @@ def _body_lines(answer: Answer) -> Iterator[dict[str, Any]]:
     yield {"body": value} if exact else _raw(body)
 
 
-def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
+def _tool_line(exchange: ToolExchange, after: int | None = None) -> dict[str, Any]:
     answer = exchange.answer
     return {
         "tool": exchange.question.tool_use_id,
@@ -337,6 +385,7 @@ def _tool_line(exchange: ToolExchange) -> dict[str, Any]:
         "input": exchange.question.input,
         "result": answer.content,
         **({"function": True} if exchange.is_function else {}),
+        **({"after": after} if after is not None else {}),
         **({"is_error": True} if answer.is_error else {}),
         **({"outcome": answer.outcome} if answer.outcome != "executed" else {}),
         **({"tries": answer.tries} if answer.tries != 1 else {}),

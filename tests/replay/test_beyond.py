@@ -131,7 +131,7 @@ def test_a_scripted_call_changes_something_only_where_it_is_named(till: Fixture)
         with pytest.raises(UsageError, match=r"name it in tools=, as in tools=\['charge'\]"):
             with Replayer(till) as replayed:
                 replayed.then(*script_of)
-                replayed.until(agent.run, turn=1, tools=tools)  # type: ignore[arg-type]
+                replayed.until(agent.run, turn=1, tools=tools)
         assert (agent.charged, agent.notified) == ([], [])
     agent = Till()
     with Replayer(till) as replayed:
@@ -328,7 +328,7 @@ def test_a_fork_runs_the_calls_of_its_turn(live: ServedProvider, till: Fixture) 
                 assert replayed.run(agent.run) == "Live."
         assert agent.charged == charged
         called = [r.question.tool_use_id for r in replayed.records if isinstance(r, ToolExchange)]
-        assert called == ["toolu_1", "toolu_2", "toolu_7"][:turn] + ["toolu_7"]
+        assert called == [*["toolu_1", "toolu_2"][:turn], "toolu_7"]
 
 
 def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,104 @@ def test_equal_calls_of_one_answer_have_their_own_results(tmp_path: Path) -> Non
     again = Shop(tick=tick)
     replays(fixture, again)
     assert again.seen == live.seen == [0, 1, 2]
+
+
+CHARGED: list[int] = []
+
+
+@agentobs.record_tool(mutating=True)
+def charge(amount: int) -> str:
+    """Charge somebody."""
+    CHARGED.append(amount)
+    return f"charged {amount}"
+
+
+def till(url: str | None, places: str) -> Any:
+    """Ask twice, and charge before, between or after."""
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+    with agentobs.session("till"):
+        for number, place in enumerate("abc", 1):
+            for _ in range(places.count(place)):
+                charge(5)
+            if number < 3:
+                messages: Any = [{"role": "user", "content": f"question {number}"}]
+                client.messages.create(model=MODEL, max_tokens=9, messages=messages)
+
+
+@pytest.mark.parametrize(
+    ("recorded_at", "after"), [("a", [0]), ("b", [1]), ("c", [2]), ("abbc", [0, 1, 1, 2])]
+)
+def test_a_function_that_nobody_asked_for_keeps_its_place(
+    tmp_path: Path, recorded_at: str, after: list[int]
+) -> None:
+    """Called before a request that it came after, or after one before which, it diverges and does not run; its line
+    stands where it came.
+    """
+    given = [whole(text("Yes.")), whole(text("Done."), number=2)]
+    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: till(url, recorded_at), given))
+    assert [tool.after for tool in fixture.tools] == after
+    lines = [json.loads(line) for line in fixture.path.read_text().splitlines()]
+    told = ["tool" if "tool" in line else "ask" for line in lines if {"tool", "ask"} & line.keys()]
+    places = [["tool"] * recorded_at.count(place) for place in "abc"]
+    assert told == [*places[0], "ask", *places[1], "ask", *places[2]]
+    CHARGED.clear()
+    with Replayer(fixture) as replayed:
+        replayed.run(till, None, recorded_at)
+    for moved in {"a", "b", "c"} - set(recorded_at):
+        with pytest.raises(DivergenceError, match="tool charge was called after") as raised:
+            with Replayer(fixture) as replayed:
+                replayed.run(till, None, moved)
+        assert raised.value.divergence.kind == "order"
+    assert CHARGED == []
+
+
+def test_the_place_of_a_function_beside_a_request_is_chance(tmp_path: Path) -> None:
+    """Called while a request of its lane was in flight it may come at any place."""
+
+    def run(url: str | None, early: bool = True) -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        messages: Any = [{"role": "user", "content": "Go."}]
+        with agentobs.session("beside"):
+            if not early:
+                charge(5)
+            with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
+                if early:
+                    charge(5)
+                stream.get_final_message()
+
+    fixture = frozen(tmp_path, recorded(tmp_path, run, [streamed(text("Done."))]))
+    assert [tool.after for tool in fixture.tools] == [None]
+    for early in (True, False):
+        with Replayer(fixture) as replayed:
+            replayed.run(run, None, early)
+
+
+def test_the_place_of_a_function_among_requests_in_flight_together_is_chance(
+    tmp_path: Path,
+) -> None:
+    """In a lane whose requests overlap, which of them were asked before a call says nothing."""
+
+    async def run(url: str | None, early: bool = False) -> None:
+        client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0))
+        both = asyncio.Barrier(2)
+
+        async def ask(prompt: str) -> None:
+            messages: Any = [{"role": "user", "content": prompt}]
+            asked = client.messages.stream(model=MODEL, max_tokens=9, messages=messages)
+            async with asked as stream:
+                await both.wait()
+                await stream.get_final_message()
+
+        with agentobs.session("together"):
+            if early:
+                charge(5)
+            await asyncio.gather(ask("one"), ask("two"))
+            if not early:
+                charge(5)
+
+    given = [streamed(text("Yes."), number=number) for number in (1, 2)]
+    live = recorded(tmp_path, lambda url: asyncio.run(run(url)), given)
+    fixture = frozen(tmp_path, live)
+    assert [tool.after for tool in fixture.tools] == [None]
+    with Replayer(fixture) as replayed:
+        replayed.run(run, None, early=True)
