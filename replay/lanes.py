@@ -13,6 +13,7 @@ from typing import Any, Literal
 from agentobs.recording.origins import digests
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
+from agentobs.records.messages import assemble
 from replay.diff import differences, shortened
 from replay.fixture import Ask, Fixture
 from replay.nearest import nearest
@@ -71,6 +72,8 @@ class Lane:
         self.name = name
         self.asks = [ask for ask in fixture.asks if ask.lane == name]
         self._left = list(self.asks)
+        self._equal: set[int] = set()
+        """The requests that were the recorded ones byte for byte."""
         self._is_free = any(ask.after is not None for ask in self.asks)
         self.turns = 0
         self.guesses: list[Guess] = []
@@ -126,9 +129,7 @@ class Lane:
 
     def settle(self, ask: Ask) -> Ask:
         """Count a request as asked that another one has taken the place of."""
-        self._left.remove(ask)
-        self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
-        return ask
+        return self._taken(ask)
 
     def place_of(self, ask: Ask) -> int:
         """Return the number of a request in this lane, from 1."""
@@ -143,6 +144,7 @@ class Lane:
 
     def _taken(self, ask: Ask) -> Ask:
         self._left.remove(ask)
+        self._renaming.hear(lambda: said_in(ask))
         self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
         return ask
 
@@ -187,22 +189,43 @@ class Lane:
         )
 
     def _same_bytes(self, ask: Ask, question: Question) -> bool:
-        return (
-            same_head(ask, question, self._renaming)
-            and self._fixture.body(ask.number) == question.body
-        )
+        if not same_head(ask, question) or ask.path != question.path:
+            return False
+        body = self._fixture.body(ask.number)
+        if body != question.body or not self._fits(ask, body):
+            return False
+        self._equal.add(ask.number)
+        return True
+
+    def _fits(self, ask: Ask, body: bytes) -> bool:
+        """Return whether what is equal may stand where it stands; of a history that was looked at, only what is new."""
+        if self._renaming.normalising is None and b"[redacted:" not in body:
+            return True
+        texts = [ask.path, *self._new_in(ask, body)]
+        return self._renaming.same_all((text, text) for text in texts)
+
+    def _new_in(self, ask: Ask, body: bytes) -> list[str]:
+        normalising, shape = self._renaming.normalising, ask.shape
+        if shape.get("like") in self._equal and not (normalising and normalising.has_functions):
+            return [
+                canonical(new) for new in (*shape.get("add", ()), *shape.get("set", {}).values())
+            ]
+        value = value_of(body)
+        return [body.decode("utf-8", "surrogateescape") if value is None else canonical(value)]
 
     def _same_meaning(self, ask: Ask, question: Question) -> bool:
-        if not same_head(ask, question, self._renaming):
+        if not same_head(ask, question):
             return False
+        asked = self._renaming.clean(question.path.encode(), question.secrets).decode()
+        paths = ask.path, ask.path if ask.path == question.path else asked
         recorded, came = self._fixture.body(ask.number), asked_body(question, self._renaming)
         bare = without_boundary(came, question.headers)
-        if self._renaming.same_bytes(without_boundary(recorded, ask.headers), bare):
+        if self._renaming.same_bytes(without_boundary(recorded, ask.headers), bare, paths):
             return True
         old, new = value_of(recorded), value_of(came)
         if old is None or new is None:
             return False
-        return self._renaming.same(canonical(old), canonical(new))
+        return self._renaming.same_all([paths, (canonical(old), canonical(new))])
 
 
 def _likeness(ask: Ask, told: set[str]) -> tuple[int, list[bool]]:
@@ -222,16 +245,18 @@ def without_boundary(body: bytes, headers: dict[str, str]) -> bytes:
     return body.replace(boundary.strip('"').encode(), b"boundary") if is_form else body
 
 
-def same_head(ask: Ask, question: Question, renaming: Renaming) -> bool:
-    """Return whether method, path and the headers that mean something are the recorded ones."""
+def same_head(ask: Ask, question: Question) -> bool:
+    """Return whether method and the headers that mean something are the recorded ones."""
     old, new = ask.headers, question.headers
-    if ask.method != question.method or any(old.get(n) != new.get(n) for n in MEANINGFUL_HEADERS):
-        return False
-    if ask.path == question.path:
-        return True
-    return renaming.same_bytes(
-        ask.path.encode(), renaming.clean(question.path.encode(), question.secrets)
+    return ask.method == question.method and all(
+        old.get(n) == new.get(n) for n in MEANINGFUL_HEADERS
     )
+
+
+def said_in(ask: Ask) -> str:
+    """Return what was answered to a request as JSON text, or as it is where it is none."""
+    message = assemble(ask.answer.headers, ask.answer.body)
+    return canonical(message) if message else ask.answer.body.decode("utf-8", "surrogateescape")
 
 
 def compared(question: Ask | Question, body: Any) -> Any:

@@ -3,6 +3,7 @@
 A fixture numbers the secrets that were taken out of it: `[redacted:github_token:1]`. What is asked live goes through
 the same redaction, with tags of a key that is drawn for this replay. The first time that a live secret stands where a
 recorded one stood, the two belong together; from then on that one must stand wherever the other stood, and no other.
+An agent that copies a placeholder out of a recorded answer says the recorded secret itself.
 So a replay needs nobody's key, and still sees where an agent takes one secret for another.
 """
 
@@ -11,14 +12,16 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from agentobs import world
 from agentobs.redaction import Redactor, Rule
+from agentobs.redaction.findings import TAG_DIGITS
 
 if TYPE_CHECKING:
-    from replay.normalising import Normalising
+    from replay.normalising import Normalising, Pair
 
 PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::([0-9a-f]{1,16}))?\]")
 """What stands in place of a secret: its kind, and which of them it is; older fixtures tell only kinds."""
@@ -60,35 +63,51 @@ class Renaming:
         """Do as `clean`, for text that may hold lone surrogates."""
         return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
+    def hear(self, answer: Callable[[], str]) -> None:
+        """Note that the agent is given an answer out of the recording, whose JSON text `answer` returns."""
+        if self.normalising is not None:
+            self.normalising.hear(answer)
+
     def same(self, recorded: str, came: str) -> bool:
         """Return whether a clean text is the recorded one; what belongs together then does so from now on."""
-        if recorded == came:
-            return True
-        if self.normalising is None:
-            return self._same_secrets(recorded, came)
-        old, new, pairs = self.normalising.plain(recorded, came)
-        if pairs is None or not (old == new or self._same_secrets(old, new)):
+        return self.same_all([(recorded, came)])
+
+    def same_all(self, texts: Iterable[tuple[str, str]]) -> bool:
+        """Do as `same`, for several texts of one question: they are the recorded ones together, or nothing is noted."""
+        normalising = self.normalising
+        if normalising is not None:
+            normalising.forget()
+        values: list[Pair] = []
+        olds: list[tuple[str, str]] = []
+        news: list[tuple[str, str]] = []
+        for recorded, came in texts:
+            old, new = recorded, came
+            if normalising is not None:
+                old, new, pairs = normalising.plain(recorded, came)
+                if pairs is None:
+                    return False
+                values += pairs
+            has_secrets = "[redacted:" in old
+            if old != new and not (has_secrets and bare(old) == bare(new)):
+                return False
+            if has_secrets:
+                olds += PLACEHOLDER.findall(old)
+                news += PLACEHOLDER.findall(new)
+        if normalising is not None and not normalising.fit(values):
             return False
-        self.normalising.belong(pairs)
+        if olds and not self._same_secrets(olds, news):
+            return False
+        if normalising is not None:
+            normalising.belong(values)
         return True
 
-    def _same_secrets(self, recorded: str, came: str) -> bool:
-        if "[redacted:" not in recorded or bare(recorded) != bare(came):
+    def same_bytes(self, recorded: bytes, came: bytes, *more: tuple[str, str]) -> bool:
+        """Do as `same_all`, for bytes, and for other texts of the same question."""
+        may_be = recorded == came or self.normalising is not None or b"[redacted:" in recorded
+        if not may_be:
             return False
-        found = self._pairs(recorded, came)
-        if found is None:
-            return False
-        for live, old in found.items():
-            self._recorded[live], self._live[old] = old, live
-        return True
-
-    def same_bytes(self, recorded: bytes, came: bytes) -> bool:
-        """Do as `same`, for bytes."""
-        if recorded == came:
-            return True
-        texts = (each.decode("utf-8", "surrogateescape") for each in (recorded, came))
-        may_be = self.normalising is not None or b"[redacted:" in recorded
-        return may_be and self.same(*texts)
+        texts = [each.decode("utf-8", "surrogateescape") for each in (recorded, came)]
+        return self.same_all([*more, (texts[0], texts[1])])
 
     def read(self, recorded: str, came: str) -> str:
         """Return a clean text in which secrets that are not known yet are named like those in their places."""
@@ -104,25 +123,29 @@ class Renaming:
         texts = (each.decode("utf-8", "surrogateescape") for each in (recorded, came))
         return self.read(*texts).encode("utf-8", "surrogateescape")
 
-    def _pairs(self, recorded: str, came: str) -> dict[str, str] | None:
-        """Return the recorded tags by the live ones that would have to be theirs; None where that cannot be."""
-        found: dict[str, str] = {}
-        taken: dict[str, str] = {}
-        olds, news = PLACEHOLDER.findall(recorded), PLACEHOLDER.findall(came)
+    def _same_secrets(self, olds: list[tuple[str, str]], news: list[tuple[str, str]]) -> bool:
+        """Return whether secrets, each with its kind, may be the recorded ones, which they are then from now on."""
         if len(olds) != len(news):
-            return None
+            return False
+        recorded, live = ChainMap({}, self._recorded), ChainMap({}, self._live)
         for (old_kind, old), (new_kind, new) in zip(olds, news, strict=True):
             if old == new and (old or old_kind == new_kind):
+                if old:
+                    live.setdefault(old, old)
                 continue
             if old_kind != new_kind or not new:
-                return None
+                return False
             if not old:
                 continue  # an older fixture: it tells no two secrets of a kind apart
-            if new in self._recorded or old in self._live:
-                return None
-            if found.setdefault(new, old) != old or taken.setdefault(old, new) != new:
-                return None
-        return found
+            if recorded.get(new) == old:
+                continue
+            # Shorter than a tag is a number of the fixture: another recorded secret.
+            if new in recorded or new in live or old in live or len(new) < TAG_DIGITS:
+                return False
+            recorded[new], live[old] = old, new
+        self._recorded.update(recorded.maps[0])
+        self._live.update(live.maps[0])
+        return True
 
     def _renamed(self, text: str, guessed: dict[str, str]) -> str:
         def named(match: re.Match[str]) -> str:

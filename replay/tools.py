@@ -89,6 +89,8 @@ class Calls:
         self._decided: dict[tuple[str, str], Permission] = {}
         self.live: set[tuple[str, str]] = set()
         """Lane and id of the calls that ran live."""
+        self.held: dict[str, None] = {}
+        """The functions that did not run, though all were to, because they change something outside; in their order."""
 
     @property
     def total(self) -> int:
@@ -146,6 +148,8 @@ class Calls:
     def ran(self, lane: str, tool_use_id: str, answer: ToolAnswer) -> ToolAnswer:
         """Note the answer of a call that the world was asked to run, and return it."""
         self._given.setdefault((lane, tool_use_id), []).append(answer)
+        if (lane, tool_use_id) not in self.live:
+            self._renaming.hear(lambda: canonical(answer.content))
         return answer
 
     def heard(self, exchange: ToolExchange) -> None:
@@ -265,7 +269,7 @@ def same_call(recorded: ToolQuestion, came: ToolQuestion, renaming: Renaming) ->
     if recorded.name != came.name:
         return False
     old, new = canonical(recorded.input), canonical(came.input)
-    return old == new or renaming.same(old, renaming.clean_text(new))
+    return renaming.same(old, new if old == new else renaming.clean_text(new))
 
 
 def same_answer(recorded: ToolAnswer, came: ToolAnswer, renaming: Renaming) -> bool:
@@ -273,7 +277,7 @@ def same_answer(recorded: ToolAnswer, came: ToolAnswer, renaming: Renaming) -> b
     if recorded.outcome != came.outcome:
         return False
     old, new = canonical(recorded.content), canonical(came.content)
-    return old == new or renaming.same(old, renaming.clean_text(new))
+    return renaming.same(old, new if old == new else renaming.clean_text(new))
 
 
 def ask_of(fixture: Fixture, tool: RecordedTool) -> Ask | None:

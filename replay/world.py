@@ -98,6 +98,7 @@ class Answers:
     def give(self, answer: RecordedAnswer) -> Any:
         """Give an answer, which is then spent."""
         self._given.add(id(answer))
+        self._renaming.hear(lambda: canonical(answer.answer))
         return answer.answer
 
     def told(self, exchange: WorldExchange) -> None:
@@ -204,7 +205,7 @@ def lane_here() -> str:
 def same_question(recorded: WorldQuestion, came: WorldQuestion, renaming: Renaming) -> bool:
     """Return whether the same was asked, but for secrets, which were not recorded."""
     old, new = canonical(meant(recorded)), canonical(meant(came))
-    return old == new or renaming.same(old, renaming.clean_text(new))
+    return renaming.same(old, new if old == new else renaming.clean_text(new))
 
 
 def meant(question: WorldQuestion) -> Any:

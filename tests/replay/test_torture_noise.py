@@ -89,6 +89,181 @@ def test_21_two_uuids_that_become_one_diverge(tmp_path: Path) -> None:
     assert diverges(fixture, f"I am {V}.", f"Now {V}.", normalisers=["uuid"]).number == 2
 
 
+def spoken(fixture: Fixture, *prompts: str, **options: Any) -> bool:
+    """Return whether single prompts, each a conversation of its own, are the recorded ones."""
+    try:
+        with Replayer(fixture, ReplayOptions(**options)) as replay:
+            replay.run(single, *prompts)
+    except DivergenceError:
+        return False
+    return True
+
+
+def single(*prompts: str, url: str | None = None) -> None:
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+        with agentobs.session("single"):
+            for prompt in prompts:
+                client.messages.create(model=MODEL, max_tokens=9, messages=[said("user", prompt)])
+
+
+def singly(path: Path, prompts: list[str], answers: list[str]) -> Fixture:
+    given = [whole(number, words) for number, words in enumerate(answers, 1)]
+    return frozen(path, recorded(path, lambda url: single(*prompts, url=url), given), "single")
+
+
+@pytest.mark.parametrize("speaks", [talk, single])
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ([f"Order {U}.", f"Refund {U}."], [f"Order {U}.", f"Refund {V}."]),
+        ([f"Order {U}.", f"Refund {U}."], [f"Order {V}.", f"Refund {U}."]),
+        ([f"From {U} to {V}."], [f"From {U} to {U}."]),
+        ([f"From {U} to {U}."], [f"From {U} to {V}."]),
+        ([f"From {U}.", f"To {V}."], [f"From {V}.", f"To {V}."]),
+    ],
+)
+def test_21_a_value_that_stayed_the_same_is_one_value_too(
+    tmp_path: Path, speaks: Any, then: list[str], now: list[str]
+) -> None:
+    """What is equal on both sides belongs together like what is renamed: neither stands for another one later."""
+    given = [whole(number, "Done.") for number in range(1, len(then) + 1)]
+    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: _said_by(speaks, then, url), given))
+    rules = ReplayOptions(normalisers=["uuid"])
+    with Replayer(fixture, rules) as same:
+        same.run(_said_by, speaks, then, None)
+    assert same.normalised == {}
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture, rules) as other:
+        other.run(_said_by, speaks, now, None)
+    assert raised.value.divergence.number == len(then)
+    assert raised.value.divergence.differences
+
+
+def _said_by(speaks: Any, prompts: list[str], url: str | None) -> None:
+    """Say prompts as one conversation or as many, whose answers are no streams."""
+    if speaks is single:
+        single(*prompts, url=url)
+        return
+    messages: list[Any] = []
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+        with agentobs.session("said"):
+            for prompt in prompts:
+                messages.append(said("user", prompt))
+                told = client.messages.create(model=MODEL, max_tokens=9, messages=messages)
+                messages.append(said("assistant", told.content[0].text))  # type: ignore[union-attr]
+
+
+def test_21_swapped_values_are_a_renaming(tmp_path: Path) -> None:
+    """Two values that stand for each other are one to one, and so is a chain of them."""
+    fixture = singly(tmp_path, [f"From {U} to {V}.", f"Back to {U}."], ["Yes.", "Yes."])
+    rules: Any = ["uuid"]
+    assert spoken(fixture, f"From {V} to {U}.", f"Back to {V}.", normalisers=rules)
+    assert spoken(fixture, f"From {V} to {W}.", f"Back to {V}.", normalisers=rules)
+    assert not spoken(fixture, f"From {V} to {U}.", f"Back to {U}.", normalisers=rules)
+
+
+def test_21_what_an_answer_quotes(tmp_path: Path) -> None:
+    """The model quotes the recorded value of a renamed one: the agent may say either, and no third."""
+    prompts = [f"Order {U}.", f"Refund {U}."]
+    fixture = singly(tmp_path, prompts, [f"Ordered {U}.", "Refunded."])
+    rules: Any = ["uuid", "pid"]
+    for second, is_same in ((U, True), (V, True), (W, False)):
+        found = spoken(fixture, f"Order {V}.", f"Refund {second}.", normalisers=rules)
+        assert found is is_same, second
+    talked_of = [whole(1, f"Ordered {U}."), whole(2, "Refunded.")]
+    made = tmp_path / "talked"
+    whole_talk = frozen(made, recorded(made, lambda url: _said_by(talk, prompts, url), talked_of))
+    with Replayer(whole_talk, ReplayOptions(normalisers=rules)) as replay:
+        replay.run(_said_by, talk, [f"Order {V}.", f"Refund {V}."], None)
+    with Replayer(whole_talk, ReplayOptions(normalisers=rules)) as replay:
+        replay.run(_said_by, talk, [f"Order {V}.", f"Refund {U}."], None)
+
+
+def test_21_what_an_answer_says_first_is_itself(tmp_path: Path) -> None:
+    """A value that the agent has from a recorded answer is not renamed, and stands for no other one."""
+    fixture = singly(
+        tmp_path, ["Which order?", f"Refund {U}.", f"Log {W}."], [f"{U}, or {V}.", "Yes.", "Yes."]
+    )
+    rules: Any = ["uuid"]
+    others = "7" + U[1:]
+    assert spoken(fixture, "Which order?", f"Refund {U}.", f"Log {others}.", normalisers=rules)
+    for refund, log in ((V, W), (others, W), (U, V), (U, U)):
+        asked = "Which order?", f"Refund {refund}.", f"Log {log}."
+        assert not spoken(fixture, *asked, normalisers=rules)
+
+
+def fetching(url: str | None, order: str, second: str | None) -> None:
+    """Have a function look up an order, and say what it returned, or another one."""
+
+    @agentobs.record_tool
+    def look_up(order: str) -> str:
+        return f"found {order}"
+
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+        with agentobs.session("fetching"):
+            found = look_up(order)
+            refund = f"Refund {found if second is None else second}."
+            client.messages.create(model=MODEL, max_tokens=9, messages=[said("user", refund)])
+
+
+@pytest.mark.parametrize("tools", ["recorded", "live"])
+def test_21_what_a_function_was_given_and_returned(tmp_path: Path, tools: Any) -> None:
+    """Its recorded answer quotes the recorded value; where it runs, the value it was given goes on."""
+    given = [whole(1, "Yes.")]
+    fixture = frozen(tmp_path, recorded(tmp_path, lambda url: fetching(url, U, None), given))
+    options = ReplayOptions(normalisers=["uuid"], tools=tools)
+    for second in (None, f"found {V}"):
+        with Replayer(fixture, options) as same:
+            same.run(fetching, None, V, second)
+    # What is equal in a call belongs together as well.
+    for order, second in ((V, f"found {W}"), (U, f"found {V}")):
+        with pytest.raises(DivergenceError), Replayer(fixture, options) as other:
+            other.run(fetching, None, order, second)
+
+
+A, B, C = (f"ghp_{part * 9}" for part in ("Zz9Q", "Yy8R", "Xx7S"))
+"""Secrets, none of which is in a fixture."""
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_same"),
+    [
+        ([f"Use {A}.", f"Then {A}."], [f"Use {B}.", f"Then {B}."], True),
+        ([f"Use {A}.", f"Then {A}."], [f"Use {B}.", f"Then {C}."], False),
+        ([f"Use {A}.", f"Then {B}."], [f"Use {B}.", f"Then {A}."], True),
+        ([f"Use {A}.", f"Then {B}."], [f"Use {C}.", f"Then {C}."], False),
+        ([f"From {A} to {B}."], [f"From {C} to {C}."], False),
+    ],
+)
+def test_21_secrets_are_renamed_as_consistently(
+    tmp_path: Path, then: list[str], now: list[str], is_same: bool
+) -> None:
+    """Two recorded secrets that are one now diverge, also in requests that do not repeat each other."""
+    fixture = singly(tmp_path, then, ["Yes."] * len(then))
+    assert spoken(fixture, *now) is is_same
+
+
+def test_21_a_secret_that_an_answer_quotes(tmp_path: Path) -> None:
+    """What stands for it in the recorded answer may be said again, or the live one; no other secret may."""
+    prompts = [f"Keys {A} and {B}.", f"Use {A}."]
+    fixture = singly(tmp_path, prompts, [f"I have {A} and {B}.", "Yes."])
+    answered = json.loads(fixture.asks[0].answer.body)["content"][0]["text"]
+    first, second = answered.removeprefix("I have ").removesuffix(".").split(" and ")
+    for says, is_same in ((first, True), (C, True), (second, False), (B, False)):
+        assert spoken(fixture, f"Keys {C} and {B}.", f"Use {says}.") is is_same, says
+
+
+def test_21_a_secret_of_an_answer_is_itself(tmp_path: Path) -> None:
+    """Of two that only an answer told, the one is not the other, nor another secret of the agent."""
+    fixture = singly(tmp_path, ["Keys?", f"Use {A}."], [f"{A} and {B}", "Yes."])
+    answered = json.loads(fixture.asks[0].answer.body)["content"][0]["text"]
+    first, second = answered.split(" and ")
+    assert spoken(fixture, "Keys?", f"Use {first}.")
+    assert not spoken(fixture, "Keys?", f"Use {second}.")
+
+
 RUN = {
     "time": ("2026-11-22T11:02:37.123456+00:00", "2027-01-02T03:04:05+00:00"),
     "timestamp": ("1763809357.25", "1799999999.5"),
@@ -190,11 +365,11 @@ def said(role: str, words: str) -> Any:
     return {"role": role, "content": words}
 
 
-def whole(number: int) -> Any:
+def whole(number: int, words: str | None = None) -> Any:
     """Return an answer that is no stream."""
     message = {
         "id": f"msg_{number}", "type": "message", "role": "assistant", "model": MODEL,
-        "content": [text(f"answer {number}.")], "stop_reason": "end_turn", "stop_sequence": None,
+        "content": [text(words or f"answer {number}.")], "stop_reason": "end_turn", "stop_sequence": None,
         "usage": {"input_tokens": 1, "output_tokens": 1},
     }  # fmt: skip
     return Answer(
