@@ -1,5 +1,7 @@
 """Which recorded requests must come after which: all in their order, but for those that were in flight together.
 
+Those come after what their own task asked before, and the one that started it.
+
 And how they are written down: those of agents that ran beside each other, as if they had run one after the other. Of
 requests that were in flight together a fixture tells who asked, where they ask the same, and which ended first.
 """
@@ -27,10 +29,10 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
 
     When nothing overlapped, every request of a lane comes after all earlier ones, and nothing is said.
     Where some were in flight together, or belong to conversations beside each other, their order was chance: an ask
-    then comes only `after` those whose
-    answers its body goes on from. Who asked is told `by` digests, and `since` which ask of the same task, where several
-    ask the same. Its answer comes `behind` those that had ended before anything of it came, and ends behind those that
-    had ended before it did (`ends_behind`), and `amid` is the last one that had been asked by then.
+    then comes only `after` those whose answers its body goes on from, and the one that the same task asked before. Who
+    asked is told `by` digests, and `since` which ask of the same task, where several ask the same. Its answer comes
+    `behind` those that had ended before anything of it came, and ends behind those that had ended before it did
+    (`ends_behind`), and `amid` is the last one that had been asked by then.
     """
     lanes: dict[str, list[Numbered]] = {}
     for number, exchange in enumerate(models, 1):
@@ -39,12 +41,34 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
     for lane in lanes.values():
         overlapped = any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane))
         if overlapped or _beside_each_other([exchange for _, exchange in lane]):
-            afters = _continued(lane)
+            earlier = _asked_before(lane, anywhere=overlapped)
+            afters = {
+                number: sorted({*after, *earlier.get(number, ())})
+                for number, after in _continued(lane).items()
+            }
             told = {number: {"after": after} for number, after in afters.items()}
             for each in (_askers(lane, _reached(afters)), _ends(lane)):
                 for number, keys in each.items():
                     told[number].update(keys)
             found |= told
+    return found
+
+
+def _asked_before(lane: list[Numbered], *, anywhere: bool) -> dict[int, list[int]]:
+    """Return for each ask the one that its own task asked before, or the one that started that task.
+
+    What a task asks one after the other has that order by its code, and no chance has a part in it. It tells nothing
+    where that one was not answered yet: then two tasks share what is known of one. Unless it counts `anywhere`, it
+    does in one conversation only: that one task led several, one after the other, may be otherwise in a replay.
+    """
+    asked = {exchange.attempt_id: (number, exchange) for number, exchange in lane}
+    found: dict[int, list[int]] = {}
+    for number, exchange in lane:
+        one = asked.get(exchange.before or "")
+        if one is None or one[0] >= number or _span(*one).came_ns > exchange.started_ns:
+            continue
+        if anywhere or _opening(one[1].question.body) == _opening(exchange.question.body):
+            found[number] = [one[0]]
     return found
 
 

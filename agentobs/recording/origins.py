@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 from asyncio import current_task
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ from typing import Any
 
 from agentobs.records.exchanges import Origin
 from agentobs.redaction import Redactor
+from agentobs.tracing import is_opener
 
 FRAMES_MAX = 96
 """How many frames are looked at: the SDK and its transport take some 15 of them. Our choice."""
@@ -40,7 +42,7 @@ DIGEST_BYTES = 4
 """How long a digest is: it tells a few values of one name apart, and is too short to find a text by."""
 
 _before: ContextVar[str | None] = ContextVar("agentobs_before", default=None)
-"""The attempt that this context made last; a task that is started from it inherits that."""
+"""The attempt that this context made last, that of a task or a thread; a task that is started from it inherits it."""
 
 
 def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
@@ -48,12 +50,12 @@ def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
 
     Args:
         attempt_id: the attempt that is made.
-        is_async: whether it is made in a task. Threads of a pool are shared by whoever comes: what one of them asked
-            before says nothing.
+        is_async: whether it is made in a task.
     """
     try:
-        before = _before.get() if is_async else None
-        if is_async:
+        goes_on = is_async or _is_own_thread()
+        before = _before.get() if goes_on else None
+        if goes_on:
             _before.set(attempt_id)
         told = _told(sys._getframe(1))
         if is_async:
@@ -61,6 +63,14 @@ def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
         return Origin(attempt_id, tuple(told), before)
     except Exception:
         return None
+
+
+def _is_own_thread() -> bool:
+    """Return whether this thread goes on with what it did before: the main thread, or the one that opened the session.
+
+    Threads of a pool are shared by whoever comes: what one of them asked before says nothing.
+    """
+    return threading.main_thread().ident == threading.get_ident() or is_opener()
 
 
 def digests(

@@ -67,6 +67,8 @@ class Frame:
 _frame: ContextVar[Frame | None] = ContextVar("agentobs_place", default=None)
 _sessions: dict[str, tuple[Place, dict[int | None, weakref.ref[threading.Thread]]]] = {}
 """The open sessions, each with the threads that ran already when it was opened, by their numbers."""
+_openers: dict[str, int] = {}
+"""The number of the thread that opened each of them."""
 open_spans: dict[str, Opened] = {}
 """The spans of this process that have not ended, by id, oldest first. Whoever takes one out ends it: that is atomic."""
 
@@ -110,11 +112,19 @@ def session_opened(here: Place) -> None:
     """Let threads that are started from now on be here, as long as no other session is open."""
     before = {thread.ident: weakref.ref(thread) for thread in threading.enumerate()}
     _sessions[here.session_id] = here, before
+    _openers[here.session_id] = threading.get_ident()
 
 
 def session_closed(session_id: str) -> None:
     """Forget a session that ended."""
     _sessions.pop(session_id, None)
+    _openers.pop(session_id, None)
+
+
+def is_opener() -> bool:
+    """Return whether this is the thread that opened the session which the caller is in."""
+    here = place()
+    return here is not None and _openers.get(here.session_id) == threading.get_ident()
 
 
 @contextlib.contextmanager

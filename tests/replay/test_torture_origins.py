@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import sys
 import tracemalloc
@@ -21,7 +22,7 @@ import agentobs
 from agentobs.recording import origins, wire
 from agentobs.recording.session import start_recorder
 from agentobs.records.exchanges import Answer, Origin, Place, Question
-from replay import Fixture, Replayer
+from replay import DivergenceError, Fixture, Replayer
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.meeting import met
@@ -411,3 +412,125 @@ async def numbered(crew: Crew, names: Sequence[str]) -> None:
         await crew.explore(name)
 
     await asyncio.gather(*(explore(name, 10**5000) for name in names))
+
+
+async def plan_and_act(order: Sequence[str], url: str | None = None) -> list[str]:
+    """Ask, then two things at once, and then some in order, all in one task but for those two."""
+    async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+
+        async def ask(prompt: str) -> str:
+            said: list[Any] = [{"role": "user", "content": prompt}]
+            async with client.messages.stream(model=MODEL, max_tokens=9, messages=said) as stream:
+                return await stream.get_final_text()
+
+        with agentobs.session("plan"):
+            plan = await ask("plan")
+            first = await asyncio.gather(*(ask(each) for each in order[:2]))
+            return [plan, *first, *[await ask(each) for each in order[2:]]]
+
+
+def in_tasks(order: Sequence[str], url: str | None = None) -> list[str]:
+    return asyncio.run(plan_and_act(order, url))
+
+
+def in_main_thread(order: Sequence[str], url: str | None = None) -> list[str]:
+    """The same over a synchronous client, with a pool for what is asked at once."""
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+
+        def ask(prompt: str) -> str:
+            said: list[Any] = [{"role": "user", "content": prompt}]
+            with client.messages.stream(model=MODEL, max_tokens=9, messages=said) as stream:
+                return stream.get_final_text()
+
+        with agentobs.session("plan"), ThreadPoolExecutor(2) as pool:
+            plan = ask("plan")
+            first = list(pool.map(ask, order[:2]))
+            return [plan, *first, *map(ask, order[2:])]
+
+
+def in_other_thread(order: Sequence[str], url: str | None = None) -> list[str]:
+    """The same in a thread of its own, in which the session is opened."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(in_main_thread, order, url).result()
+
+
+PLANNED = ("a", "b", "check", "send")
+
+
+@pytest.mark.parametrize(
+    "run", [in_tasks, in_main_thread, in_other_thread], ids=lambda run: run.__name__
+)
+def test_14_sequential_requests_reordered_where_others_overlapped(tmp_path: Path, run: Any) -> None:
+    """What one task or thread asks one after the other keeps its order, though others of the lane were at once."""
+    recording = met(tmp_path, lambda url: run(PLANNED, url), [[1], [1, 2], [1], [1]])
+    fixture = frozen(tmp_path, recording, "plan")
+    for order in (PLANNED, ("b", "a", "check", "send")):
+        with Replayer(fixture) as replay:
+            replay.run(run, order)
+    with pytest.raises(DivergenceError) as raised, Replayer(fixture) as replay:
+        replay.run(run, ("a", "b", "send", "check"))
+    assert raised.value.divergence.kind == "order"
+
+
+def shared_jobs(order: Sequence[str], url: str | None = None) -> list[str]:
+    """Two at once, and then jobs that one thread of a pool does one after the other."""
+    with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        agentobs.record(client)
+
+        def ask(prompt: str) -> str:
+            said: list[Any] = [{"role": "user", "content": prompt}]
+            with client.messages.stream(model=MODEL, max_tokens=9, messages=said) as stream:
+                return stream.get_final_text()
+
+        with (
+            agentobs.session("jobs"),
+            ThreadPoolExecutor(2) as two,
+            ThreadPoolExecutor(1) as one,
+        ):
+            at_once, in_turn = two.map(ask, order[:2]), one.map(ask, order[2:])
+            return sorted([*at_once, *in_turn])
+
+
+def test_11_what_a_thread_of_a_pool_did_before_orders_nothing(tmp_path: Path) -> None:
+    """Jobs that one thread of a pool happened to do one after the other may come in any order."""
+    heard: list[Any] = []
+    order = ("a", "b", "c", "d")
+    recording = met(tmp_path, lambda url: heard.append(shared_jobs(order, url)), [[1, 2, 3], [1]])
+    fixture = frozen(tmp_path, recording, "jobs")
+    for again in (order, ("b", "a", "d", "c")):
+        with Replayer(fixture) as replay:
+            assert replay.run(shared_jobs, again) == heard[0]
+
+
+def one_context(order: Sequence[str], url: str | None = None) -> list[str]:
+    """Start tasks that all run in one and the same context."""
+
+    async def run() -> list[str]:
+        async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            agentobs.record(client)
+
+            async def ask(prompt: str) -> str:
+                said: list[Any] = [{"role": "user", "content": prompt}]
+                async with client.messages.stream(
+                    model=MODEL, max_tokens=9, messages=said
+                ) as stream:
+                    return await stream.get_final_text()
+
+            with agentobs.session("context"):
+                context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+                tasks = [loop.create_task(ask(each), context=context) for each in order]
+                return sorted(await asyncio.gather(*tasks))
+
+    return asyncio.run(run())
+
+
+def test_10_tasks_of_one_context_come_in_any_order(tmp_path: Path) -> None:
+    """Tasks that share what is known of who asked before, and were in flight together, order nothing."""
+    heard: list[list[str]] = []
+    recording = met(tmp_path, lambda url: heard.append(one_context("abc", url)), [[1, 2, 3]])
+    fixture = frozen(tmp_path, recording, "context")
+    for order in ("abc", "cba"):
+        with Replayer(fixture) as replay:
+            assert replay.run(one_context, order) == heard[0]
