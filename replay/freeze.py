@@ -120,15 +120,31 @@ def _test(recording: Recording, part: Recording) -> str:
     if recording.outcome not in ("completed", "running") and turn <= (part.until or turn):
         reason = word(recording.reason or recording.outcome)
         parts.append(
-            _MENDED.format(how=first, turn=turn, reason=reason, tools=_tools(recording, turn))
+            _MENDED.format(
+                how=first,
+                turn=turn,
+                reason=reason,
+                tools=(tools := _tools(recording, turn)),
+                why=_NAMED if "[" in tools else "",
+            )
         )
     return "\n\n".join(parts)
 
 
 def _tools(recording: Recording, turn: int) -> str:
-    """Return how the tools of the turn are to run: those of our own loop for real, said openly."""
-    ran = any(isinstance(e, ToolExchange) and e.place.turn == turn for e in recording.exchanges)
-    return ', tools="live"' if ran else ""
+    """Return how the tools of the turn are to run: for real, said openly.
+
+    Functions are named: one that changes something outside runs only so, and nobody recorded which do.
+    """
+    ran = [e for e in recording.exchanges if isinstance(e, ToolExchange) and e.place.turn == turn]
+    names = dict.fromkeys(e.question.name for e in ran)
+    if not any(e.is_function for e in ran) or not all(map(_NAME.fullmatch, names)):
+        return ', tools="live"' if ran else ""
+    return f", tools=[{', '.join(f'{chr(34)}{name}{chr(34)}' for name in names)}]"
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+"""Names of tools as the provider takes them; none of them is code."""
 
 
 _HOW = "..., 'its', 'arguments'"
@@ -146,6 +162,9 @@ def test_same_path(replay):
     replay.run({how})
 '''
 
+_NAMED = """    # By name, for what changes something outside runs only where it is named: stand in for it here.
+"""
+
 _MENDED = '''@pytest.mark.replay("recording.jsonl")
 def test_mended(replay):
     """In turn {turn}, where the session failed ({reason}), the agent does something else.
@@ -153,6 +172,6 @@ def test_mended(replay):
     Fails until the agent is mended. The tools of that turn run for real: stand in for those that must not.
     Say then what the agent must do, for instance: assert not step.tool("name").is_error
     """
-    step = replay.until({how}turn={turn}{tools})
+{why}    step = replay.until({how}turn={turn}{tools})
     assert step.differs, step.describe()
 '''

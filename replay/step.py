@@ -84,6 +84,8 @@ class Next:
     """The steps after that one, where answers were scripted."""
     decisions: tuple[Permission, ...] = ()
     """How it was decided about the calls of the turn, and of later ones."""
+    held: tuple[str, ...] = ()
+    """The functions that did not run, though all were to, because they change something outside."""
 
     @property
     def differs(self) -> bool:
@@ -126,7 +128,11 @@ class Next:
     def describe(self) -> str:
         """Return both steps for people."""
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
-        now = "\n".join(f"    {line}" for line in self.now.lines())
+        held = [
+            f"{name} was answered from the recording: it changes something; name it in tools= to run it"
+            for name in self.held
+        ]
+        now = "\n".join(f"    {line}" for line in [*self.now.lines(), *held])
         return f"recorded next:\n{recorded}\nnow:\n{now}"
 
 

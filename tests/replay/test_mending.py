@@ -1,0 +1,60 @@
+"""A frozen test of the mend: with tools that change something outside, it can become green."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import agentobs
+from replay import Fixture, Replayer, load
+from replay.freeze import freeze
+from tests.replay.agents import recorded
+from tests.replay.test_torture_world import Counted, Shop, calls
+
+
+def refunds(tmp_path: Path) -> tuple[Fixture, str]:
+    """A session that failed after a call of a function that changes something, and the test of its mend."""
+
+    @agentobs.record_tool(mutating=True)
+    def pay(item: str) -> str:
+        agentobs.fail("no-refund")
+        raise ValueError("41,90")
+
+    def run(url: str) -> None:
+        Shop(url, price=Counted().tool, pay=pay).run()
+
+    session = recorded(tmp_path, run, calls("price", "pay", item="mug"))
+    made = freeze(session, tmp_path / "shop", {})
+    return load(made.fixture), made.test.read_text()
+
+
+def test_the_frozen_test_names_functions(tmp_path: Path) -> None:
+    """So the mended function runs in it, and the step differs."""
+    fixture, code = refunds(tmp_path)
+    assert (
+        "step = replay.until(..., 'its', 'arguments', turn=1, tools=[\"price\", \"pay\"])" in code
+    )
+    assert "    # By name, for what changes something outside runs only where it is named" in code
+    compile(code, "test_shop.py", "exec")
+    pay = Counted("paid", name="pay", mutating=True)
+    with Replayer(fixture) as replayed:
+        shop = Shop(price=Counted().tool, pay=pay.tool)
+        step = replayed.until(shop.run, turn=1, tools=["price", "pay"])
+    assert pay.runs == ["mug"]
+    assert step.differs
+    assert "answered from the recording" not in step.describe()
+
+
+@pytest.mark.parametrize("tools", ["live", {"*": "execute"}], ids=str)
+def test_a_step_says_what_did_not_run(tmp_path: Path, tools: str) -> None:
+    """Where all are to run, one that changes something does not, and the step says so and what to do."""
+    fixture, _ = refunds(tmp_path)
+    pay = Counted("paid", name="pay", mutating=True)
+    with Replayer(fixture) as replayed:
+        shop = Shop(price=Counted().tool, pay=pay.tool)
+        step = replayed.until(shop.run, turn=1, tools=tools)
+    assert (pay.runs, step.differs) == ([], False)
+    held = "pay was answered from the recording: it changes something; name it in tools= to run it"
+    assert step.describe().splitlines()[-1] == f"    {held}"
+    assert step.describe().count("answered from the recording") == 1
