@@ -11,7 +11,7 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.tables import printable
-from agentobs.errors import RecordingError, UsageError
+from agentobs.errors import AgentobsError, RecordingError, UsageError
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
@@ -189,6 +189,12 @@ def _replay_one(
             replayed.run()
     except DivergenceError as error:
         tell(error.divergence, as_json=as_json, explain=explain)
+        sys.exit(1)
+    except AgentobsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raised = replayed.raised(error)
+        click.echo(raised.json() if as_json else raised.text())
         sys.exit(1)
     if given["accept_from"] is not None:
         offer(replayed, yes=yes)

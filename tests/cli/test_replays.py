@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +141,43 @@ def test_one_fixture_is_told_as_ever(shell: Shell) -> None:
     """One fixture has one line, and what the agent prints is seen."""
     ended = shell("replay", "fixtures/a")
     assert ended.out == "said by the agent\nMATCHED  shop  1 of 1 requests, 0 of 0 tool calls\n"
+
+
+def test_one_fixture_whose_agent_raises_is_a_verdict(shell: Shell) -> None:
+    """One line says so, with the error and the agent's line; then its own frames alone; exit code 1."""
+    modes(a="raises")
+    ended = shell("replay", "fixtures/a")
+    said, first, *rest = ended.out.splitlines()
+    assert (ended.code, ended.err, said) == (1, "", "said by the agent")
+    verdict = (
+        r"RAISED  shop  main, after request 1 of 1: LookupError: no such order  shop_agent.py:\d+"
+    )
+    assert re.fullmatch(verdict, first)
+    assert rest
+    assert all("shop_agent.py" in line for line in rest)
+    told = json.loads(shell("replay", "fixtures/a", "--json").out.splitlines()[-1])
+    assert (told["kind"], told["error"], told["message"]) == (
+        "raised",
+        "LookupError",
+        "no such order",
+    )
+    assert [frame["file"] for frame in told["frames"]] == ["shop_agent.py"] * len(rest)
+
+
+def test_the_fault_that_an_agent_raised_after_is_named(shell: Shell) -> None:
+    """What was made on demand stands in the verdict."""
+    ended = shell("replay", "fixtures/a", "--fault", "400 at request 1")
+    assert ended.code == 1
+    assert ended.out.splitlines()[1].startswith(
+        "RAISED  shop  main, after request 0 of 1: BadRequest"
+    )
+    assert ended.out.endswith("  after it   1 recorded request and 0 tool calls never asked\n")
+    assert "  fault      made on demand: 400 at request 1\n" in ended.out
+    assert "anthropic/" not in ended.out
+    told = json.loads(
+        shell("replay", "fixtures/a", "--json", "--fault", "400 at request 1").out.splitlines()[-1]
+    )
+    assert told["faults"] == ["400 at request 1"]
 
 
 @pytest.mark.parametrize(
