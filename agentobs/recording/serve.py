@@ -1,8 +1,10 @@
 """A provider that is not the provider: it answers over loopback HTTP from a recording.
 
 Point any client at it with ANTHROPIC_BASE_URL. A request is answered by the first exchange not yet
-served that asks the same question; with `match="order"` by the next one, whatever it asks. What was not
-recorded gets status 410 with `x-should-retry: false`, so that no client asks again. Answers can be cut
+served that asks the same question, where secrets are as they were recorded, up to a consistent renaming
+within a request; with `match="order"` by the next one, whatever it asks. What was not recorded gets
+status 410 with `x-should-retry: false`, so that no client asks again; it says which recorded request is
+nearest, and where the two part first. Answers can be cut
 into chunks, paced as recorded, and broken on demand.
 """
 
@@ -20,7 +22,7 @@ from typing import Any, Literal
 
 from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.records.canonical import question_digest
+from agentobs.records.canonical import canonical, parse, question_digest
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -30,6 +32,7 @@ from agentobs.records.exchanges import (
     kept_request_headers,
 )
 from agentobs.records.messages import fault_of_request, split_events
+from agentobs.redaction import Redactor
 
 Match = Literal["question", "order"]
 
@@ -87,21 +90,41 @@ class Script:
     def __init__(self, recording: Recording, match: Match = "question") -> None:
         """Hand out the model exchanges of `recording`."""
         self.exchanges = [e for e in recording.exchanges if isinstance(e, ModelExchange)]
-        self._match = match
+        self.match = match
         self._left = list(range(len(self.exchanges)))
         self._lock = threading.Lock()
         self._digests = [_digest(e.question) for e in self.exchanges] if match == "question" else []
+        self._redactor = Redactor(world.random_bytes(32))
         self.asked = 0
 
     def take(self, question: Question) -> ModelExchange | None:
         """Return the exchange that answers a question, which is then spent; None where there is none."""
-        digest = _digest(question) if self._match == "question" else ""
+        digest = _digest(self._clean(question)) if self.match == "question" else ""
         with self._lock:
             for place, index in enumerate(self._left):
-                if self._match == "order" or self._digests[index] == digest:
+                if self.match == "order" or self._digests[index] == digest:
                     del self._left[place]
                     return self.exchanges[index]
         return None
+
+    def nearest(self, question: Question) -> tuple[int, str] | None:
+        """Return the number of the exchange left that is most like a question, and the path of the first difference.
+
+        Most like is one of the same path that parts from it last.
+        """
+        came = _value(self._clean(question))
+        with self._lock:
+            left = [(at, self.exchanges[at].question) for at in self._left[:LOOKED_AT]]
+        same = [each for each in left if each[1].path == question.path] or left
+        found = [(at, _first_difference(_value(asked), came)) for at, asked in same]
+        if not found:
+            return None
+        at, (_, path) = max(found, key=lambda each: (each[1][0], -each[0]))
+        return at + 1, path
+
+    def _clean(self, question: Question) -> Question:
+        """Return a question as it would have been recorded: without secrets."""
+        return replace(question, body=self._redactor.redact(question.body))
 
     def count(self) -> int:
         """Count one more request and return its number, from 1."""
@@ -291,8 +314,58 @@ def _rechunked(answer: Answer, options: ServeOptions) -> Iterator[Chunk]:
 
 
 def _digest(question: Question) -> str:
-    """Return the digest by which questions are the same here: headers are not compared."""
-    return question_digest(question.method, question.path, {}, question.body)
+    """Return the digest by which questions are the same here: headers are not compared, nor the names of secrets."""
+    try:
+        text = canonical(parse(question.body)) if question.body else ""
+        body = _numbered(text).encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
+        body = question.body
+    return question_digest(question.method, question.path, {}, body)
+
+
+def _numbered(text: str) -> str:
+    """Return a text in which its secrets have the numbers of their first places: which is which is told by those."""
+    numbers: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return f"[redacted:{match[1]}:{numbers.setdefault(match[0], len(numbers) + 1)}]"
+
+    return _PLACEHOLDER.sub(number, text)
+
+
+_PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::[0-9a-f]{1,16})?\]")
+"""What stands in place of a secret, with its tag; see `agentobs.redaction`."""
+LOOKED_AT = 1000
+"""How many exchanges that are left are looked at for the nearest one. Our choice."""
+
+
+def _value(question: Question) -> Any:
+    """Return what a question asks, with its secrets numbered; its text where that is no JSON."""
+    try:
+        return json.loads(_numbered(canonical(parse(question.body))))
+    except (ValueError, RecursionError):
+        return question.body.decode("utf-8", "replace")
+
+
+def _first_difference(old: Any, new: Any, path: str = "$") -> tuple[tuple[int, ...], str]:
+    """Return where two values part, and how late that is: messages last, for what is added tells conversations."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys(), key=lambda key: (key == "messages", key))
+        for at, key in enumerate(keys):
+            inner = f"{path}.{key}"
+            if key not in old or key not in new:
+                return (at,), inner
+            if old[key] != new[key]:
+                late, found = _first_difference(old[key], new[key], inner)
+                return (at, *late), found
+    if isinstance(old, list) and isinstance(new, list):
+        for at, (one, other) in enumerate(zip(old, new, strict=False)):
+            if one != other:
+                late, found = _first_difference(one, other, f"{path}[{at}]")
+                return (at, *late), found
+        at = min(len(old), len(new))
+        return (at,), f"{path}[{at}]"
+    return (), path
 
 
 def _fault_in(question: Question) -> str | None:
@@ -320,6 +393,8 @@ def _foreign() -> Answer:
 def _not_recorded(question: Question, script: Script) -> Answer:
     left = f"{script.left} of {len(script.exchanges)} exchanges left"
     text = f"{question.method} {question.path} was not recorded ({left})"
+    if script.match == "question" and (near := script.nearest(question)) is not None:
+        text += f"; request {near[0]} of the recording is nearest, and parts at {near[1]}"
     return _json_answer(410, "not_recorded", text, {"x-should-retry": "false"})
 
 

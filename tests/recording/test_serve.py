@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from anthropic import Anthropic, BadRequestError
 
 from agentobs.errors import UsageError
 from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.records.exchanges import Recording
 from tests.provider_script import script, streamed, text
 
 
@@ -78,3 +81,57 @@ def test_a_strict_provider_refuses_what_the_real_one_would() -> None:
         messages[2] = {"role": "user", "content": [result]}
         with client.messages.stream(model="m", max_tokens=9, messages=messages) as stream:
             assert stream.get_final_text() == "ok"
+
+
+SECRETS = [f"ghp_{letter * 36}" for letter in "aBcD"]
+
+
+def _asks(*texts: str) -> bytes:
+    messages = [{"role": "user", "content": each} for each in texts]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+def _recording(*bodies: bytes) -> Recording:
+    """A recording whose requests are these, as they are kept: with placeholders in place of secrets."""
+    bare = script(*(streamed(text(f"answer {number}")) for number in range(len(bodies))))
+    exchanges = tuple(
+        dataclasses.replace(
+            e, question=dataclasses.replace(e.question, path="/v1/messages", body=b)
+        )
+        for e, b in zip(bare.exchanges, bodies, strict=True)
+    )
+    return dataclasses.replace(bare, exchanges=exchanges)
+
+
+def _post(provider: ServedProvider, body: bytes) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=10)
+    try:
+        connection.request("POST", "/v1/messages", body)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_question_with_secrets_is_answered() -> None:
+    """Whichever key stands where one was taken out; not where one stands in the place of two, or two of one."""
+    one, two = "[redacted:github_token:1]", "[redacted:github_token:2]"
+    recording = _recording(_asks(f"{one} and {one}"), _asks(f"{one} and {two}"))
+    a, b, c, d = SECRETS
+    with ServedProvider(recording) as provider:
+        status, told = _post(provider, _asks(f"{a} and {b}"))
+        assert (status, "answer 1" in told) == (200, True)
+        assert _post(provider, _asks(f"{c} and {d}"))[0] == 410
+        status, told = _post(provider, _asks(f"{c} and {c}"))
+        assert (status, "answer 0" in told) == (200, True)
+
+
+def test_what_was_not_recorded_names_the_nearest() -> None:
+    """The 410 says which request is most like it, and where both part; no secret is in it."""
+    recording = _recording(_asks("Hi."), _asks("Hi.", "Go on."), _asks("Bye."))
+    with ServedProvider(recording) as provider:
+        status, told = _post(provider, _asks("Hi.", f"Stop {SECRETS[0]}."))
+    assert status == 410
+    assert "(3 of 3 exchanges left); request 2 of the recording is nearest" in told
+    assert "and parts at $.messages[1].content" in told
+    assert SECRETS[0] not in told
