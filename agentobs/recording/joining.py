@@ -57,7 +57,8 @@ _read = False
 _joined: Joined | None = None
 _asked: Channel | None = None
 _open_channel: Callable[[], Channel] | None = None
-_counts: Counter[tuple[str, str, str]] = Counter()
+_counts: dict[str, Counter[tuple[str, str]]] = {}
+"""How many programs were started under a name in a lane, by session, until that ends."""
 
 
 def variables(
@@ -77,8 +78,9 @@ def variables(
     if here is None:
         return {}
     with _lock:
-        _counts[here.session_id, here.lane, name] += 1
-        number = _counts[here.session_id, here.lane, name]
+        counts = _counts.setdefault(here.session_id, Counter())
+        counts[here.lane, name] += 1
+        number = counts[here.lane, name]
     lane = lane_under(here.lane, name if number == 1 else f"{name}.{number}")
     drawn = (
         "-" if given is None else ",".join(map(str, (given.started_ns, given.zone_s, *given.seed)))
@@ -103,6 +105,12 @@ def answered_over(open_channel: Callable[[], Channel]) -> Iterator[None]:
     finally:
         _open_channel = before
         _counts.clear()
+
+
+def forget(session_id: str) -> None:
+    """Forget which programs a session started: it has ended."""
+    with _lock:
+        _counts.pop(session_id, None)
 
 
 def joined() -> Joined | None:

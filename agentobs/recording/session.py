@@ -399,6 +399,7 @@ class Session:
         if self._joined is not None:
             flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
             return
+        joining.forget(self.session_id)
         outcome, reason, signature = self._end(error)
         sink.emit(
             SessionEnd(

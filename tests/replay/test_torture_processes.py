@@ -14,6 +14,7 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
+from agentobs.recording import joining
 from agentobs.recording.home import existing_home
 from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
@@ -161,6 +162,21 @@ def test_42_nobody_else_is_answered(library: tuple[Fixture, Path]) -> None:
             assert json.loads(made.makefile().readline()) == {"raises": "nobody who may ask"}
     assert not Path(path).parent.exists()
     assert agentobs.child_environment("researcher") == {}
+
+
+def test_42_nothing_is_kept_of_the_programs_of_a_session_that_has_ended(tmp_path: Path) -> None:
+    """Programs of one name are numbered within their session; a server that goes on remembers none of them."""
+    agentobs.stop_recorder()
+    for _ in range(3):
+        with agentobs.session("server", home=str(tmp_path / "home")):
+            lanes = [
+                agentobs.child_environment("helper")["AGENTOBS_JOIN"].split(" ")[1]
+                for _ in range(2)
+            ]
+            assert lanes == ["main/helper", "main/helper.2"]
+            assert len(joining._counts) == 1
+        assert joining._counts == {}
+    agentobs.stop_recorder()
 
 
 QUIET = """
