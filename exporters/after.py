@@ -5,7 +5,8 @@
 A session is followed from its first fact as if it ran again, by the code that follows it live, and what lies beyond the
 marks of a destination is sent. So spans that were open when an earlier export ended come out whole, and each record
 goes out once: a mark is written when a message was taken. Only where the process is killed between the two is that one
-message sent again, with the same ids. What waits is one message a signal; nobody is held up, so nothing is dropped.
+message sent again, with the same ids. A span that went out as abandoned stays so when its end is
+found later. What waits is one message a signal; nobody is held up, so nothing is dropped.
 
 Metrics are deltas over the times of the recording, told by a source of their own for each session. The sums of the live
 exporter are those of a process that is gone; counted on now, under another process's name, they would be made up.
@@ -65,11 +66,15 @@ class Report:
     """Why the rest of a signal was not sent."""
     without_content: int = 0
     """Exchanges of sessions that opted in whose content could not be read."""
+    unreadable: int = 0
+    """Facts that could not be told."""
+    late_ends: int = 0
+    """Spans that were sent as abandoned, and whose end was found since."""
 
     @property
     def is_complete(self) -> bool:
         """Whether all that was to be sent was taken."""
-        return not self.lost and not self.stopped
+        return not self.lost and not self.stopped and not self.unreadable
 
     def lines(self) -> list[str]:
         """Return the report as lines for people: what was taken, then what was not and why."""
@@ -85,6 +90,12 @@ class Report:
             lines.append(
                 f"{self.without_content} exchanges go without their content: it cannot be read"
             )
+        if self.late_ends:
+            lines.append(
+                f"{self.late_ends} spans ended after they were sent as abandoned: that is in the recording alone"
+            )
+        if self.unreadable:
+            lines.append(f"not told: {self.unreadable} records, which do not hold what they must")
         lines += [
             f"not taken: {count} {_NOUNS[signal]}, {reason}; they are not sent again"
             for (signal, reason), count in sorted(self.lost.items())
@@ -166,6 +177,8 @@ class _Item:
     size: int
     count: int = 1
     """How many things the collector counts in it."""
+    ordinal: int = 1
+    """Which of the things it is that one record finished, or of those that nobody ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +210,8 @@ class _Run:
         self._instruments = Instruments(profile.metrics, {}, is_delta=True)
         self._session: Recorded | None = None
         self._at = ("", 0)
+        self._told: Counter[Signal] = Counter()
+        """What was told of the record that is heard now."""
 
     def send(
         self, connection: duckdb.DuckDBPyConnection, home: Home, sessions: Sequence[Recorded]
@@ -234,13 +249,18 @@ class _Run:
 
     def _hear(self, following: _Following, row: Row, spoken: Spoken) -> None:
         """Follow one fact; what it finishes is put into the queues, where it is beyond the marks."""
-        self._at = row.segment_id, row.sequence
-        self._instruments.is_counting = self._is_new("metrics")
+        self._go_to((row.segment_id, row.sequence))
+        mark = self._marks.get(("traces", row.session.session_id), _NEW)
+        following.translator.is_told = mark.has_ended(*self._at)
         following.translator.is_logging = self._is_new("logs")
         said = spoken.said(row) if following.is_traced else None
-        following.hear(Told(row.fact, row.sequence, said))
+        try:
+            following.hear(Told(row.fact, row.sequence, said))
+            following.time(row.fact, is_sent=not self._instruments.is_counting)
+        except Exception:
+            # As live: a fact that cannot be told costs itself, and the ones after it are told.
+            self._report.unreadable += any(map(self._is_new, self._signals))
         following.heard += self._instruments.is_counting
-        following.time(row.fact, is_sent=not self._instruments.is_counting)
         if following.heard >= PAGE:
             self._gather(following)
         for signal in self._signals:
@@ -252,25 +272,39 @@ class _Run:
         if following is None:
             return
         if following.session.is_over:
-            self._at = _END
-            self._instruments.is_counting = self._is_new("metrics")
-            following.translator.abandon()
+            self._go_to(_END)
+            following.translator.is_told = False
+            try:
+                following.translator.abandon()
+            except Exception:
+                self._report.unreadable += 1
+        self._report.late_ends += following.translator.late_ends
         self._gather(following)
         for signal in self._signals:
             self._queues[signal].append(_Done(following.session))
             if self._is_full(signal):
                 self._flush(signal)
 
+    def _go_to(self, at: tuple[str, int]) -> None:
+        self._at = at
+        self._told.clear()
+        self._instruments.is_counting = self._is_new("metrics")
+
     def _is_new(self, signal: Signal) -> bool:
         """Return whether what is told now was not sent yet."""
         if signal not in self._queues or signal in self._report.stopped or self._session is None:
             return False
         mark = self._marks.get((signal, self._session.session_id), _NEW)
-        return not (mark.is_whole if self._at == _END else mark.has(*self._at))
+        return not (mark.has_all(self._session) if self._at == _END else mark.has(*self._at))
 
     def _put(self, signal: Signal, payload: Any, size: int) -> None:
-        if self._is_new(signal) and self._session is not None:
-            self._queue(signal, _Item(self._session, self._at, payload, size))
+        if self._session is None or not self._is_new(signal):
+            return
+        self._told[signal] += 1
+        mark = self._marks.get((signal, self._session.session_id), _NEW)
+        if self._told[signal] > mark.beyond.get(_record_before(self._session, self._at), 0):
+            item = _Item(self._session, self._at, payload, size, ordinal=self._told[signal])
+            self._queue(signal, item)
 
     def _gather(self, following: _Following) -> None:
         """Put the sums of what was heard since the last time into the queue."""
@@ -364,15 +398,15 @@ class _Run:
         self, signal: Signal, passed: Sequence[_Item], following: _Item | None, lost: int
     ) -> None:
         """Note how far the session came of which these items were settled last."""
-        session = passed[-1].session
-        segment_id, sequence = passed[-1].at
+        last = passed[-1]
+        session, (segment_id, sequence) = last.session, last.at
         through = _before(session, segment_id)
-        if (segment_id, sequence) != _END:
-            is_split = following is not None and following.session is session
-            is_split = is_split and following is not None and following.at == passed[-1].at
+        is_split = following is not None and (following.session, following.at) == (session, last.at)
+        if last.at != _END:
             through[segment_id] = sequence - is_split
+        beyond = last.ordinal if is_split or last.at == _END else 0
         count = sum(item.count for item in passed)
-        self._write(signal, session, through, items=count, rejected=lost)
+        self._write(signal, session, through, items=count, rejected=lost, beyond=beyond)
 
     def _mark_whole(
         self, signal: Signal, session: Recorded, passed: Sequence[_Item] = (), rejected: int = 0
@@ -389,12 +423,18 @@ class _Run:
     ) -> None:
         mark = self._marks.setdefault((signal, session.session_id), Mark())
         news = {s: n for s, n in through.items() if n > mark.through.get(s, 0)}
-        if not news and ((more.get("is_whole") and not mark.is_whole) or more.get("rejected")):
-            news = dict(list(through.items())[-1:])
+        is_whole, beyond = bool(more.get("is_whole")), int(more.get("beyond", 0))
+        if beyond or (is_whole and not mark.is_whole) or more.get("rejected"):
+            # What is beyond a record stands with that record, and the last one told bears all of it.
+            segment_id = list(through)[-1]
+            news.pop(segment_id, None)
+            news[segment_id] = through[segment_id]
         if news:
             self._marker.write(signal, session.session_id, news, **more)
-            mark.through |= news
-            mark.is_whole = mark.is_whole or bool(more.get("is_whole"))
+            for number, (segment_id, sequence) in enumerate(news.items(), 1):
+                is_last = number == len(news)
+                whole = is_whole and is_last
+                mark.go_on(segment_id, sequence, is_whole=whole, beyond=beyond * is_last)
 
 
 _END = ("", 0)
@@ -463,6 +503,13 @@ def _before(session: Recorded, segment_id: str) -> dict[str, int]:
             break
         found[part.segment_id] = part.last
     return found
+
+
+def _record_before(session: Recorded, at: tuple[str, int]) -> tuple[str, int]:
+    """Return the segment and number of the record before one; before what nobody ended stands the last."""
+    if at == _END:
+        return session.parts[-1].segment_id, session.parts[-1].last
+    return at[0], at[1] - 1
 
 
 def _over(metrics: Any, resource: Resource, begun_ns: int, ended_ns: int) -> tuple[Any, int]:

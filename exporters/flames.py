@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import duckdb
 
+from agentobs.errors import UsageError
 from agentobs.store.database import named
 
 Of = Literal["time", "cost"]
@@ -75,9 +76,23 @@ class _Node:
 def profiles_of(
     connection: duckdb.DuckDBPyConnection, session_ids: Sequence[str], of: Of = "time"
 ) -> list[Profile]:
-    """Return the profiles of some sessions: of time one for each lane, of money one for each session."""
+    """Return the profiles of some sessions: of time one for each lane, of money one for each session.
+
+    Raises:
+        UsageError: a session has records that do not hold what they must, such as an instant.
+    """
     make = _time_of if of == "time" else _money_of
-    return [profile for each in session_ids for profile in make(connection, each)]
+    found: list[Profile] = []
+    for each in session_ids:
+        try:
+            found += make(connection, each)
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise UsageError(
+                f"the session cannot be drawn: {type(error).__name__}",
+                where=each,
+                todo="Leave it out; agentobs verify says whether its recording is damaged",
+            ) from error
+    return found
 
 
 def speedscope(profiles: Sequence[Profile]) -> str:

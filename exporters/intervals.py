@@ -269,6 +269,10 @@ class Follower:
         """Return the trace of a span that was opened not too long ago, or None."""
         return self._traces.get(span_id) if span_id else None
 
+    def call_of(self, attempt_id: str) -> Interval | None:
+        """Return the interval of the call that an attempt was made for, not too long ago, or None."""
+        return self._by_attempt.get(attempt_id)
+
     def conversation_of(self, session_id: str) -> str:
         """Return the session that a session goes on from, or itself."""
         return self._conversations.get(session_id, session_id)

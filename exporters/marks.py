@@ -35,10 +35,28 @@ class Mark:
     """The number of the last record that was sent, by segment."""
     is_whole: bool = False
     """Whether it was sent to its end, with what nobody had ended."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """How far it went when that was last so: what was open there was told as abandoned."""
+    beyond: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many things were taken of those that come next after a record."""
 
     def has(self, segment_id: str, sequence: int) -> bool:
         """Return whether what a record told was sent."""
         return sequence <= self.through.get(segment_id, 0)
+
+    def has_ended(self, segment_id: str, sequence: int) -> bool:
+        """Return whether what a record opens has been told, as abandoned where nobody had ended it."""
+        return sequence <= self.ended.get(segment_id, 0)
+
+    def go_on(self, segment_id: str, sequence: int, *, is_whole: bool, beyond: int) -> None:
+        """Take in one more step."""
+        if sequence > self.through.get(segment_id, 0):
+            self.through[segment_id] = sequence
+            self.is_whole = False
+        if beyond:
+            self.beyond[segment_id, sequence] = beyond
+        if is_whole:
+            self.is_whole, self.ended = True, dict(self.through)
 
     def has_all(self, session: Recorded) -> bool:
         """Return whether nothing of a session is left to be sent."""
@@ -51,12 +69,11 @@ def read_marks(
 ) -> dict[tuple[Signal, str], Mark]:
     """Return the marks of a destination, by signal and session."""
     found: dict[tuple[Signal, str], Mark] = {}
-    for signal, session_id, segment_id, sequence, whole in connection.execute(
+    for signal, session_id, segment_id, sequence, whole, beyond in connection.execute(
         _MARKS, {"destination": str(destination)}
     ).fetchall():
         mark = found.setdefault((signal, session_id), Mark())
-        mark.through[segment_id] = sequence
-        mark.is_whole = mark.is_whole or bool(whole)
+        mark.go_on(segment_id, sequence, is_whole=bool(whole), beyond=beyond or 0)
     return found
 
 
@@ -77,6 +94,7 @@ class Marker:
         items: int = 0,
         rejected: int = 0,
         is_whole: bool = False,
+        beyond: int = 0,
     ) -> None:
         """Note how far a session was sent, by segment; when this returns it survives the process.
 
@@ -99,6 +117,7 @@ class Marker:
                 rejected=rejected if is_last else 0,
                 whole=is_whole and is_last,
                 at_ns=now,
+                beyond=beyond if is_last else 0,
             )
             rows.append((TABLES[Export], columns(fact)))
         self._segment.facts.append_all(rows)
@@ -134,7 +153,6 @@ def sending_alone(home: Home) -> Iterator[None]:
 
 
 _MARKS = """
-    SELECT signal, session_id, through_segment_id, max(through_sequence), bool_or(whole)
-    FROM exports WHERE destination = $destination
-    GROUP BY signal, session_id, through_segment_id
+    SELECT signal, session_id, through_segment_id, through_sequence, whole, beyond
+    FROM exports WHERE destination = $destination ORDER BY segment_id, sequence
 """

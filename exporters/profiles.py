@@ -34,7 +34,7 @@ class Metrics:
     cost: Measure
     on_call: Callable[[Interval], Attributes]
     """What stands on a model call's time to its first chunk; with the error, on its duration."""
-    on_usage: Callable[[UsageRow], Attributes]
+    on_usage: Callable[[UsageRow, str | None], Attributes]
     """What stands on tokens and on cost: the model is the one that is billed."""
     on_tokens: Callable[[Tokens], Iterator[tuple[Attributes, int]]]
     """The counts of tokens, each with what tells it from the others."""

@@ -166,13 +166,11 @@ def on_call(interval: Interval) -> Attributes:
     return found
 
 
-def on_usage(row: UsageRow) -> Attributes:
+def on_usage(row: UsageRow, requested: str | None) -> Attributes:
     """Return the attributes of the metrics of tokens and of cost: the model is the one that is billed."""
-    return {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": PROVIDER,
-        "gen_ai.response.model": row.model,
-    }
+    found = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": PROVIDER}
+    found |= {"gen_ai.request.model": requested} if requested else {}
+    return {**found, "gen_ai.response.model": row.model}
 
 
 def on_tokens(tokens: Tokens) -> Iterator[tuple[Attributes, int]]:

@@ -102,6 +102,11 @@ class Translator:
         self._started: dict[str, trace.Span] = {}
         self.is_logging = True
         """Whether events are told now."""
+        self.is_told = False
+        """Whether what opens now was told before, to its end or as abandoned."""
+        self._told: set[str] = set()
+        self.late_ends = 0
+        """Ends of spans that had been told as abandoned: nobody takes a second end of a span."""
 
     def hear(self, told: Told) -> None:
         """Hear one fact."""
@@ -109,7 +114,7 @@ class Translator:
         for move in self.follower.follow(told):
             self._move(move.way, move.interval)
         if isinstance(fact, UsageRow) and fact.billed:
-            self._instruments.used(fact)
+            self._instruments.used(fact, self.follower.call_of(fact.attempt_id))
         if self.is_logging and (event := event_of(fact)) is not None:
             span_id = getattr(fact, "span_id", None)
             trace_id = self.follower.trace_of(span_id) or event.interaction_id or fact.session_id
@@ -125,10 +130,18 @@ class Translator:
     def _move(self, way: str, interval: Interval) -> None:
         if way == "opens":
             self._started[interval.span_id] = self._spans.start(self._profile, interval)
+            if self.is_told:
+                self._told.add(interval.span_id)
             return
         started = self._started.pop(interval.span_id, None)
         if started is None:
             return
+        if interval.span_id in self._told:
+            self._told.discard(interval.span_id)
+            if not self.is_told:
+                self.late_ends += interval.status != "orphaned"
+                self._instruments.ended(interval)
+                return
         started.set_attributes(self._profile.ending(interval))
         if interval.said is not None:
             started.set_attributes(self._said(interval))
@@ -312,11 +325,11 @@ class Instruments:
             return
         self._has_any = True
 
-    def used(self, row: UsageRow) -> None:
-        """Count tokens and what they cost."""
+    def used(self, row: UsageRow, call: Interval | None) -> None:
+        """Count the tokens of a call and what they cost."""
         if not self.is_counting:
             return
-        about = self._metrics.on_usage(row)
+        about = self._metrics.on_usage(row, own.model_of(call) if call is not None else None)
         for kind, count in self._metrics.on_tokens(tokens_of(row)):
             self._tokens.record(count, {**about, **kind}, context=_NOWHERE)
         spent = cost_of(row)

@@ -126,8 +126,16 @@ def perfetto(context: click.Context, sessions: tuple[str, ...], output: Path, fo
 
     with open_store(context) as connection:
         session_ids = [session_of(context, connection, each) for each in sessions]
-        for path in write_traces(connection, session_ids, output.absolute(), force=force):
-            click.echo(f"wrote  {path}")
+        failed: list[UsageError] = []
+        for session_id in dict.fromkeys(session_ids):
+            try:
+                paths = write_traces(connection, [session_id], output.absolute(), force=force)
+            except UsageError as error:
+                failed.append(error)
+                continue
+            for path in paths:
+                click.echo(f"wrote  {path}")
+    _end_with(failed)
 
 
 @export.command(help="Send recorded sessions to an OTLP collector, with their own ids and times.")
@@ -233,12 +241,33 @@ def _write_flames(
 
     with open_store(context) as connection:
         session_ids = [session_of(context, connection, each) for each in sessions]
-        profiles = profiles_of(connection, list(dict.fromkeys(session_ids)), of)
+        profiles: list[Profile] = []
+        failed: list[UsageError] = []
+        for session_id in dict.fromkeys(session_ids):
+            try:
+                profiles += profiles_of(connection, [session_id], of)
+            except UsageError as error:
+                failed.append(error)
+    if not profiles:
+        _end_with(failed)
     write_text(output.absolute(), form(profiles), force=force)
     for profile in profiles:
         shown = _usd(profile.total) if of == "cost" else f"{profile.total / 1e9:,.3f} s"
         click.echo(f"{shown}  {printable(profile.name)}")
     click.echo(f"wrote  {output}")
+    _end_with(failed)
+
+
+def _end_with(failed: Sequence[UsageError]) -> None:
+    """Say what went wrong with some sessions, after the others: the last as the error of the command.
+
+    Raises:
+        UsageError: something did.
+    """
+    for error in failed[:-1]:
+        click.echo(f"error: {printable(str(error))}", err=True)
+    if failed:
+        raise failed[-1]
 
 
 def _usd(picodollars: int) -> str:
@@ -286,7 +315,9 @@ def _parameters(given: tuple[str, ...], wanted: set[str]) -> dict[str, object]:
 
 
 _TABLES = """
-    SELECT table_name FROM duckdb_tables() WHERE NOT internal AND schema_name = 'main'
+    SELECT table_name FROM duckdb_tables()
+    WHERE NOT internal AND schema_name = 'main' AND database_name = current_database()
     UNION
-    SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'
+    SELECT view_name FROM duckdb_views()
+    WHERE NOT internal AND schema_name = 'main' AND database_name = current_database()
 """

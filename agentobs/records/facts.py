@@ -379,6 +379,7 @@ class Export:
     rejected: int
     whole: bool
     at_ns: int
+    beyond: int = 0
 
 
 Fact = (

@@ -22,7 +22,14 @@ from agentobs.cli import cli
 from agentobs.cli import main as run_cli
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home, existing_home, open_home
-from agentobs.records.facts import Attempt, InteractionEnd, InteractionStart
+from agentobs.records.facts import (
+    Attempt,
+    InteractionEnd,
+    InteractionStart,
+    SessionStart,
+    SpanEnd,
+    SpanStart,
+)
 from agentobs.records.labels import Label
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
@@ -524,3 +531,71 @@ def test_no_content_leaves_that_was_not_opted_in(home: Home) -> None:
     marks = b"".join(path.read_bytes() for path in home.segments.glob("*.facts"))
     assert b"both-beta" in marks
     assert not [each for each in words if each.encode() in marks]
+
+
+def begun(number: int, at_ns: int | None, session_id: str = "5" * 32) -> SpanStart:
+    """Return the start of a span that nobody ends."""
+    ids = (session_id, "6" * 32, f"{number:016x}", None)
+    return SpanStart(*ids, Label("main"), Label("mine"), None, at_ns)  # type: ignore[arg-type]
+
+
+def session_start(session_id: str = "5" * 32) -> SessionStart:
+    """Return the start of a session."""
+    made: dict[str, Any] = {field.name: None for field in dataclasses.fields(SessionStart)}
+    made |= {"session_id": session_id, "name": "made", "started_ns": 10**18, "tags": {}}
+    return SessionStart(**{**made, "agentobs_version": "1"})
+
+
+def test_what_nobody_ended_goes_once(tmp_path: Path) -> None:
+    """Such spans are told at one place: those that were taken before a message failed do not go again."""
+    home = open_home(tmp_path / "home")
+    write_facts(home, [session_start(), *(begun(n, 10**18 + n) for n in range(1, 41))])
+    failing = {2, 5}
+    with Collector(
+        say=lambda signal, number: Answer(503) if number in failing else None
+    ) as collector:
+        small = Limits(tries=1, batch_items=10)
+        for _ in range(3):
+            report = send(home, collector, signals=("traces",), limits=small)
+        assert report.is_complete
+        assert send(home, collector, signals=("traces",)).sessions == 0
+        for number in sorted(failing, reverse=True):
+            del collector.got[number - 1]
+        assert len(collector.spans()) == 40
+        assert len({span.span_id for span in collector.spans()}) == 40
+
+
+def test_a_span_that_was_sent_as_abandoned_is_not_sent_again(tmp_path: Path) -> None:
+    """Its end, found later in another segment, is counted; what began since is sent, ended or abandoned."""
+    home = open_home(tmp_path / "home")
+    write_facts(home, [session_start(), begun(1, 10**18), begun(2, 10**18)])
+    with Collector() as collector:
+        assert send(home, collector).taken["traces"] == 2
+        ends = [SpanEnd("5" * 32, f"{n:016x}", 10**18 + 9, "ok", error_type=None) for n in (1, 3)]
+        write_facts(home, [begun(3, 10**18 + 1), begun(4, 10**18 + 2), *ends])
+        report = send(home, collector)
+        assert (report.late_ends, report.taken["traces"], report.is_complete) == (1, 2, True)
+        assert "1 spans ended after they were sent as abandoned" in "\n".join(report.lines())
+        told = {span.span_id: span.attributes.get("abandoned") for span in collector.spans()}
+        assert [told[f"{n:016x}"] for n in (1, 2, 3, 4)] == [True, True, None, True]
+        assert len(collector.spans()) == 4
+        assert send(home, collector).sessions == 0
+
+
+def test_a_record_without_an_instant_costs_itself(tmp_path: Path) -> None:
+    """The others of its session go out, and so do later sessions; it is said, with exit code 1, by each form."""
+    home = open_home(tmp_path / "home")
+    odd, good = "5" * 32, "8" * 32
+    write_facts(home, [session_start(odd), begun(1, None, odd), begun(2, 10**18, odd)])
+    write_facts(home, [session_start(good), begun(3, 10**18, good)])
+    with Collector() as collector:
+        arguments = ["--home", str(home.path), "export", "otlp", "--endpoint", collector.endpoint]
+        ran = CliRunner().invoke(cli, arguments)
+        assert (ran.exit_code, "not told: 1 records" in ran.output) == (1, True), ran.output
+        assert {span.span_id for span in collector.spans()} == {f"{n:016x}" for n in (2, 3)}
+        assert CliRunner().invoke(cli, arguments).exit_code == 0
+    arguments = ["--home", str(home.path), "export", "perfetto", odd, good]
+    ran = CliRunner().invoke(cli, [*arguments, "-o", str(tmp_path / "traces")])
+    assert isinstance(ran.exception, UsageError)
+    assert "not all of the session could be drawn" in str(ran.exception)
+    assert [path.name.partition(".")[0] for path in (tmp_path / "traces").iterdir()] == [good]

@@ -169,6 +169,8 @@ def test_metrics_have_the_conventions_units_and_buckets_and_no_ids(tmp_path: Pat
     assert point.count == 5
     tokens = metric["gen_ai.client.token.usage"].histogram.data_points[0]
     assert list(tokens.explicit_bounds) == [4**power for power in range(14)]
+    on_tokens = values(tokens.attributes)
+    assert on_tokens["gen_ai.request.model"] == values(point.attributes)["gen_ai.request.model"]
     ids = {span.span_id for span in collector.spans()} | {s.trace_id for s in collector.spans()}
     sessions = {span.attributes["session.id"] for span in collector.spans()}
     written = str(list(metric.values()))

@@ -15,6 +15,7 @@ CREATE TABLE exports (
     rejected BIGINT,
     whole BOOLEAN,
     at_ns BIGINT,
+    beyond BIGINT,
     session_sequence BIGINT
 );
 COMMENT ON TABLE exports IS 'One row for each step of an export after the fact: how far a session was sent to a destination, and what that did not take.';
@@ -30,6 +31,7 @@ COMMENT ON COLUMN exports.items IS 'What was sent with this step: spans, log rec
 COMMENT ON COLUMN exports.rejected IS 'What the destination did not take of the message that this step ended with, whichever of its sessions that was of; it is not sent again.';
 COMMENT ON COLUMN exports.whole IS 'Whether the session has ended and all of it was sent.';
 COMMENT ON COLUMN exports.at_ns IS 'When that was noted. [ns since 1970 UTC]';
+COMMENT ON COLUMN exports.beyond IS 'How many things were taken of those that the next record finishes, or of those that nobody ended: 0 unless a step ended among them.';
 COMMENT ON COLUMN exports.session_sequence IS 'Always NULL: it is told from outside of the session.';
 
 ALTER TABLE session_starts ADD COLUMN live_exports MAP(VARCHAR, VARCHAR);
