@@ -9,6 +9,7 @@ could too, with 45 MB. The form is the IPC stream, `.arrows`
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import duckdb
 
 from agentobs.errors import UsageError
 from exporters.newfiles import new_file, unwritable
+from exporters.tabular import FORMULA_STARTS
 
 _FORMS = {
     ".parquet": "FORMAT parquet, COMPRESSION zstd",
@@ -24,8 +26,8 @@ _FORMS = {
     ".jsonl": "FORMAT json",
 }
 _ARROW = ".arrows"
-_FORMULA = "^[=+@\\t\\r-]"
-"""How a text begins that a spreadsheet would compute."""
+_FORMULA = f"^[{''.join(map(re.escape, FORMULA_STARTS))}]"
+"""The same for DuckDB, in a class of characters."""
 
 
 def write_file(

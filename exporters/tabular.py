@@ -10,12 +10,15 @@ from typing import Any, TextIO
 
 Row = Sequence[Any]
 
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a text begins that a spreadsheet would compute, the four signs in full width included
+(https://owasp.org/www-community/attacks/CSV_Injection)."""
+
 
 def write_csv(out: TextIO, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Write rows as CSV with a header line; nothing stands as an empty cell, several values with commas between.
 
-    A text that a spreadsheet would compute as a formula gets a quote in front
-    (https://owasp.org/www-community/attacks/CSV_Injection).
+    A text that a spreadsheet would compute as a formula gets a quote in front.
     """
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -39,6 +42,6 @@ def _inert(value: Any) -> Any:
         return _plain(value)
     if isinstance(value, list):
         value = ", ".join(map(_plain, value))
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
         return "'" + value
     return value
