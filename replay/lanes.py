@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentobs.recording.origins import digests
+from agentobs.recording.origins import told_of
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.exchanges import Question
 from agentobs.records.messages import assemble
@@ -172,8 +172,7 @@ class Lane:
         equal = [
             a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)
         ]
-        told = set(digests(question.origin)) if question.origin else set[str]()
-        told &= {digest for ask in equal for digest in ask.by or ()}
+        told = told_of((digest for ask in equal for digest in ask.by or ()), question.origin)
         likeness = {ask.number: (*_likeness(ask, told), ask.since == since) for ask in equal}
         best = max(likeness.values())
         nearest = [ask for ask in equal if likeness[ask.number] == best]

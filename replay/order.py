@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agentobs.recording.origins import shortest
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
 from agentobs.records.messages import assemble, blocks, tool_results, tool_uses
@@ -143,7 +144,10 @@ def _askers(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dic
         if all(a[0] in reached[b[0]] for a, b in itertools.pairwise(group)):
             continue
         common = Counter(digest for _, exchange in group for digest in exchange.by)
-        told = {n: [d for d in exchange.by if common[d] < len(group)] for n, exchange in group}
+        short = shortest(common)
+        told = {
+            n: [short[d] for d in exchange.by if common[d] < len(group)] for n, exchange in group
+        }
         if not any(told.values()) and not any(_beside(*each) for each in itertools.pairwise(group)):
             continue  # somebody asks again
         for number, exchange in group:

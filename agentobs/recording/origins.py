@@ -39,7 +39,10 @@ TEXT_MAX = 200
 BITS_MAX = 256
 """How many bits a number may have, likewise. Our choice."""
 DIGEST_BYTES = 4
-"""How long a digest is: it tells a few values of one name apart, and is too short to find a text by."""
+"""How long the digest of a value is where it is recorded, beside the content: whoever tries all that a value may be
+finds it by that. What is meant to be committed has as few of them as tell a group apart, see `shortest`."""
+NAME_BYTES = 2
+"""How long the digest of its name is, which is code and no content."""
 
 _before: ContextVar[str | None] = ContextVar("agentobs_before", default=None)
 """The attempt that this context made last, that of a task or a thread; a task that is started from it inherits it."""
@@ -80,15 +83,56 @@ def digests(
 
     With a redactor, what is one of the `secrets` or looks like one tells nothing.
     """
-    texts = [f"{where} {name}={value!r}" for where, name, value in origin.told]
+    told = origin.told
+    texts = [f"{where} {name}={value!r}" for where, name, value in told]
     if redactor is not None and redactor.redact_text(joined := "\n".join(texts), secrets) != joined:
-        texts = [text for text in texts if redactor.redact_text(text, secrets) == text]
-    return tuple(dict.fromkeys(map(_digest, texts)))
+        clean = [redactor.redact_text(text, secrets) == text for text in texts]
+        told = tuple(itertools.compress(told, clean))
+    return tuple(dict.fromkeys(_digest_of(*each) for each in told))
 
 
-def _digest(text: str) -> str:
-    data = text.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+def shortest(all_of_group: Iterable[str]) -> dict[str, str]:
+    """Return each digest with as much of its value's as tells it from the others of its name, but one byte at least.
+
+    The digest of a value does not depend on its name: so that it was passed on by many names tells no more of it.
+    """
+    every = set(all_of_group)
+    for size in range(1, DIGEST_BYTES):
+        short = {each: _cut(each, size) for each in every}
+        if len(set(short.values())) == len(every):
+            return short
+    return {each: each for each in every}
+
+
+def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
+    """Return which digests, as short as they were written, are those of an origin."""
+    if origin is None:
+        return set()
+    own = digests(origin)
+    whole = {
+        _hex(f"{where} {name}={value!r}", DIGEST_BYTES) for where, name, value in origin.told
+    }  # as it was before November 22, 2026: one of name and value
+    return {
+        each
+        for each in set(written)
+        if (any(one.startswith(each) for one in own) if _MARK in each else each in whole)
+    }
+
+
+_MARK = "."
+
+
+def _digest_of(where: str, name: str, value: Any) -> str:
+    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(repr(value), DIGEST_BYTES)}"
+
+
+def _cut(digest: str, size: int) -> str:
+    name, mark, value = digest.partition(_MARK)
+    return f"{name}{mark}{value[: 2 * size]}" if mark else digest
+
+
+def _hex(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
 def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:

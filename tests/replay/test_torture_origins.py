@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
 import inspect
 import sys
 import tracemalloc
@@ -534,3 +535,31 @@ def test_10_tasks_of_one_context_come_in_any_order(tmp_path: Path) -> None:
     for order in ("abc", "cba"):
         with Replayer(fixture) as replay:
             assert replay.run(one_context, order) == heard[0]
+
+
+def test_a_fixture_tells_one_byte_of_what_a_function_was_given(tmp_path: Path) -> None:
+    """Of each value a fixture has as little as tells the group apart; hundreds of others have that in common."""
+    fixture, _ = recorded_crew(tmp_path, gather, NAMES[:2])
+    told = [each for ask in fixture.asks for each in ask.by or ()]
+    assert told
+    for each in told:
+        assert len(each.partition(".")[2]) <= 4
+    tried = tuple(("Crew.explore", "name", f"{pin:04}") for pin in range(5000))
+    names = {origins.digests(Origin("0", (each,), None))[0].partition(".")[0] for each in tried}
+    for each in [each for each in told if each.partition(".")[0] in names]:
+        found = [one for one in origins.digests(Origin("0", tried, None)) if one.startswith(each)]
+        assert len(found) > 4
+
+
+def test_digests_as_they_were_written_before_are_matched() -> None:
+    """Those of fixtures that tell a name and its value by one digest are still told."""
+    origin = Origin("0", (("explore", "name", "ann"), ("lead", "", None)), None)
+    old = hashlib.blake2b(b"explore name='ann'", digest_size=4).hexdigest()
+    other = hashlib.blake2b(b"explore name='bob'", digest_size=4).hexdigest()
+    assert origins.told_of((old, other), origin) == {old}
+    new = origins.digests(origin)
+    short = origins.shortest(
+        [*new, *origins.digests(Origin("1", (("explore", "name", "bob"),), None))]
+    )
+    assert all(len(each) < len(whole) for whole, each in short.items())
+    assert origins.told_of(short.values(), origin) == {short[each] for each in new}
