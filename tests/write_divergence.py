@@ -103,7 +103,8 @@ terminal. A text that holds JSON is compared as JSON. Then facts, each behind it
 | `lanes` | how far each lane had come, where there are several |
 | `waiting` | where in your code other tasks wait meanwhile |
 | `after it` | what was recorded and never asked: a consequence of the first difference |
-| `next` | commands to go on with, as they are typed; none where the recording does not say how the agent starts |
+| `next` | commands to go on with, as they are typed; in a marked test that starts the agent otherwise than it was \
+recorded, that test; none where the recording does not say how the agent starts |
 
 Secrets are taken out of a report as they are out of a recording. What is only probable is worded so; where nothing
 leads back, `why` is missing. Megabytes that differ, or lists of thousands, cost no more than a short report.
@@ -207,9 +208,10 @@ meanwhile), is another one; the session or an interaction ended otherwise; someb
 
 `agentobs diff A B` sets two sessions or fixtures side by side: what was added, removed or changed, with the money,
 tokens and time of each step and in all. It needs facts alone, so that it also compares sessions without content;
-`--content` compares what was said, and shows it. Sub-agents are found together by the tool that started them and
-their order, for the ids of calls are others in each run. Steps of which nothing but counts is known are taken for each
-other where those agree.
+`--content` compares what was asked and said, and shows it: of each request what the one before it did not ask (prompt,
+system, tools, options, results as the model was told them). Sub-agents are found together by the tool that started
+them and their order, for the ids of calls are others in each run. Steps of which nothing but counts is known are taken
+for each other where those agree.
 
 ## The value, and its JSON
 

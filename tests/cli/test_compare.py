@@ -160,12 +160,12 @@ def test_requests_that_differ_are_told_with_content_alone(
 
 def test_a_result_that_the_agent_told_otherwise() -> None:
     """What the model is told of a call is compared, too, though the call came to the same; ids are not."""
-    base = {"system": "s", "messages": [{"role": "user", "content": "Look."}]}
+    base: dict[str, Any] = {"system": "s", "messages": [{"role": "user", "content": "Look."}]}
 
     def then(number: int, said: str) -> dict[str, Any]:
         use = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {"id": 1}}
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": said}
-        marked = [{**base["messages"][0], "cache_control": {"type": "ephemeral"}}]  # type: ignore[index]
+        marked = [{**base["messages"][0], "cache_control": {"type": "ephemeral"}}]
         more = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
         return {**base, "messages": [*marked, *more]}
 

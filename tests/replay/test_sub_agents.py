@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,29 @@ def test_a_run_that_was_left_among_agents_replays(tmp_path: Path) -> None:
     ]
     fixture, _ = made(tmp_path, given, None, ToolDispatch)
     again(fixture, None, ToolDispatch)
+
+
+def test_how_far_agents_came_that_were_left_is_chance(tmp_path: Path) -> None:
+    """A request that one of them had still made is not missed where it makes one fewer; the agent's own is."""
+    given = [
+        streamed(start(1), start(2), number=1),
+        streamed(call(3, "look", where="box"), number=2),
+        streamed(call(3, "look", where="bag"), number=3),
+        streamed(text("A"), number=4),
+        streamed(text("B"), number=5),
+    ]
+    fixture, _ = made(tmp_path, given, None, ToolDispatch)
+    for lane in ("main/toolu_1", "main"):
+        last = next(ask for ask in reversed(fixture.asks) if ask.lane == lane)
+        number = len(fixture.asks) + 1
+        one_more = replace(last, number=number, shape={"body": {"messages": [], "n": number}})
+        asks = [*fixture.asks, one_more]
+        farther = Fixture(fixture.path, fixture.header, asks, fixture.tools, fixture.world)
+        if lane == "main":
+            with pytest.raises(DivergenceError, match="recorded next and never asked"):
+                again(farther, None, ToolDispatch)
+        else:
+            again(farther, None, ToolDispatch)
 
 
 def test_a_limit_is_reached_where_it_was(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from anthropic import Anthropic, InternalServerError
+from anthropic import Anthropic, AsyncAnthropic, InternalServerError
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -450,6 +451,103 @@ def test_a_request_too_many(fixture: Fixture, snapshot: SnapshotAssertion) -> No
     found = parts(fixture, twice)
     assert found.kind == "extra"
     assert report(found) == snapshot
+
+
+@agentobs.session("patient")
+async def patient(url: str | None, retries: int, own: int = 0) -> str:
+    """Ask, by a client that asks again so often, or by asking again itself."""
+    client = agentobs.record(AsyncAnthropic(api_key=KEY, base_url=url, max_retries=retries))
+    for left in reversed(range(own + 1)):
+        try:
+            said: Any = [{"role": "user", "content": "Hm?"}]
+            async with client.messages.stream(model=MODEL, max_tokens=9, messages=said) as stream:
+                return await stream.get_final_text()
+        except InternalServerError:
+            if not left:
+                raise
+    return "nobody"
+
+
+@pytest.fixture(scope="module")
+def retried(tmp_path_factory: pytest.TempPathFactory) -> Fixture:
+    """A session whose client got an error, did not read it, and asked again."""
+    folder = tmp_path_factory.mktemp("retried")
+    given = [refused(529, retry_after_ms="1"), streamed(text("Well."), number=1)]
+    made_so = frozen(folder, recorded(folder, lambda url: asyncio.run(patient(url, 1)), given))
+    assert (made_so.asks[0].answer.ending, made_so.asks[0].answer.body) == ("cancelled", b"")
+    return made_so
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_retry_that_is_not_made(retried: Fixture, swallows: bool) -> None:
+    """Who does not ask again gets the SDK's own error, and the report names that, whether or not it is swallowed."""
+
+    async def once() -> None:
+        with contextlib.suppress(InternalServerError) if swallows else contextlib.nullcontext():
+            await patient(None, 0)
+
+    found = parts(retried, once)
+    assert (found.kind, found.request, found.attempt) == ("missing", 2, 2)
+    assert found.why == (
+        "the answer to request 1 was a 529, after which the recorded agent asked again; this one does not"
+    )
+    assert found.cause is not None
+    assert found.cause.site is not None
+    assert found.cause.site.function == "patient"
+
+
+def test_who_asks_again_need_not_be_the_client(retried: Fixture) -> None:
+    """An agent that asks again by itself takes the recorded path."""
+    with Replayer(retried) as replayed:
+        assert "Well." in replayed.run(patient, None, 0, own=1)
+    assert replayed.progress.requests_matched == 2
+
+
+def test_an_end_is_told_behind_the_last_request(fixture: Fixture) -> None:
+    """What ends otherwise, or is asked, behind all that was recorded has no number of a recorded request."""
+
+    def fails() -> None:
+        with agentobs.session("outer"):
+            Agent().answer("How is it?")
+            agentobs.fail("no reason")
+
+    for run in (fails, lambda: [Agent().answer("How is it?") for _ in range(2)]):
+        first = parts(fixture, run).text().splitlines()[0]
+        assert "main, after request 3 of 3   (3 of 3 requests matched)" in first
+
+
+@agentobs.session("shown")
+def shown_so(prompt: str, system: str = "Be brief.", url: str | None = None) -> None:
+    """Ask once."""
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+    said: Any = [{"role": "user", "content": prompt}]
+    client.messages.create(model=MODEL, max_tokens=9, system=system, messages=said)
+
+
+def test_commands_run_what_has_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line runs the recorded arguments: where a test runs others, the test is what is proposed."""
+    run = recorded(tmp_path, lambda url: shown_so("Hm?", url=url), [plain(text("Hm."))])
+    made_so = frozen(tmp_path, run)
+    assert made_so.header["entry"]
+    recorded_so = made_so.header["arguments"]
+
+    def commands(test: str, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        with pytest.raises(DivergenceError) as raised, Replayer(made_so) as replayed:
+            replayed.runs_in(test)
+            replayed.run(*args, **kwargs)
+        return raised.value.divergence.commands
+
+    name = "tests/test_it.py::test_it[a b]"
+    told = commands(name, shown_so, "other")
+    assert told == (f"pytest '{name}'", f"pytest '{name}' --replay-update")
+    assert commands("", shown_so, "other") == ()
+    assert commands(name, lambda: shown_so("other")) == told
+    elsewhere = {**recorded_so, "system": "Be quick."}
+    assert commands(name, **elsewhere) == told
+    monkeypatch.setattr("tests.replay.test_torture_reports.MODEL", "claude-haiku-4-5")
+    same_run = commands(name, shown_so, **recorded_so)
+    assert same_run == commands(name)
+    assert same_run[0].startswith("agentobs replay ")
 
 
 def test_a_connection(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
