@@ -84,7 +84,8 @@ class Report:
             lines.append(f"{self.done_before} sessions were sent before")
         if self.live:
             lines.append(
-                f"{self.live} sessions were sent there while they ran, and are left out: --again sends them, too"
+                f"{self.live} sessions were sent there while they ran, as far as that went, and are left out: "
+                "--again sends them, too"
             )
         if self.without_content:
             lines.append(

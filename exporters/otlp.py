@@ -114,8 +114,9 @@ class Backend:
     ) -> None:
         """Speak one language to one collector."""
         self._profile, self._sender = profile, sender
-        self.destination, self.profile = destination, Label(profile.name)
-        """What sessions note of it."""
+        self.destination: Label | None = None if _is_disabled() else destination
+        self.profile = Label(profile.name)
+        """What sessions note of it; no destination where nothing is sent there."""
         self._resource = dict(resource)
         self._outbox = Outbox(self._send, self._gather, limits, to, sender.close)
         # The recorder's thread tells, another one may close.
@@ -178,6 +179,8 @@ class Backend:
     def _forked(self) -> None:
         self._lock = threading.RLock()
         self._sender.forked()
+        if isinstance(self._sender, GrpcSender):
+            self.destination = None
         self._begin()
 
     def _gather(self) -> Any:
@@ -297,10 +300,14 @@ def _opened(
             where=str(certificate),
             todo="Name a file of certificates in PEM",
         ) from None
-    if (world.environ("OTEL_SDK_DISABLED") or "").strip().lower() == "true":
+    if _is_disabled():
         say_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK makes nothing to send")
     sender = GrpcSender(to) if protocol == "grpc" else HttpSender(to, is_json="json" in protocol)
     return to, sender
+
+
+def _is_disabled() -> bool:
+    return (world.environ("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
 
 
 def _sent(sender: HttpSender | GrpcSender, signal: Signal, payloads: Sequence[Any]) -> Sent:

@@ -599,3 +599,29 @@ def test_a_record_without_an_instant_costs_itself(tmp_path: Path) -> None:
     assert isinstance(ran.exception, UsageError)
     assert "not all of the session could be drawn" in str(ran.exception)
     assert [path.name.partition(".")[0] for path in (tmp_path / "traces").iterdir()] == [good]
+
+
+def test_a_session_that_could_not_be_sent_live_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where OTEL_SDK_DISABLED made nothing to send, no session notes that it went there; nor in a child over gRPC."""
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+        backend = otlp.standard(collector.endpoint)
+        with (
+            recording(tmp_path / "home", backend),
+            agentobs.session("silent"),
+            agentobs.span("one"),
+        ):
+            pass
+        backend.close()
+        monkeypatch.delenv("OTEL_SDK_DISABLED")
+        report = send(existing_home(tmp_path / "home"), collector)
+        assert (report.live, report.sessions, report.taken["traces"]) == (0, 1, 1)
+    grpc = otlp.standard("http://127.0.0.1:9", protocol="grpc")
+    assert grpc.destination is not None
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if grpc.destination is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    grpc.close()
