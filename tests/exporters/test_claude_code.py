@@ -387,8 +387,8 @@ def test_what_is_no_log_costs_itself(tmp_path: Path) -> None:
     assert command(home, logs).exit_code == 0
     os.mkfifo(logs / "pipe.jsonl")
     (logs / "lost.jsonl").symlink_to(tmp_path / "nowhere")
-    odd = {"sessionId": SESSION, "uuid": "x", "timestamp": []}
-    lines = [
+    odd: dict[str, Any] = {"sessionId": SESSION, "uuid": "x", "timestamp": []}
+    lines: list[dict[str, Any]] = [
         {"type": [], **odd}, {"type": "user", "message": [], **odd}, {"type": "progress", "data": 1, **odd},
         {"type": "system", "subtype": [], **odd}, {"type": "system", "subtype": "api_error", "retryInMs": 1e999,
         "retryAttempt": 10**400, **odd, "uuid": "y", "timestamp": CONVERSATION[2]["timestamp"]},
@@ -446,11 +446,12 @@ def test_whoever_looks_again_reads_what_has_changed(tmp_path: Path) -> None:
     written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
     written(tmp_path / "logs" / "b.jsonl", [{**each, "sessionId": later} for each in other])
 
+    def take_out(of: Home, session_id: str) -> None:
+        prune(of, sessions=[session_id])
+
     def look() -> list[tuple[str, bool, int]]:
         logs = logs_in([tmp_path / "logs"])
-        told = import_logs(
-            home, logs, take_out=lambda of, each: prune(of, sessions=[each]) and None, seen=seen
-        )
+        told = import_logs(home, logs, take_out=take_out, seen=seen)
         return [(each.client_id, each.is_new, each.responses) for each in told.sessions]
 
     assert sorted(look()) == [(SESSION, True, 3), (later, True, 2)]

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import agentobs
 from agentobs.cli import cli
+from agentobs.recording import landing
 from agentobs.recording.home import Home, open_home
 from agentobs.recording.journal import segment_ids
 from agentobs.recording.vault import read_session
@@ -215,7 +216,7 @@ def test_a_file_that_changes_meanwhile_is_left_for_later(
 ) -> None:
     """Nothing of it is there until it is imported as it is then."""
     home, path = open_home(tmp_path / "home"), written(tmp_path / "a.jsonl", line(1))
-    real = wirefiles.land
+    real = landing.land
 
     def growing(*arguments: Any) -> None:
         with path.open("a") as file:
