@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import Permission, SessionEnd
-from agentobs.records.messages import assemble, blocks
+from agentobs.records.messages import assemble, blocks, tool_uses
 from agentobs.redaction import redact
 from agentobs.sink import Record
 from replay.aligning import safe
@@ -24,8 +26,10 @@ def trajectory(records: Iterable[Record]) -> str:
     decided: list[Permission] = []
     asked: list[WorldExchange] = []
     ends: list[str] = []
+    turns = _Turns()
     for record in records:
         if isinstance(record, ModelExchange):
+            turns.answered(record)
             lanes.setdefault(record.place.lane, []).extend(_asked(record))
         elif isinstance(record, ToolExchange):
             tools.append(record)
@@ -37,7 +41,12 @@ def trajectory(records: Iterable[Record]) -> str:
             ends.append(f"end {record.outcome} {record.reason or ''}".rstrip())
     # Lanes that ran beside each other have begun in any order.
     steps = [line for name in sorted(lanes, key=_place) for line in [f"lane {name}", *lanes[name]]]
-    told = [*_tools(tools), *_permissions(decided), *_outside(asked), *ends]
+    told = [
+        *_tools([turns.placed(each) for each in tools]),
+        *_permissions(decided),
+        *_outside(asked),
+        *ends,
+    ]
     # Names, too, come from the provider, and from whoever made the fixture.
     text = "\n".join(map(safe, [*steps, *told])) + "\n"
     return redact(text.encode("utf-8", "replace")).decode()
@@ -59,6 +68,31 @@ def _asked(exchange: ModelExchange) -> Iterator[str]:
             yield f"    says {_short(block.get('text', ''))}"
         elif block.get("type") == "tool_use":
             yield f"    calls {block.get('name')} {_short(json.dumps(block.get('input'), ensure_ascii=False))}"
+
+
+class _Turns:
+    """In which turns calls of other agents were made, who do not say it: those of the answers that make them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._of: dict[tuple[str, str], int] = {}
+
+    def answered(self, exchange: ModelExchange) -> None:
+        """Count an answer that makes a turn, and note its calls."""
+        lane, path = exchange.place.lane, exchange.question.path.partition("?")[0]
+        message = assemble(exchange.answer.headers, exchange.answer.body)
+        if path != "/v1/messages" or exchange.answer.status != 200 or not message.get("role"):
+            return
+        turn = exchange.place.turn or self._counts[lane] + 1
+        self._counts[lane] = max(self._counts[lane], turn)
+        for use in tool_uses(message):
+            self._of[lane, str(use.get("id"))] = turn
+
+    def placed(self, tool: ToolExchange) -> ToolExchange:
+        """Return a call with its turn, where that is known."""
+        place = tool.place
+        turn = place.turn or self._of.get((place.lane, tool.question.tool_use_id))
+        return replace(tool, place=replace(place, turn=turn))
 
 
 def _tools(ran: list[ToolExchange]) -> Iterator[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agentobs
 from replay import Fixture, Replayer, load
 from replay.freeze import freeze
+from replay.steps import steps_of
 from tests.replay.agents import recorded
-from tests.replay.test_torture_world import Counted, Shop, calls
+from tests.replay.test_torture_world import Counted, Shop, calls, made
 
 
 def refunds(tmp_path: Path) -> tuple[Fixture, str]:
@@ -25,8 +27,27 @@ def refunds(tmp_path: Path) -> tuple[Fixture, str]:
         Shop(url, price=Counted().tool, pay=pay).run()
 
     session = recorded(tmp_path, run, calls("price", "pay", item="mug"))
-    made = freeze(session, tmp_path / "shop", {})
-    return load(made.fixture), made.test.read_text()
+    written = freeze(session, tmp_path / "shop", {})
+    return load(written.fixture), written.test.read_text()
+
+
+def test_a_trajectory_tells_the_turns_of_recorded_functions(tmp_path: Path) -> None:
+    """As the fixture's own steps do: the answers that make the calls say it, the functions cannot."""
+    fixture, _ = made(tmp_path, calls("price", "pay", item="mug"), **tools())
+    with Replayer(fixture) as replayed:
+        replayed.run(Shop(**tools()).run)
+    told = replayed.trajectory.splitlines()
+    at = told.index("tools")
+    assert [line.split()[:3] for line in told[at + 1 : at + 3]] == [
+        ["turn", "1", "price"],
+        ["turn", "1", "pay"],
+    ]
+    assert told[: at + 3] == steps_of(fixture)[: at + 3]
+
+
+def tools() -> dict[str, Any]:
+    """Two functions."""
+    return {"price": Counted().tool, "pay": Counted("paid", name="pay").tool}
 
 
 def test_the_frozen_test_names_functions(tmp_path: Path) -> None:
