@@ -358,7 +358,7 @@ def messages(home: Home) -> list[str]:
 
 
 def test_what_holds_less_takes_the_place_of_nothing(tmp_path: Path) -> None:
-    """A part of a session's files and an old copy leave what is here as it is, and say so; all of it, grown, replaces."""
+    """A part of a session's files and an old copy leave what is here as it is, and say so; all of it replaces."""
     home = open_home(tmp_path / "home")
     main = written(tmp_path / "logs" / f"{SESSION}.jsonl", CONVERSATION)
     agent = written(tmp_path / "logs" / "agent-a1.jsonl", AGENT)
