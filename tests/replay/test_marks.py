@@ -182,6 +182,15 @@ def test_a_mark_that_says_nonsense_is_told(project: pytest.Pytester, mark: str, 
     assert "ran" not in result.stdout.str().split()
 
 
+def test_a_unittest_that_fails_by_itself_says_so(project: pytest.Pytester) -> None:
+    """Its own assertion is what the report shows, though requests are left that it never came to."""
+    test = 'import unittest\n@pytest.mark.replay("fixtures/weather")\nclass TestIt(unittest.TestCase):\n'
+    result = run(project, test + "    def test_it(self):\n        self.assertEqual(1, 2)\n")
+    result.assert_outcomes(failed=1)
+    assert "AssertionError: 1 != 2" in result.stdout.str()
+    assert "never asked" not in result.stdout.str()
+
+
 def test_a_test_case_has_one_fixture(project: pytest.Pytester) -> None:
     """A method of unittest cannot be run for each of many; it says so."""
     test = 'import unittest\n@pytest.mark.replay("fixtures")\nclass TestIt(unittest.TestCase):\n'
