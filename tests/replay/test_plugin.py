@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from anthropic import Anthropic
+
+import agentobs
 from replay import Fixture
-from tests.replay.agents import weather
+from tests.provider_script import streamed, text
+from tests.replay.agents import KEY, MODEL, frozen, recorded, weather
 
 AGENT = "from tests.replay.agents import Agent, WEATHER\n"
 MARK = "import pytest\n" + AGENT + '@pytest.mark.replay("fixtures/weather")\n'
@@ -25,6 +30,15 @@ def project(pytester: pytest.Pytester, fixture: Fixture) -> pytest.Pytester:
     return pytester
 
 
+@agentobs.session("asking")
+def asking(prompt: str, url: str | None = None) -> str:
+    """Ask once."""
+    client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+    said: Any = [{"role": "user", "content": prompt}]
+    with client.messages.stream(model=MODEL, max_tokens=9, messages=said) as stream:
+        return stream.get_final_text()
+
+
 def run(project: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     project.makepyfile(test)
     return project.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
@@ -36,6 +50,22 @@ def test_a_replay_passes(project: pytest.Pytester) -> None:
         project,
         MARK + "def test_it(replay): assert Agent().answer('How is it?') == 'Oslo is wet.'\n",
     ).assert_outcomes(passed=1)
+
+
+def test_a_test_with_arguments_of_its_own_is_proposed(project: pytest.Pytester) -> None:
+    """The command line would run what was recorded: the report names the test instead, as pytest takes it."""
+    given = [streamed(text("Well."), number=1)]
+    recording = recorded(project.path, lambda url: asking("How is it?", url), given)
+    other = frozen(project.path, recording, "other")
+    assert other.header["entry"]
+    (project.path / "fixtures" / "weather" / "recording.jsonl").write_bytes(other.path.read_bytes())
+    test = "from tests.replay.test_plugin import asking\n" + MARK
+    test += "def test_it(replay): replay.run(asking, 'Where?')\n"
+    result = run(project, test)
+    shown = result.stdout.str()
+    name = "test_a_test_with_arguments_of_its_own_is_proposed.py::test_it"
+    assert f"pytest {name} --replay-update" in shown
+    assert "agentobs replay" not in shown
 
 
 def test_a_divergence_is_the_report(project: pytest.Pytester) -> None:
