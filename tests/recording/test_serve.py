@@ -12,7 +12,7 @@ from anthropic import Anthropic, BadRequestError
 
 from agentobs.errors import UsageError
 from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.records.exchanges import Recording
+from agentobs.records.exchanges import ModelExchange, Question, Recording
 from tests.provider_script import script, streamed, text
 
 
@@ -95,10 +95,9 @@ def _recording(*bodies: bytes) -> Recording:
     """A recording whose requests are these, as they are kept: with placeholders in place of secrets."""
     bare = script(*(streamed(text(f"answer {number}")) for number in range(len(bodies))))
     exchanges = tuple(
-        dataclasses.replace(
-            e, question=dataclasses.replace(e.question, path="/v1/messages", body=b)
-        )
-        for e, b in zip(bare.exchanges, bodies, strict=True)
+        dataclasses.replace(e, question=Question("POST", "/v1/messages", {}, body))
+        for e, body in zip(bare.exchanges, bodies, strict=True)
+        if isinstance(e, ModelExchange)
     )
     return dataclasses.replace(bare, exchanges=exchanges)
 
