@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import json
 import os
 import shutil
 import signal as signals
@@ -625,3 +626,18 @@ def test_a_session_that_could_not_be_sent_live_is_sent(
         os._exit(0 if grpc.destination is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     grpc.close()
+
+
+def test_a_session_that_cannot_be_drawn_costs_itself(tmp_path: Path) -> None:
+    """A flame graph holds the others that were named; which one it lacks is the error of the command."""
+    home, odd, good = open_home(tmp_path / "home"), "5" * 32, "8" * 32
+    nowhen: Any = None
+    prompt = InteractionStart(odd, "7" * 32, Label("main"), nowhen)
+    write_facts(home, [session_start(odd), prompt, begun(1, None, odd), begun(2, 10**18, odd)])
+    write_facts(home, [session_start(good), begun(3, 10**18, good)])
+    drawn = tmp_path / "cost.json"
+    arguments = ["--home", str(home.path), "export", "speedscope", odd, good, "--of", "cost"]
+    ran = CliRunner().invoke(cli, [*arguments, "-o", str(drawn)])
+    assert isinstance(ran.exception, UsageError)
+    assert "the session cannot be drawn" in str(ran.exception)
+    assert len(json.loads(drawn.read_text())["profiles"]) == 1
