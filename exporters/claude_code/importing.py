@@ -215,7 +215,7 @@ class _Known:
         self._owners: dict[str, str] = {}
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             told = json.loads(path.read_text("utf-8"))
-            what = _Held(told["segment_id"], frozenset(told["entries"]))
+            what = _Held(told["segment_id"], frozenset(told.get("entries", ())))
             self._note(path.stem, what, told["message_ids"])
 
     def elsewhere(self, session_id: str) -> Callable[[str], bool]:
