@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import replay.plugin
+from agentobs.cli.demo import refund_agent
 from replay.freeze import freeze
 from tests.replay.agents import Agent, answers, recorded
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
 
 
@@ -23,11 +26,16 @@ def test_the_tests_of_the_page_run(pytester: pytest.Pytester) -> None:
         "from tests.replay.agents import Agent\ndef answer(prompt): return Agent().answer(prompt)\n"
     )
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 2
-    pytester.makepyfile(weather=agent, test_page=blocks[0], test_plain=blocks[1])
+    page, plain, clock, beyond = blocks
+    pytester.makepyfile(weather=agent, test_page=page, test_plain=plain)
     pytester.syspathinsert()
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--snapshot-update")
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=5)
+    exec(clock, {})
+    shutil.copy(refund_agent.__file__, pytester.path)
+    shutil.copytree(FIXTURES / "refund-loop", pytester.path / "fixtures" / "refund-loop")
+    file = pytester.makepyfile(test_beyond=beyond)
+    pytester.runpytest_inprocess(*options, file).assert_outcomes(passed=1)
 
 
 def test_the_page_names_what_there_is() -> None:
