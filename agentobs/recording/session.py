@@ -346,10 +346,8 @@ class Session:
         recorder = start_recorder(self._home)
         if (joined := joining.joined()) is not None:
             self._joined, self.session_id = joined.place, joined.place.session_id
-            self.content, self._process_id = (
-                content_of(joined.content, Options()),
-                world.process_id(),
-            )  # type: ignore[arg-type]
+            self.content = content_of(joined.content, Options())  # type: ignore[arg-type]
+            self._process_id = world.process_id()
             if (known := ambient.ambient_of(self.session_id)) is not None:
                 known.patch, known.asked = self._patch, _note_read
             _open[self.session_id] = self
