@@ -117,7 +117,9 @@ class Functions:
         state, name = self._state, call.of.name
         if not call.of.is_mutating or state.is_before(recorded):
             return False
-        chosen = (policy_of(state.tools, name, is_mutating=m, is_function=True) for m in (True, False))
+        chosen = (
+            policy_of(state.tools, name, is_mutating=m, is_function=True) for m in (True, False)
+        )
         return tuple(chosen) == ("replay", "execute")
 
     def _policy(self, call: Call, recorded: RecordedTool | None) -> str:
