@@ -73,7 +73,12 @@ class Answering:
             self._state.numbers[key_of(question)] = taken.number
             self._state.move(taken, 0)
             # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
-            answer = answer_of(taken, self._state.options, is_ours=place.turn is not None)
+            answer = answer_of(
+                taken,
+                self._state.options,
+                is_ours=place.turn is not None,
+                stops=self._state.answers.stops_in(place.lane),
+            )
             return self._in_turn(answer, taken, lane, is_ours=place.interaction_id is not None)
 
     def _in_turn(self, answer: Answer, ask: Ask, lane: Lane, *, is_ours: bool) -> Answer:

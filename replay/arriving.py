@@ -23,15 +23,18 @@ AT_ONCE_MS = 0.001
 """What a client that asks again is told to wait. To the SDK (anthropic 2.12) 0 says nothing: it would decide itself."""
 
 
-def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool) -> Answer:
-    """Return the answer to a request as the options want it to come; our own loop waits by the world's clock."""
+def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool, stops: bool = False) -> Answer:
+    """Return the answer to a request as the options want it to come; our own loop waits by the world's clock.
+
+    Where a run of its lane `stops` in the middle of one, it comes event by event: what came after is not to come.
+    """
     answer, pace = ask.answer, factor(options)
     if options.serve_rest and answer.ending == "cancelled" and answer.status is not None:
         answer = replace(answer, ending="complete")
     if is_unread(answer) and answer.status is not None and not is_ours:
         made = refusal(answer.status, "it was not read when this was recorded")
         answer = replace(answer, chunks=made.chunks, ending="complete")
-    if options.chunks != "whole" or pace or ask.behind or ask.ends_behind:
+    if options.chunks != "whole" or pace or ask.behind or ask.ends_behind or stops:
         answer = replace(answer, chunks=tuple(_chunks(ask, options, pace)))
     if answer.status is not None and answer.status >= 400 and not is_ours:
         answer = replace(answer, retry_ms=_retry_ms(answer, pace))

@@ -68,6 +68,7 @@ class Answers:
         for answer in self._recorded:
             key = answer.lane, answer.question.kind, bare(answer.question.key)
             self._by_key.setdefault(key, []).append(answer)
+        self._stopped = {a.lane for a in self._recorded if a.question.kind == "abort"}
 
     @property
     def total(self) -> int:
@@ -111,6 +112,10 @@ class Answers:
             if recorded is not None:
                 self.give(recorded)
                 return
+
+    def stops_in(self, lane: str) -> bool:
+        """Return whether a run of a lane was stopped when it was recorded."""
+        return lane in self._stopped
 
     def stops(self, lane: str, point: str, count: int) -> bool:
         """Return whether the run was stopped there when it was recorded; asked at each event of a stream."""

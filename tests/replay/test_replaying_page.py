@@ -34,7 +34,7 @@ def test_the_tests_of_the_page_run(pytester: pytest.Pytester) -> None:
     exec(clock, {})
     shutil.copy(refund_agent.__file__, pytester.path)
     shutil.copytree(FIXTURES / "refund-loop", pytester.path / "fixtures" / "refund-loop")
-    file = pytester.makepyfile(test_beyond=beyond)
+    file = pytester.makepyfile(test_scripted=beyond)
     pytester.runpytest_inprocess(*options, file).assert_outcomes(passed=1)
 
 
