@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from agentobs.errors import UsageError
+from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, is_beside
 from replay.cutting import up_to
-from replay.fixture import FILE
+from replay.fixture import FILE, load
 from replay.keeping import README, keep, word
-from replay.normalising import Rule
+from replay.normalising import Rule, told_of
 from replay.sharing import Redacted
 from replay.stable import settled
 from replay.writing import redacted_in, write
@@ -43,6 +43,8 @@ class Frozen:
     """The turn to go on from: where the session failed, else its last one."""
     until: int | None = None
     """The turn up to which it was frozen; None where it was frozen whole."""
+    normalisers: tuple[str, ...] = ()
+    """The names of the rules that are applied whenever it is replayed."""
 
 
 def freeze(
@@ -50,7 +52,7 @@ def freeze(
     folder: Path,
     versions: dict[str, str],
     until: int | None = None,
-    normalisers: Sequence[Rule] = (),
+    normalisers: Sequence[Rule] | None = None,
 ) -> Frozen:
     """Write a fixture, its test and what people read of it into `folder`.
 
@@ -62,14 +64,15 @@ def freeze(
         folder: where to write; its name is the name of the test.
         versions: what it was recorded with.
         until: the turn to cut it off after; None: the whole session.
-        normalisers: the rules that are applied whenever it is replayed.
+        normalisers: the rules that are applied whenever it is replayed; None: those of the fixture that is there.
 
     Raises:
         RecordingError: the session cannot be replayed; nothing is written.
         UsageError: the folder cannot be written, or the session has no such turn.
     """
     part = recording if until is None else up_to(recording, until)
-    data = write(part, versions, normalisers)
+    rules = told_of(_rules_of(folder) if normalisers is None else normalisers)
+    data = write(part, versions, rules)
     name = re.sub(r"[^A-Za-z0-9]+", "_", folder.name).strip("_").lower() or "session"
     fixture, test = folder / FILE, folder / f"test_{name}.py"
     try:
@@ -90,7 +93,17 @@ def freeze(
         redacted=tuple(redacted_in(data)),
         turn=min(failing_turn(recording), part.until or failing_turn(recording)),
         until=part.until,
+        normalisers=tuple(each if isinstance(each, str) else each["name"] for each in rules),
     )
+
+
+def _rules_of(folder: Path) -> Sequence[Rule]:
+    """Return the normalisers of the fixture that is there; none where it does not read and is to be written anew."""
+    try:
+        rules: Sequence[Rule] = load(folder).header.get("normalisers", ())
+    except AgentobsError:
+        return ()
+    return rules
 
 
 def failing_turn(recording: Recording) -> int:

@@ -27,7 +27,7 @@ from replay.accepting import Accepted
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
 from replay.children import children
-from replay.divergence import DivergenceError, Progress, ReplayStopped
+from replay.divergence import DivergenceError, Progress, ReplayStopped, Suspicion
 from replay.entry import awaited, entry_of, in_event_loop, let_go
 from replay.fixture import Fixture
 from replay.functions import Functions
@@ -349,6 +349,11 @@ class Replayer:
     def drift(self) -> list[Drift]:
         """What differed in requests that were matched by their spine."""
         return [each for lane in self._state.lanes.values() for each in lane.drift]
+
+    @property
+    def suspicions(self) -> tuple[Suspicion, ...]:
+        """What was taken for the recorded path and may not have been, such as answers given by order alone."""
+        return tuple(self._state.suspicions)
 
     @property
     def progress(self) -> Progress:

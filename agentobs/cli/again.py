@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @click.option(
     "--normalise",
     metavar="RULES",
-    help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ...",
+    help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ... "
+    "Default: those of the fixture that is there.",
 )
 @click.pass_context
 def freeze(
@@ -62,13 +63,14 @@ def _freeze(
     from replay.freeze import freeze as write
     from replay.freeze import versions
 
-    rules = [each.strip() for each in (normalise or "").split(",") if each.strip()]
-    frozen = write(recording, folder, versions(), until_turn, rules)
+    named = None if normalise is None else [n.strip() for n in normalise.split(",") if n.strip()]
+    frozen = write(recording, folder, versions(), until_turn, named)
     part = f", up to turn {frozen.until}" if frozen.until is not None else ""
     counts = f"{frozen.asks} requests, {frozen.tools} tool calls{part}"
     click.echo(f"froze  {recording.session_id}  {counts}")
-    if rules:
-        click.echo(f"normalises  {', '.join(rules)}, whenever it is replayed")
+    if frozen.normalisers:
+        rules = printable(", ".join(frozen.normalisers))
+        click.echo(f"normalises  {rules}, whenever it is replayed")
     for redacted in frozen.redacted:
         click.echo(f"took out  {printable(redacted.text())}")
     for path, is_new in frozen.files:

@@ -71,6 +71,19 @@ def test_several_sessions_have_a_folder_each(shell: Shell) -> None:
         assert f"agentobs fork 'kept here/{folder}' --at 3" in ended.out
 
 
+def test_rules_for_values_of_each_run_stay_when_it_is_frozen_again(shell: Shell) -> None:
+    """`--normalise` names them in the fixture; frozen again without it they stay, and with nothing named they go."""
+    command, folder = ["freeze", ids(shell.home)[0], "-o", "rules"], Path("rules")
+    assert "normalises  uuid, time" in shell(*command, "--normalise", "uuid, time").out
+    assert "normalises  uuid, time" in shell(*command).out
+    assert load(folder).header["normalisers"] == ["uuid", "time"]
+    assert "normalises" not in shell(*command, "--normalise", "").out
+    assert "normalisers" not in load(folder).header
+    refused = shell(*command, "--normalise", "nothing")
+    assert refused.code != 0
+    assert "nothing" in refused.err
+
+
 def test_until_a_turn(shell: Shell) -> None:
     """The fixture ends with the request after that turn; its README and its test say so."""
     [first, _] = ids(shell.home)

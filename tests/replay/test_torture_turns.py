@@ -187,10 +187,10 @@ def test_13_two_at_a_time_start_in_any_order(tmp_path: Path) -> None:
     fixture = frozen(tmp_path, run, "race")
     with Replayer(fixture) as replay:
         assert replay.run(two_at_a_time, "abcdef") == told[0]
-    assert replay._state.suspicions == []
+    assert replay.suspicions == ()
     with Replayer(fixture) as replay:
         assert replay.run(two_at_a_time, "fbedca") == told[0]
-    noted = [each.request for each in replay._state.suspicions]
+    noted = [each.request for each in replay.suspicions]
     assert noted
     assert len(set(noted)) == len(noted)
 
@@ -216,7 +216,7 @@ def test_13_a_thread_does_not_wait_for_itself(tmp_path: Path) -> None:
         given_so = Fixture(fixture.path, fixture.header, asks, fixture.tools, fixture.world)
         with Replayer(given_so, ReplayOptions(deadline_seconds=5)) as replay:
             assert replay.run(alternating) == told[0]
-        assert replay._state.suspicions == []
+        assert replay.suspicions == ()
 
 
 def test_14_reordered_sequential_requests_diverge_at_the_first(tmp_path: Path) -> None:
