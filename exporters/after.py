@@ -277,7 +277,7 @@ class _Run:
             following.translator.is_told = False
             try:
                 following.translator.abandon()
-            except Exception:
+            except Exception:  # one session costs itself, and is told of
                 self._report.unreadable += 1
         self._report.late_ends += following.translator.late_ends
         self._gather(following)

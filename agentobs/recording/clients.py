@@ -235,5 +235,5 @@ def _attribute(holder: Any, name: str) -> Any:
     """Return an attribute; None where there is none, or it cannot be had."""
     try:
         return getattr(holder, name, None)
-    except Exception:
+    except Exception:  # a property of somebody's may raise anything, and is then no client
         return None

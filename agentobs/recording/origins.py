@@ -64,7 +64,9 @@ def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
         if is_async:
             told += _task_name()
         return Origin(attempt_id, tuple(told), before)
-    except Exception:
+    except (
+        Exception
+    ):  # frames hold values of any sort; a call without an origin is told apart by order alone
         return None
 
 

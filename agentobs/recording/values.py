@@ -95,7 +95,7 @@ def kept_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as JSON: its class, its text and its arguments, as far as they can be kept."""
     try:
         text = str(error)
-    except Exception:
+    except Exception:  # its text is the agent's own code, which may fail
         text = ""
     told = {MARK: RAISED, "type": name_of(type(error)), "text": text[:KEPT_BYTES]}
     arguments = [kept(each) for each in _arguments(error)]
@@ -168,7 +168,7 @@ def raised_again(value: dict[str, Any], near: Iterable[object] = ()) -> BaseExce
 def _made(make: Callable[..., Any], arguments: list[Any]) -> BaseException | None:
     try:
         error = make(*arguments)
-    except Exception:
+    except Exception:  # made in another way, or `ToolFailed` stands for it
         return None
     return error if isinstance(error, Exception | SystemExit) else None
 
