@@ -6,12 +6,31 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentobs.errors import UsageError
 
+LINE_BYTES_MAX = 64 * 1024 * 1024
+"""A longer line is told of and passed over. Our choice: twice what the provider takes, in JSON."""
+FAR_NS = 2**62
+"""An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
 _PIECE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that cannot be read as what it should be."""
+
+    path: Path
+    line: int
+    """Its number in the file, from 1."""
+    found: str
+    """What is wrong with it, for people; never its text."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.found}"
 
 
 class FileLine(NamedTuple):
@@ -35,6 +54,12 @@ class Unreadable:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.found}"
+
+
+def instant_ns(at: datetime) -> int | None:
+    """Return an instant in nanoseconds since 1970; None where it is not believed."""
+    since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    return since if 0 < since < FAR_NS else None
 
 
 def files_under(paths: Iterable[Path], todo: str) -> set[Path]:

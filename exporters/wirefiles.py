@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -28,29 +28,19 @@ from agentobs.records.facts import Attempt, Fact, SessionEnd, SessionStart
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
 from agentobs.store.database import connect
-from exporters.linefiles import Unreadable, files_under, lines_in, reason
+from exporters.linefiles import (
+    LINE_BYTES_MAX,
+    BadLine,
+    Unreadable,
+    files_under,
+    instant_ns,
+    lines_in,
+    reason,
+)
 from exporters.retelling import retold
 
-LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A longer line is told of and passed over. Our choice: twice what the provider takes, in JSON."""
-FAR_NS = 2**62
-"""An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
 _STEP_NS = 1_000_000
 """How much later than the one before it an exchange is, where nothing tells. Our choice: a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadExchange:
-    """A line that is no recorded exchange."""
-
-    path: Path
-    line: int
-    """Its number in the file, from 1."""
-    found: str
-    """What is wrong with it, for people."""
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.found}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,7 @@ class WireReport:
     """What an import did."""
 
     files: list[ImportedFile] = field(default_factory=list)
-    bad_lines: list[BadExchange] = field(default_factory=list)
+    bad_lines: list[BadLine] = field(default_factory=list)
     without_exchanges: list[Path] = field(default_factory=list)
     """Files in which there was none; nothing of them is written."""
     unreadable: list[Unreadable] = field(default_factory=list)
@@ -88,7 +78,7 @@ class _Scanned:
     session_id: str
     times: list[int] = field(default_factory=list)
     """When each exchange was, nanoseconds since 1970; each later than the one before."""
-    bad: list[BadExchange] = field(default_factory=list)
+    bad: list[BadLine] = field(default_factory=list)
     bare: int = 0
     """Requests of which no header says the version."""
 
@@ -174,7 +164,7 @@ def _scan(path: Path) -> _Scanned:
     """Read a file once: which of its lines are exchanges, and when each of these was."""
     hashed = _hash()
     times: list[int | None] = []
-    bad: list[BadExchange] = []
+    bad: list[BadLine] = []
     bare = 0
     for number, line, size in lines_in(path, LINE_BYTES_MAX, hashed.update):
         if size <= LINE_BYTES_MAX and not line.strip():
@@ -185,7 +175,7 @@ def _scan(path: Path) -> _Scanned:
             bare += "anthropic-version" not in exchange_of(line, number).question.headers
             times.append(_recorded_ns(line))
         except ForeignError as error:
-            bad.append(BadExchange(path, number, error.found))
+            bad.append(BadLine(path, number, error.found))
     changed_ns = path.stat().st_mtime_ns
     return _Scanned(hashed.hexdigest(), _in_order(times, changed_ns), bad, bare)
 
@@ -214,8 +204,7 @@ def _recorded_ns(line: bytes) -> int | None:
         except (ValueError, TypeError):
             continue
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        since = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
-        return since if 0 < since < FAR_NS else None
+        return instant_ns(at)
     return None
 
 

@@ -22,9 +22,8 @@ from agentobs.records.facts import TABLES, Export, Pruning
 from agentobs.records.labels import is_label
 from agentobs.store.load import fact_columns
 from exporters.bundle.container import strict
+from exporters.linefiles import FAR_NS
 
-FAR = 2**62
-"""Beyond this an instant or a duration would overflow where two of them are added: the year 2116."""
 LONG = 2**58
 """A duration is shorter, 9 years: a few of them can be added to an instant. Our choice."""
 MANY = 2**40
@@ -205,12 +204,12 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return type(value) is int and 0 <= value < FAR
+    return type(value) is int and 0 <= value < FAR_NS
 
 
 def _is_float(value: Any) -> bool:
     """Return whether it is a number that a query can make an integer of; NaN is none."""
-    return isinstance(value, int | float) and -FAR < value < FAR
+    return isinstance(value, int | float) and -FAR_NS < value < FAR_NS
 
 
 class Contents:

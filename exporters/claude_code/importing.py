@@ -22,9 +22,9 @@ from agentobs.recording.journal import facts_path, is_there
 from agentobs.recording.landing import Landed, clear_staging, land
 from agentobs.records.facts import Attempt, Fact, UsageRow
 from agentobs.records.labels import Label
-from exporters.claude_code.reading import LINE_BYTES_MAX, BadLine, Entry, read_log
+from exporters.claude_code.reading import Entry, read_log
 from exporters.claude_code.rebuilding import Rebuilt, our_id, rebuild
-from exporters.linefiles import Unreadable, files_under, lines_in, reason
+from exporters.linefiles import LINE_BYTES_MAX, BadLine, Unreadable, files_under, lines_in, reason
 from exporters.retelling import retold
 
 Replace = Callable[[Home, str], None]

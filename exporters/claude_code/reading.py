@@ -10,30 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from exporters.linefiles import lines_in
-
-FAR_NS = 2**62
-"""An instant from here on (the year 2116) is not believed: two of them could not be added in 64 bits. Our choice."""
-LINE_BYTES_MAX = 64 * 1024 * 1024
-"""A longer line is told of and passed over: nothing that the client writes comes near it. Our choice."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    """A line that cannot be read."""
-
-    path: Path
-    line: int
-    """Its number in the file, from 1."""
-    found: str
-    """What is wrong with it, for people; never its text."""
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.found}"
+from exporters.linefiles import LINE_BYTES_MAX, BadLine, instant_ns, lines_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +111,9 @@ def _entry(value: dict[str, Any]) -> Entry | None:
 def instant(value: object) -> int | None:
     """Return an instant as the logs write it, in nanoseconds since 1970; None where it is none, or cannot be."""
     try:
-        since = datetime.fromisoformat(str(value)) - datetime(1970, 1, 1, tzinfo=UTC)
+        return instant_ns(datetime.fromisoformat(str(value)))
     except (ValueError, TypeError):
         return None
-    at_ns = since // timedelta(microseconds=1) * 1000
-    return at_ns if 0 < at_ns < FAR_NS else None
 
 
 def as_dict(value: object) -> dict[str, Any]:

@@ -37,8 +37,9 @@ from agentobs.records.facts import (
 )
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
-from exporters.claude_code.reading import FAR_NS, Entry, as_dict
+from exporters.claude_code.reading import Entry, as_dict
 from exporters.claude_code.threads import Requests, Response, Thread, answer_of, thread
+from exporters.linefiles import FAR_NS
 
 SOURCE = Label("claude-code")
 """What `session_starts.source` says of sessions that came from here."""
