@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import threading
 import warnings
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from tests.agent.provider import Provider, call, error, message, streamed, text
 from tests.agent.provider import Reply as Answer
 from tests.exporters.acting import play
 from tests.exporters.collector import Collector
+from tests.loopback import LoopbackServer
 
 WORD = "Kanarien"
 """The part of it that is looked for: whatever cuts at blanks or escapes them leaves it."""
@@ -241,8 +241,8 @@ class _Hostile(BaseHTTPRequestHandler):
 
 def _sdk() -> None:
     """The SDK alone, against a hostile provider and a broken line."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hostile)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    server = LoopbackServer(_Hostile)
+    server.start()
     ask: dict[str, Any] = {
         "model": canary("model"),
         "max_tokens": 5,
@@ -253,8 +253,7 @@ def _sdk() -> None:
         "extra_headers": {"anthropic-beta": canary("beta"), "x-own": canary("own header")},
         "extra_query": {canary("query"): canary("value")},
     }
-    url = f"http://127.0.0.1:{server.server_port}"
-    client = agentobs.record(Anthropic(api_key="made-up", base_url=url, max_retries=0))
+    client = agentobs.record(Anthropic(api_key="made-up", base_url=server.base_url, max_retries=0))
     with contextlib.suppress(APIError):
         client.messages.create(**ask, **more)
     with contextlib.suppress(APIError):
@@ -269,8 +268,7 @@ def _sdk() -> None:
     broken = agentobs.record(Anthropic(api_key="made-up", http_client=http, max_retries=1))
     with contextlib.suppress(APIError):
         broken.messages.create(**ask)
-    server.shutdown()
-    server.server_close()
+    server.stop()
 
 
 def _emits(session_id: str) -> None:

@@ -12,12 +12,13 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from anthropic import AsyncAnthropic
 
 from agentobs.records.messages import fault_of_request
+from tests.loopback import LoopbackServer
 
 MODEL = "claude-test-1"
 USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 3}
@@ -87,20 +88,18 @@ class Provider:
             def log_message(self, *arguments: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.base_url = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = LoopbackServer(Handler)
+        self.base_url = self._server.base_url
 
     def client(self) -> AsyncAnthropic:
         return AsyncAnthropic(api_key="made-up", base_url=self.base_url)
 
     def __enter__(self) -> Provider:
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self._server.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
         if exc[0] is None:
             assert not self.faults
 

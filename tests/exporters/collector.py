@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.loopback import LoopbackServer
 
 REQUESTS: dict[str, Any] = {
     "traces": ExportTraceServiceRequest,
@@ -94,8 +96,7 @@ class Collector:
             self._grpc.add_generic_rpc_handlers((_Raw(self),))
             port = self._grpc_port(tls)
         else:
-            self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-            self._http.daemon_threads = True
+            self._http = LoopbackServer(_handler(self))
             port = self._http.server_port
             if tls is not None:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -116,16 +117,14 @@ class Collector:
         if self.protocol == "grpc":
             self._grpc.start()
         else:
-            serve = self._http.serve_forever
-            threading.Thread(target=serve, args=(0.01,), daemon=True).start()
+            self._http.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self.protocol == "grpc":
             self._grpc.stop(0)
         else:
-            self._http.shutdown()
-            self._http.server_close()
+            self._http.stop()
 
     def take(self, signal: str, headers: dict[str, str], body: bytes) -> Answer:
         with self._lock:

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
 import httpx2
@@ -44,6 +44,7 @@ from agentobs.records.messages import text_of
 from agentobs.world import World
 from tests.agent.provider import MODEL, call, event_bytes, message, stream_events, text
 from tests.agent.scenarios import line
+from tests.loopback import serving
 from tests.replay.agents import KEY
 
 ANYTHING = Permissions(mode="bypassPermissions", bypass_confirmed=True)
@@ -119,14 +120,8 @@ def inventing(inventor: Inventor) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(Handler) as url:
+        yield url
 
 
 @tool(read_only=True)

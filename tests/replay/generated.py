@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
 from agentobs.records.messages import fault_of_request, text_of
@@ -31,6 +31,7 @@ from tests.agent.provider import (
     text,
     whole,
 )
+from tests.loopback import LoopbackServer
 
 Kind = Literal["loop", "sync", "async", "threads"]
 """Whose agent it is: our own loop, or one over the SDK alone."""
@@ -355,13 +356,6 @@ def _failure(fault: Fault, answer: dict[str, Any], is_streamed: bool) -> Reply:
             return error(500, "api_error", retry_after_ms="1")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is stopped while it asks goes away."""
-
-
 class Serving:
     """A loopback HTTP server for one model after the other."""
 
@@ -389,20 +383,19 @@ class Serving:
             def log_message(self, *arguments: object) -> None:
                 pass
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = LoopbackServer(Handler)
+        self.url = self._server.base_url
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
 
 @contextmanager
 def serving() -> Iterator[Serving]:
     """Serve models over HTTP on the loopback interface."""
     server = Serving()
-    threading.Thread(target=server._server.serve_forever, args=(0.01,), daemon=True).start()
+    server._server.start()
     try:
         yield server
     finally:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import sleep as pause  # tests replace the other one
 
@@ -14,6 +14,7 @@ import agentobs
 from agentobs.recording import wire
 from agentobs.recording.session import start_recorder
 from agentobs.records.exchanges import Recording
+from tests.loopback import serving
 from tests.provider_script import message_events, text
 from tests.replay.agents import last_session
 
@@ -33,6 +34,7 @@ def meeting(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator
     """
     lock, arrived = threading.Condition(), [0]
     done: set[int] = set()
+    over: list[bool] = []
     starts = [sum(map(len, rounds[:number])) for number in range(len(rounds) + 1)]
 
     def may_end(number: int) -> bool:
@@ -52,7 +54,7 @@ def meeting(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator
                 number = arrived[0]
                 lock.notify_all()
                 if not early:
-                    assert lock.wait_for(lambda: may_end(number), 20)
+                    assert lock.wait_for(lambda: over or may_end(number), 20)
             first, *rest = message_events(text(f"answer {number}"), number=number)
             self.send_response(200)
             self.send_header("content-type", "text/event-stream; charset=utf-8")
@@ -60,7 +62,7 @@ def meeting(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator
             self.end_headers()
             self.wfile.write(first)
             with lock:
-                assert lock.wait_for(lambda: may_end(number), 20)
+                assert lock.wait_for(lambda: over or may_end(number), 20)
             in_flight = in_flight_now()
             self.wfile.write(b"".join(rest))
             until = time.monotonic() + 20
@@ -73,14 +75,14 @@ def meeting(rounds: Sequence[Sequence[int]], *, early: bool = False) -> Iterator
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        with serving(Handler) as url:
+            yield url
     finally:
-        server.shutdown()
-        server.server_close()
+        # Whoever a client broke off would wait on, and be heard of in the middle of a later test.
+        with lock:
+            over.append(True)
+            lock.notify_all()
 
 
 def met(

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from agentobs.records.exchanges import Answer
+from tests.loopback import serving
 
 SSE = {"content-type": "text/event-stream; charset=utf-8"}
 JSON = {"content-type": "application/json"}
@@ -132,16 +133,5 @@ def raw_provider(plays: Sequence[Play]) -> Iterator[Raw]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield Raw(f"http://127.0.0.1:{server.server_port}", asked)
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(Handler) as url:
+        yield Raw(url, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text()
 
 
-def test_the_tests_of_the_page_run(pytester: pytest.Pytester) -> None:
+def test_the_tests_of_the_page_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is copied from the page passes, under pytest."""
     session = recorded(pytester.path, lambda url: Agent(url).answer("How is it?"), answers())
     freeze(session, pytester.path / "fixtures" / "weather", {})
@@ -32,6 +35,8 @@ def test_the_tests_of_the_page_run(pytester: pytest.Pytester) -> None:
     options = ("-p", "no:cacheprovider", "-p", "no:xdist", "--snapshot-update")
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=5)
     exec(clock, {})
+    # Another test may have it from a directory of its own.
+    monkeypatch.delitem(sys.modules, "refund_agent", raising=False)
     shutil.copy(refund_agent.__file__, pytester.path)
     shutil.copytree(FIXTURES / "refund-loop", pytester.path / "fixtures" / "refund-loop")
     file = pytester.makepyfile(test_scripted=beyond)

@@ -8,13 +8,14 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentobs.agent.hooks import Hook, Http
+from tests.loopback import LoopbackServer
 
 from .asked import answer
 
@@ -45,18 +46,14 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Served(ThreadingHTTPServer):
+class Served(LoopbackServer):
     """A server that answers as a test says, and keeps what came."""
 
-    daemon_threads = True
     answers: Answers
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.came: list[tuple[str, str, dict[str, str], bytes]] = []
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Keep quiet where a client has gone away."""
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.server_port}{path}"
@@ -65,9 +62,9 @@ class Served(ThreadingHTTPServer):
 @pytest.fixture
 def server() -> Iterator[Served]:
     with Served() as served:
-        threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
+        served.start()
         yield served
-        served.shutdown()
+        served.stop()
 
 
 def resolving(**names: Sequence[str]) -> Any:
@@ -265,12 +262,12 @@ def test_redirects_are_checked_again(server: Served, location: str, found: str) 
 def test_headers_do_not_go_to_another_origin(server: Served) -> None:
     """They may hold a credential."""
     with Served() as other:
-        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        other.start()
         server.answers = lambda here: here.reply(307, location=other.url("/there"))
         other.answers = lambda here: here.reply(200)
         assert answer(Http(server.url(), {"authorization": "x"})).outcome == "success"
         ((_, _, headers, body),) = other.came
-        other.shutdown()
+        other.stop()
     assert "authorization" not in headers
     assert body
 
