@@ -1,8 +1,4 @@
-"""Figures: one function per question, named like its query; rows in, a plotly figure out.
-
-A figure is drawn with floats, which is its only use of them: the rows keep the exact decimals. Where a sum is
-not exact its label says so.
-"""
+"""Figures of money: what models, days and agents cost, and what caching saved."""
 
 from __future__ import annotations
 
