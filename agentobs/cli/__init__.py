@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _say_error(told: str) -> None:
     """Print an error; what it quotes may hold what would steer a terminal, which shows as escapes."""
-    from agentobs.cli.tables import printable
+    from agentobs.records.shown import printable
 
     for line in told.split("\n"):
         click.echo(printable(line), err=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.tables import instant, money, seconds, show_table
+from agentobs.cli.tables import show_table
+from agentobs.records.shown import pretty
 from exporters.tabular import write_csv, write_json
 
 if TYPE_CHECKING:
@@ -81,19 +82,6 @@ def print_rows(rows: Rows, shown: Sequence[str], form: Form) -> None:
         places = [columns.index(name) for name in shown]
         made = [[pretty(columns[at], row[at]) for at in places] for row in values]
         show_table([heading(name) for name in shown], made)
-
-
-def pretty(column: str, value: Any) -> Any:
-    """Return a value as people read it; the column's name says what it is."""
-    if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns"):
-        return instant(value)
-    if column.endswith("_ns"):
-        return seconds(value)
-    if column.endswith("_usd"):
-        return money(value)
-    if column.endswith("_ratio") and value is not None:
-        return f"{value:.1%}"
-    return value
 
 
 _SHORT = {

@@ -10,7 +10,7 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.answers import open_store, session_of
-from agentobs.cli.tables import printable
+from agentobs.records.shown import printable
 
 if TYPE_CHECKING:
     from exporters.bundle import Packed

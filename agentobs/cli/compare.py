@@ -11,7 +11,8 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.answers import as_dicts, open_store, rows_of, session_of
-from agentobs.cli.tables import money, printable, seconds, show_table, text
+from agentobs.cli.tables import show_table
+from agentobs.records.shown import money, printable, seconds, text
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Exchange

@@ -22,9 +22,9 @@ from agentobs.cli.answers import (
     rows_of,
     session_of,
 )
-from agentobs.cli.tables import money
 from agentobs.cli.when import WHEN
 from agentobs.errors import UsageError
+from agentobs.records.shown import money
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.answers import fetched, open_store, pretty, print_rows, session_of
-from agentobs.cli.tables import printable, show_table
+from agentobs.cli.answers import fetched, open_store, print_rows, session_of
+from agentobs.cli.tables import show_table
 from agentobs.cli.when import WHEN
 from agentobs.errors import UsageError
+from agentobs.records.shown import pretty, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

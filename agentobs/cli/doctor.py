@@ -14,9 +14,9 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.answers import print_rows
-from agentobs.cli.tables import printable
 from agentobs.cli.when import WHEN
 from agentobs.errors import UsageError
+from agentobs.records.shown import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,9 +12,9 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.run import PROFILES
-from agentobs.cli.tables import printable, text
 from agentobs.cli.when import WHEN
 from agentobs.errors import UsageError
+from agentobs.records.shown import printable, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.tables import printable
 from agentobs.errors import UsageError
+from agentobs.records.shown import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

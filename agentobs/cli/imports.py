@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.tables import text
 from agentobs.errors import UsageError
+from agentobs.records.shown import text
 
 if TYPE_CHECKING:
     from agentobs.recording.home import Home

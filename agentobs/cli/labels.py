@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from agentobs.cli.tables import printable
 from agentobs.errors import UsageError
+from agentobs.records.shown import printable
 
 OWN = ("agentobs", "replay", "exporters", "dashboards")
 """The packages that come with agentobs."""

@@ -16,12 +16,11 @@ from agentobs.cli.answers import (
     form_options,
     heading,
     open_store,
-    pretty,
     print_rows,
     rows_of,
     session_of,
 )
-from agentobs.cli.tables import money, text
+from agentobs.records.shown import money, pretty, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

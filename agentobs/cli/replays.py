@@ -21,8 +21,9 @@ import click
 
 from agentobs import world
 from agentobs.cli.again import policy
-from agentobs.cli.tables import printable, seconds, show_table
+from agentobs.cli.tables import show_table
 from agentobs.errors import AgentobsError
+from agentobs.records.shown import printable, seconds
 
 PRELOADED = ("replay.replayer", "replay.divergence", "agentobs.cli.replays", "agentobs.cli.again")
 """What the server imports before it is forked."""

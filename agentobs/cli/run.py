@@ -18,8 +18,8 @@ import click
 from agentobs import world
 from agentobs.cli import home_option
 from agentobs.cli.answers import open_store, session_of
-from agentobs.cli.tables import printable
 from agentobs.errors import UsageError
+from agentobs.records.shown import printable
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 """How much work a model may be asked to put in; a test holds this to what the loop knows."""

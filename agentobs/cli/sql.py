@@ -225,7 +225,7 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def _printable(error: AgentobsError) -> AgentobsError:
     """Return an error whose words, which may hold data, cannot steer a terminal."""
-    from agentobs.cli.tables import printable
+    from agentobs.records.shown import printable
 
     parts = {"where": printable(error.where), "todo": printable(error.todo)}
     return type(error)(printable(error.found), **parts)

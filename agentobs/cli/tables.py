@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from agentobs.records.shown import text
 
 Row = Sequence[Any]
 
@@ -42,59 +43,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, str):
         return value.startswith("$") or value.endswith((" ms", " s"))
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-
-
-def text(value: Any) -> str:
-    """Return a cell's text: grouped digits, plain money, `-` for nothing, control characters as escapes."""
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case Decimal():
-            return f"{value.normalize():,f}"
-        case float():
-            return f"{value:,.3f}".rstrip("0").rstrip(".")
-        case dict():
-            return " ".join(f"{key}={inner}" for key, inner in value.items())
-        case _:
-            return printable(str(value))
-
-
-def printable(value: str) -> str:
-    """Return text without control or direction characters: they show as escapes."""
-    return "".join(c if c.isprintable() and c not in _BIDI else f"\\u{ord(c):04x}" for c in value)
-
-
-_BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200f"
-
-
-def instant(ns: int | None) -> str | None:
-    """Return nanoseconds since 1970 as local-free text: `2026-11-21 22:45:23` (UTC)."""
-    if ns is None:
-        return None
-    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def seconds(ns: int | None) -> str | None:
-    """Return a duration in nanoseconds as people read it: `84 ms`, `1.42 s`, `3 min 20 s`."""
-    if ns is None:
-        return None
-    if ns < 1_000_000_000:
-        return f"{ns / 1e6:.0f} ms"
-    if ns < 60_000_000_000:
-        return f"{ns / 1e9:.2f} s"
-    return f"{ns // 60_000_000_000} min {ns // 1_000_000_000 % 60} s"
-
-
-def money(value: Decimal | None) -> str | None:
-    """Return dollars with four digits after the point, more where that would hide them."""
-    if value is None:
-        return None
-    return (
-        f"${value:,.4f}"
-        if value == 0 or abs(value) >= Decimal("0.0001")
-        else f"${value.normalize():f}"
-    )

@@ -16,8 +16,8 @@ from agentobs.cli.answers import (
     rows_of,
     session_of,
 )
-from agentobs.cli.tables import seconds
 from agentobs.cli.when import WHEN
+from agentobs.records.shown import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
