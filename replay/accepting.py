@@ -15,10 +15,10 @@ from typing import Any
 
 from agentobs.errors import RecordingError, UsageError
 from agentobs.records.canonical import MEANINGFUL_HEADERS, digest
+from agentobs.records.differing import Difference, differences, shortened
 from agentobs.records.exchanges import Question, ToolAnswer
 from agentobs.records.messages import assemble, blocks, tool_uses
 from replay.aligning import aligned, safe
-from replay.diff import Difference, differences, shortened
 from replay.fixture import Ask, Fixture, RecordedTool
 from replay.lanes import asked_body, compared
 from replay.pieces import Pieces, change, pieces_of, value_of

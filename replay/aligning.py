@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from replay.diff import Difference, Span, common, unequal
+from agentobs.records.differing import Difference, Span, common, unequal
 
 CONTEXT = 24
 """Characters of an equal part that are shown beside what differs, where the whole does not fit. Our choice."""

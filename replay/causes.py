@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from agentobs import world
+from agentobs.records.differing import Difference, common
 from agentobs.records.exchanges import ToolQuestion, lane_under
 from agentobs.records.messages import assemble, text_of, tool_uses
-from replay.diff import Difference, common
 from replay.divergence import Cause, CauseKind, Link, VersionChange
 from replay.fixture import Ask, Fixture
 from replay.looks import Nature, nature_of

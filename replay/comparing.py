@@ -14,8 +14,8 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from agentobs.records.canonical import digest
+from agentobs.records.differing import Difference, differences, shortened, unequal
 from agentobs.records.messages import blocks
-from replay.diff import Difference, differences, shortened, unequal
 from replay.renaming import bare
 
 StepKind = Literal["request", "tool_call", "decision"]

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from anthropic import AnthropicError
 
 from agentobs.errors import ReplaySays, UsageError
+from agentobs.records.differing import Difference
 from agentobs.redaction import redact
-from replay.diff import Difference
 from replay.looks import Nature, Proposal
 from replay.sites import Site
 from replay.telling import COLUMNS, explanation, told

@@ -13,9 +13,9 @@ import threading
 from agentobs.recording.functions import Call
 from agentobs.recording.values import MARK, RAISED, not_kept_in
 from agentobs.records.canonical import canonical
+from agentobs.records.differing import differences
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from replay.aligning import safe
-from replay.diff import differences
 from replay.divergence import Divergence
 from replay.fixture import RecordedTool
 from replay.policies import policy_of

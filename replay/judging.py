@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from anthropic import APIStatusError
 
+from agentobs.records.differing import differences
 from agentobs.records.exchanges import is_inside_answer
-from replay.diff import differences
 from replay.ends import Results, ended_otherwise, results_of, went_beside
 from replay.reporting import missed, missing, not_asked, report
 from replay.state import State

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from agentobs.recording.origins import told_of
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
+from agentobs.records.differing import differences, shortened
 from agentobs.records.exchanges import Question
 from agentobs.records.messages import assemble
-from replay.diff import differences, shortened
 from replay.fixture import Ask, Fixture
 from replay.nearest import nearest
 from replay.pieces import value_of

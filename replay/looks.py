@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentobs.records.differing import Difference, unequal
 from replay.aligning import only_blanks
-from replay.diff import Difference, unequal
 from replay.renaming import bare
 
 Nature = Literal[

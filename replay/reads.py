@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from replay.diff import Difference
+from agentobs.records.differing import Difference
 from replay.sites import Site, site_at
 
 READS_MAX = 10_000

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentobs.records.canonical import canonical
+from agentobs.records.differing import Difference, differences, same, shortened
 from agentobs.records.exchanges import MADE_BY_THE_LOOP, Question, ToolQuestion, WorldQuestion
 from replay.aligning import safe
 from replay.causes import Asked, Traced, plain, traced, version_changes
-from replay.diff import Difference, differences, same, shortened
 from replay.divergence import (
     SHOWN,
     Cause,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentobs.records.canonical import canonical, digest
+from agentobs.records.differing import Difference
 from agentobs.records.messages import blocks, tool_results
-from replay.diff import Difference
 from replay.renaming import bare
 
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from agentobs.records.canonical import canonical
+from agentobs.records.differing import Difference, differences, same
 from agentobs.records.exchanges import (
     Answer,
     ToolAnswer,
@@ -19,7 +20,6 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import Permission
 from agentobs.records.messages import assemble, is_stream, server_events, tool_uses
 from replay.aligning import safe
-from replay.diff import Difference, differences, same
 from replay.ends import was_left
 from replay.fixture import Ask, Fixture, RecordedTool
 from replay.renaming import Renaming

@@ -6,8 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-from replay import diff, looks, sites
+from agentobs.records import differing
 from replay import divergence as code
+from replay import looks, sites
 from replay.divergence import SHOWN, VERSION
 from replay.looks import LOOKS
 
@@ -31,7 +32,7 @@ CLASSES = (
 
 def divergence() -> str:
     """Return the document."""
-    files = [str(module.__file__) for module in (code, diff, looks, sites)]
+    files = [str(module.__file__) for module in (code, differing, looks, sites)]
     tree = ast.parse("\n".join(Path(file).read_text(encoding="utf-8") for file in files))
     parts = [_fields(tree, "Divergence")]
     parts += [f"\n### {name}\n\n{_fields(tree, name)}" for name in CLASSES]

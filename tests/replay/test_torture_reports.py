@@ -29,10 +29,10 @@ import agentobs
 from agentobs.agent import Permissions
 from agentobs.agent.prompt import Section, SystemPrompt
 from agentobs.agent.tools import tool
+from agentobs.records.differing import differences, same, shortened
 from agentobs.records.exchanges import Answer, Chunk
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.aligning import width
-from replay.diff import differences, same, shortened
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import (
     KEY,
