@@ -1,0 +1,161 @@
+"""Pages: templates filled in, with all text escaped and all values shown as people read them.
+
+The live application and the static reports are made of the same templates. Whatever comes from a recording goes
+through Jinja's escaping; characters that hide or turn text around are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+import plotly.offline
+from markupsafe import Markup, escape
+
+from agentobs.records import shown
+from dashboards.style import DARK
+
+_HERE = Path(__file__).parent
+_WORDS = {"input_usd": "input $", "output_usd": "output $", "at_ns": "at", "started_ns": "started"}
+_UNITS = ("_ns", "_usd")
+
+
+def page(template: str, **values: Any) -> str:
+    """Return a page of HTML.
+
+    Args:
+        template: the name of a file in `templates`.
+        values: what it shows; a name that it uses and is not given raises.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+def figure_json(figure: go.Figure) -> Markup:
+    """Return a figure as JSON that can stand in a `script` element: `<`, `>`, `&` and `/` are escaped in it."""
+    text = figure.to_json()
+    assert text is not None
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def plotly_script() -> str:
+    """Return the source of plotly.js, from its package."""
+    return str(plotly.offline.get_plotlyjs())
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a file in `assets`."""
+    return (_HERE / "assets" / name).read_text("utf-8")
+
+
+def csp_hash(text: str) -> str:
+    """Return the word by which a Content-Security-Policy allows an inline script or style of that text.
+
+    Source: Content Security Policy Level 3, 2.3.1 (hash-source).
+    """
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def heading(column: str) -> str:
+    """Return a column's name as people read it; its unit stands beside each value."""
+    for unit in _UNITS:
+        if column not in _WORDS:
+            column = column.removesuffix(unit)
+    return _WORDS.get(column, column.replace("_", " "))
+
+
+def cell(column: str, value: Any) -> str | Markup:
+    """Return a value as it stands in a table; the column's name says what it is."""
+    if value is None:
+        return Markup('<span class="none" title="not known">–</span>')
+    if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns"):
+        return instant(value)
+    return shown.text(shown.pretty(column, value))
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value stands to the right in a table."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def instant(ns: int | None) -> str | Markup:
+    """Return nanoseconds since 1970 as an element that a script may turn to the reader's zone; without it, UTC."""
+    if ns is None:
+        return "–"
+    try:
+        at = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ns} ns"
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        at.strftime("%Y-%m-%dT%H:%M:%SZ"), at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def cost(value: Decimal | None, status: str | None = "exact", unpriced: int | None = 0) -> Markup:
+    """Return money with how sure it is: nothing more where it is exact.
+
+    Args:
+        value: US dollars; None where no price is known.
+        status: as in `cost_by_session`: `exact`, `lower_bound`, `estimated`, `unknown_model`.
+        unpriced: how many calls have no price and are not in the sum.
+    """
+    if value is None:
+        return Markup('<span class="doubt">unknown</span>') if unpriced else Markup("–")
+    money = shown.money(value)
+    if status in (None, "exact") and not unpriced:
+        return Markup('<span class="money">{}</span>').format(money)
+    words = {"estimated": ("≈", "estimated")}.get(str(status), ("≥", "at least"))
+    note = f"{words[1]}; {unpriced:,} calls without a price" if unpriced else words[1]
+    return Markup(
+        '<span class="money" title="{}">{} {} <span class="doubt">{}</span></span>'
+    ).format(note, words[0], money, words[1])
+
+
+def byte_count(value: int | None) -> str:
+    """Return a number of bytes as people read it, in units of 1,000."""
+    if value is None:
+        return "–"
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1000  # type: ignore[assignment]
+    return f"{value:,.1f} GB"
+
+
+def short_id(value: str) -> str:
+    """Return the end of an id, which tells it from others: their beginnings are the time."""
+    return f"…{value[-8:]}" if len(value) > 12 else value
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "tokens": lambda value: "–" if value is None else f"{value:,}",
+        "money": lambda value: "–" if value is None else shown.money(value),
+        "seconds": lambda value: "–" if value is None else shown.seconds(value),
+        "instant": instant,
+        "bytes": byte_count,
+        "plain": lambda value: "–" if value is None else shown.printable(str(value)),
+        "short_id": short_id,
+        "heading": heading,
+        "ratio": lambda value: "–" if value is None else f"{value:.1%}",
+    }
+    made.tests["numeric"] = is_number
+    made.globals |= {"cell": cell, "cost": cost, "dark": DARK, "escape": escape}
+    return made
