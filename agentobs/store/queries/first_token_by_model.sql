@@ -1,6 +1,7 @@
 -- How long does the first piece of an answer take, by model?
 --
--- $session_id: only this session, or NULL. $since_ns: only calls sent then or later, or NULL. Streamed answers that
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or
+-- later, and before then, or NULL. Streamed answers that
 -- arrived whole count: the time from sending the attempt to the first bytes of the stream, which the provider sends
 -- when it begins to answer. Percentiles are exact.
 SELECT
@@ -15,5 +16,6 @@ WHERE
     streamed AND outcome = 'ok' AND endpoint = '/v1/messages' AND first_chunk_ns IS NOT NULL
     AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
 GROUP BY coalesce(model, model_requested)
 ORDER BY p50_ns DESC, model;

@@ -1,7 +1,7 @@
 -- How long do the tools take?
 --
--- $session_id: only this session, or NULL. Only calls whose running was seen have a duration; the
--- percentiles are exact.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls that were asked for then or later, and
+-- before then, or NULL. Only calls whose running was seen have a duration; the percentiles are exact.
 SELECT
     name,
     count(*) AS calls,
@@ -13,6 +13,9 @@ SELECT
     max(duration_ns) AS max_ns,
     sum(duration_ns) AS total_ns
 FROM tool_calls
-WHERE $session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR
+WHERE
+    ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
+    AND ($since_ns::BIGINT IS NULL OR asked_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR asked_ns < $until_ns::BIGINT)
 GROUP BY name
 ORDER BY total_ns DESC NULLS LAST, name;

@@ -1,9 +1,9 @@
 -- How long were people waited for?
 --
--- $session_id: only this session, or NULL. $since_ns: only waits that ended then or later, or NULL. A row for each tool
--- and whoever answered for it; `budget` stands for the question whether to go on beyond one. unanswered are waits that
--- nothing ended before the process did, which have no duration. Percentiles are exact; the last five columns count the
--- answers by how long they took.
+-- $session_id: only this session, or NULL. $since_ns, $until_ns: only waits that ended then or later, and before then,
+-- or NULL. A row for each tool and whoever answered for it; `budget` stands for the question whether to go on beyond
+-- one. unanswered are waits that nothing ended before the process did, which have no duration. Percentiles are exact;
+-- the last five columns count the answers by how long they took.
 WITH waits AS (
     SELECT session_id, tool AS about, resolver, behaviour = 'deny' AS is_denied, waited_ns, at_ns
     FROM permissions
@@ -36,5 +36,6 @@ FROM waits
 WHERE
     ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
 GROUP BY about, resolver
 ORDER BY total_ns DESC NULLS LAST, about, resolver;
