@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import agentobs
-from agentobs.recording.home import existing_home
+from agentobs.recording.home import Home, existing_home
 from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import ModelExchange
 from agentobs.store.database import connect
 from agentobs.store.ingest import ingest
 from agentobs.store.verify import verify
-from tests.agent.provider import Provider, call, message, streamed, text
+from tests.agent.provider import Provider, Reply, call, message, streamed, text
 from tests.soak.under_way import kill_streams, kill_works
 
 ROOT = Path(__file__).parents[2]
@@ -79,15 +79,8 @@ def until_written(home: Path, kind: str, *, content: bool) -> None:
         time.sleep(0.02)
 
 
-def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
-    """The request, the answer but for its last 4 KiB, and what it had used by then; in SQL and in the recording.
-
-    A secret that came in pieces is nowhere.
-    """
-    home = tmp_path / "home"
-    blocks = [text(f"{number} " * 40) for number in range(60)]
-    answer = message(*blocks[:20], text(f"my key is {SECRET} "), *blocks[20:])
-    sent = streamed(answer, hold=threading.Event())
+def killed_while_streaming(home: Path, sent: Reply) -> tuple[Home, str]:
+    """Kill a process -9 while it reads an answer; return where it recorded, and its session's id."""
     with Provider([sent]) as provider:
         process = victim(home, "stream", provider.base_url)
         try:
@@ -97,9 +90,20 @@ def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-    place = existing_home(home)
     [line] = [each for each in lines(home) if each.kind == "session_starts"]
-    session_id = line.value()["session_id"]
+    return existing_home(home), line.value()["session_id"]
+
+
+def test_a_stream_that_was_under_way_is_there(tmp_path: Path) -> None:
+    """The request, the answer but for its last 4 KiB, and what it had used by then; in SQL and in the recording.
+
+    A secret that came in pieces is nowhere.
+    """
+    home = tmp_path / "home"
+    blocks = [text(f"{number} " * 40) for number in range(60)]
+    answer = message(*blocks[:20], text(f"my key is {SECRET} "), *blocks[20:])
+    sent = streamed(answer, hold=threading.Event())
+    place, session_id = killed_while_streaming(home, sent)
     with connect(home) as connection:
         sql = "SELECT outcome, status, model_requested, request_bytes > 0 FROM attempts"
         assert connection.execute(sql).fetchall() == [("crashed", 200, "claude-sonnet-5", True)]

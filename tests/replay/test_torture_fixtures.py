@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +18,6 @@ import pytest
 from agentobs.cli import main
 from agentobs.cli.again import _folders
 from agentobs.errors import AgentobsError, DamagedError, RecordingError
-from agentobs.recording.home import existing_home
 from agentobs.recording.journal import segment_ids
 from agentobs.recording.vault import read_session
 from agentobs.records.canonical import digest
@@ -27,11 +25,11 @@ from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Recording
 from replay import DivergenceError, Fixture, Replayer, load
 from replay.fixture import BYTES_MAX
 from replay.freeze import freeze
-from tests.agent.provider import Provider, message
+from tests.agent.provider import message
 from tests.agent.provider import streamed as held
 from tests.agent.provider import text as words
 from tests.provider_script import call, streamed, text
-from tests.recording.test_kills import lines, until_written, victim
+from tests.recording.test_kills import killed_while_streaming
 from tests.replay.agents import Agent, answers, recorded
 
 TOGETHER = pytest.mark.xdist_group("torture of fixtures")
@@ -102,22 +100,11 @@ def test_47_nothing_changes_where_nothing_did(tmp_path: Path, session: Recording
 @TOGETHER
 def test_48_what_was_recorded_when_the_process_was_killed_is_frozen_as_that(tmp_path: Path) -> None:
     """After kill -9 the recording reads up to the last whole event, says it crashed, and replays to just there."""
-    home = tmp_path / "home"
     sent = held(
         message(*[words(f"{number} " * 40) for number in range(60)]), hold=threading.Event()
     )
-    with Provider([sent]) as provider:
-        process = victim(home, "stream", provider.base_url)
-        try:
-            until_written(home, "partial", content=True)
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-    place = existing_home(home)
-    [line] = [each for each in lines(home) if each.kind == "session_starts"]
-    recording = read_session(place, line.value()["session_id"], segment_ids(place))
+    place, session_id = killed_while_streaming(tmp_path / "home", sent)
+    recording = read_session(place, session_id, segment_ids(place))
     fixture = load(freeze(recording, tmp_path / "killed", {}).fixture)
     assert fixture.header["outcome"] == "crashed"
     [asked] = fixture.asks
