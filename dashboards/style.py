@@ -80,7 +80,12 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 def layout(**more: object) -> go.Layout:
     """Return the layout that all figures share, with `more` of it; paper and plot are transparent."""
     axis = dict(
-        gridcolor=GRID, linecolor=GRID, zerolinecolor=GRID, tickfont_color=FAINT, automargin=True
+        gridcolor=GRID,
+        linecolor=GRID,
+        zerolinecolor=GRID,
+        tickfont_color=FAINT,
+        title_font=dict(size=12, color=FAINT),
+        automargin=True,
     )
     shared = go.Layout(
         font=dict(family=FONT, size=12, color=INK),
@@ -102,5 +107,12 @@ def bar(mark: Mark) -> dict[str, object]:
     """Return the `marker` of bars that are drawn as `mark`."""
     drawn: dict[str, object] = {"color": mark.colour, "line": {"width": 0}}
     if mark.pattern:
-        drawn["pattern"] = {"shape": mark.pattern, "fgcolor": PAPER, "size": 6, "solidity": 0.35}
+        # Without a colour of its own behind it, plotly draws a pattern over nothing.
+        drawn["pattern"] = {
+            "shape": mark.pattern,
+            "bgcolor": mark.colour,
+            "fgcolor": PAPER,
+            "size": 6,
+            "solidity": 0.35,
+        }
     return drawn
