@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +66,7 @@ def replay_many(asked: Sequence[Asked], jobs: int | None, timeout_s: float) -> l
     """Replay fixtures, so many at a time; default one for each processor. They come back in their order."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
+    _start_server()
     waiting = deque(enumerate(asked))
     running: dict[Connection, _Running] = {}
     done: dict[int, Done] = {}
@@ -132,6 +135,18 @@ def _start(context: Any, number: int, asked: Asked, timeout_s: float) -> _Runnin
     return _Running(number, asked, process, answers, now, now + int(timeout_s * 1e9))
 
 
+def _start_server() -> None:
+    """Start the process that forks all others, deaf to Ctrl-C: it would tell where it was in its imports."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+
+
+_CTRL_C = (signal.SIGINT,)
+
+
 def _left_s(running: Iterable[_Running]) -> float:
     first_ns = min(each.deadline_ns for each in running)
     return max(first_ns - world.monotonic(), 0) / 1e9
@@ -143,6 +158,8 @@ def _run(sends: Connection, asked: Asked, directory: str) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
+    # An agent may stop itself by it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
     sends.send(replayed(asked))
     sends.close()
     # Threads that the agent left behind keep nobody waiting.
