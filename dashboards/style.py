@@ -28,6 +28,8 @@ class Mark:
 BLUE, ORANGE, PURPLE, GREEN, RED = "#1f5fa8", "#e08a00", "#8e4a9e", "#2a9d78", "#c8382e"
 SKY, STEEL, SILVER = "#8fc1e8", "#8a96a3", "#cfd6dd"
 INK, FAINT, GRID, PAPER = "#1d2329", "#57606a", "#e3e7eb", "#ffffff"
+ON_BRIGHT = "#101418"
+"""What is written on ORANGE, which is bright in the dark, too."""
 
 DARK: Final = {
     BLUE: "#6fa8f0",
@@ -42,6 +44,7 @@ DARK: Final = {
     FAINT: "#a3adb8",
     GRID: "#2c333b",
     PAPER: "#14181d",
+    ON_BRIGHT: ON_BRIGHT,
 }
 """What each colour is in the dark. Our choice; text has a contrast of at least 4.5 on PAPER in both."""
 
