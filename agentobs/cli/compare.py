@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,9 @@ from agentobs.cli.tables import show_table
 from agentobs.records.shown import money, printable, seconds, text
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from agentobs.recording.home import Home
     from agentobs.records.exchanges import Exchange
     from replay.comparing import Comparison, Pair, Part
     from replay.fixture import Fixture
@@ -53,6 +57,25 @@ def diff(
         click.echo("\nwhat was asked and said was not compared: --content compares it")
 
 
+def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
+    """Return how two sessions compare, as `--json` prints it, by facts alone.
+
+    Args:
+        home: where both were recorded.
+        a: the id of the one.
+        b: the id of the other.
+    """
+    from agentobs.store.database import connect
+    from replay.comparing import compared
+
+    with connect(home) as connection:
+        (about, parts), (other, others) = (
+            _facts_of(connection, session_id) for session_id in (a, b)
+        )
+    found: dict[str, Any] = json.loads(compared(parts, others).json(about, other))
+    return found
+
+
 _Before = dict[str, tuple[Any, list[Any]]]
 """The last request of each lane, and what it was answered."""
 
@@ -86,17 +109,22 @@ class _Side:
 def _of_session(
     context: click.Context, named: str, content: bool
 ) -> tuple[dict[str, Any], list[Part]]:
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, named)
+        texts = _texts(context, session_id) if content else None
+        return _facts_of(connection, session_id, texts)
+
+
+def _facts_of(
+    connection: DuckDBPyConnection, session_id: str, texts: _Texts | None = None
+) -> tuple[dict[str, Any], list[Part]]:
+    """Return what a session is, and its steps, with what was said in them where that is given."""
     from agentobs.store.database import select
     from replay.comparing import Part, plain_lanes
 
-    with open_store(context) as connection:
-        session_id = session_of(context, connection, named)
-        one = select(
-            connection, "SELECT name, status FROM sessions WHERE session_id = ?", [session_id]
-        )
-        name, status = one.fetchall()[0]
-        rows = as_dicts(rows_of(connection, "session_steps", session_id=session_id))
-    texts = _texts(context, session_id) if content else {}
+    one = select(connection, "SELECT name, status FROM sessions WHERE session_id = ?", [session_id])
+    name, status = one.fetchall()[0]
+    rows = as_dicts(rows_of(connection, "session_steps", session_id=session_id))
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = plain_lanes(list(dict.fromkeys(row["lane"] for row in rows)), calls)
     fields = Part.__dataclass_fields__
@@ -104,7 +132,7 @@ def _of_session(
         Part(
             **{k: v for k, v in row.items() if k in fields and k != "lane"},
             lane=lanes[row["lane"]],
-            texts=texts.get((row["kind"], row["id"])) if content else None,
+            texts=None if texts is None else texts.get((row["kind"], row["id"])),
         )
         for row in rows
     ]
@@ -112,7 +140,11 @@ def _of_session(
     return about, parts
 
 
-def _texts(context: click.Context, session_id: str) -> dict[tuple[str, str], dict[str, Any]]:
+_Texts = dict[tuple[str, str], dict[str, Any]]
+"""What was said, by kind and id of the step."""
+
+
+def _texts(context: click.Context, session_id: str) -> _Texts:
     """Return what was said in a session, by kind and id of the step.
 
     Raises:

@@ -45,7 +45,9 @@ from agentobs.records.exchanges import (
 )
 
 KEPT_BODIES = 32
-"""Rebuilt bodies kept at hand: the next request nearly always differs from one of the last few."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""Rebuilt bodies kept at hand, and how much they may weigh: the next request nearly always differs from one of the
+last few."""
 
 
 _PIECES = "partial:"
@@ -68,6 +70,7 @@ class Vault:
         self._session_id = session_id
         self._contents = Lookup(self._path)
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
 
     def __contains__(self, content_id: str) -> bool:
         """Return whether this segment holds that content."""
@@ -168,9 +171,11 @@ class Vault:
         return Answer(last["status"], last["headers"], tuple(chunks), "cut", _KILLED)
 
     def _keep(self, content_id: str, body: bytes) -> None:
+        self._bytes += len(body) - len(self._bodies.pop(content_id, b""))
         self._bodies[content_id] = body
-        while len(self._bodies) > KEPT_BODIES:
-            self._bodies.popitem(last=False)
+        while len(self._bodies) > KEPT_BODIES or (self._bytes > KEPT_BYTES and len(self._bodies) > 1):
+            _, old = self._bodies.popitem(last=False)
+            self._bytes -= len(old)
 
 
 def pieces_of(attempt_id: str) -> str:
