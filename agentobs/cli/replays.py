@@ -14,7 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -137,6 +137,8 @@ def _start(context: Any, number: int, asked: Asked, timeout_s: float) -> _Runnin
 
 def _start_server() -> None:
     """Start the process that forks all others, deaf to Ctrl-C: it would tell where it was in its imports."""
+    # Where it has still to be started, it unblocks these signals afterwards.
+    resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
     try:
         forkserver.ensure_running()
