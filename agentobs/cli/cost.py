@@ -415,8 +415,28 @@ def _draw(name: str, rows: Rows, file: str) -> None:
             "figures need plotly", where="--figure", todo="pip install 'agentobs-kit[dashboards]'"
         ) from error
     drawn = getattr(figures, name)(as_dicts(rows))
+    title = name.replace("_", " ").capitalize()
+    html = drawn.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
     try:
-        drawn.write_html(file, include_plotlyjs=True)
+        Path(file).write_text(_PAGE.format(title=title, figure=html), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write: {error.strerror}", where=file) from error
     click.echo(f"wrote {file}", err=True)
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>:root {{ color-scheme: only light; }} body {{ margin: 1.5rem; font-family: system-ui, sans-serif; }}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{figure}
+</body>
+</html>
+"""
+"""One file that needs no network. The figure stands in the colours of the light, so the page does, too."""

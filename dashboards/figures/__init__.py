@@ -8,16 +8,20 @@ from dashboards.figures.money import (
     MOST_AGENTS,
     PARTS,
     cache_efficiency,
+    cache_waste,
     cost_by_agent,
     cost_by_day,
     cost_by_model,
+    cost_by_session,
 )
 
 __all__ = [
     "MOST_AGENTS",
     "PARTS",
     "cache_efficiency",
+    "cache_waste",
     "cost_by_agent",
     "cost_by_day",
     "cost_by_model",
+    "cost_by_session",
 ]

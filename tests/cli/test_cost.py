@@ -196,12 +196,13 @@ def test_a_time_that_is_none(shell: Shell, value: str) -> None:
 
 @pytest.mark.parametrize("by", ["model", "day", "agent"])
 def test_figures(shell: Shell, by: str, tmp_path: Path) -> None:
-    """Bars as one HTML file, with what is not exact in their names; other groups have none."""
+    """Bars as one HTML file, with what is not exact beside them; other groups have none."""
     file = tmp_path / "cost.html"
     assert shell("cost", "--by", by, "--figure", file).code == 0
     drawn = file.read_text()
-    assert "1 at least" in drawn or by == "agent"
-    assert "without a price" in drawn
+    assert f"<h1>Cost by {by}</h1>" in drawn
+    assert "1 call known only in part: at least that" in drawn or by == "agent"
+    assert "without a price, not in the sum" in drawn
     refused = shell("cost", "--by", "source", "--figure", file)
     assert (refused.code, refused.out) == (1, "")
 

@@ -1,80 +1,205 @@
-"""Figures of money: rows in, a figure out, with what is not exact in its labels."""
+"""Figures of money: rows in, a figure out, with how sure it is beside each sum."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from agentobs.store.database import connect, named
+from agentobs.store.database import connect
 from dashboards import figures
-from tests.store.making import T0, a_home, session_id, usage_row, write_facts
+from tests.dashboards.drawn import Draw, Rows, hold, hostile, nobody, rows_of, says
+from tests.store.making import T0, a_home, record, session_id, start, usage_row, write_facts
+from tests.store.test_money import call, read, said
 
-Drawn = Callable[[Sequence[Mapping[str, Any]]], Any]
+STACKED = ("cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_session")
+QUERIES = {
+    **{name: name for name in STACKED},
+    "cache_efficiency": "cache_efficiency",
+    "cache_waste": "cache_misses",
+}
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     """The rows of each query that has a figure, over calls of every certainty."""
-    home = a_home(tmp_path_factory.mktemp("figures"))
+    home, wasteful = (a_home(tmp_path_factory.mktemp(name)) for name in ("figures", "waste"))
     day = 86_400 * 10**9
     write_facts(
         home,
         [
+            start(1).start,
             usage_row(1, web_search_requests=1),
             usage_row(2, certainty="lower_bound", at_ns=T0 + day),
-            usage_row(3, model="nobody", at_ns=T0 + 2 * day),
+            usage_row(3, model="nobody", at_ns=T0 + 3 * day),
             usage_row(4, certainty="estimated", session_id=session_id(2)),
         ],
     )
+    calls = [
+        call(1, said(1), at=0, **read(0, 1000)),
+        call(2, said(3), at=60, head={"tools": []}, **read(0, 1100)),
+        call(3, said(5), at=120, head={"model": "nobody"}, **read(0, 1200)),
+    ]
+    record(wasteful, [start(1), *calls])
     found = {}
-    with connect(home) as connection:
-        for name in ("cost_by_model", "cost_by_day", "cost_by_agent", "cache_efficiency"):
-            answer = named(connection, name)
-            columns = [column[0] for column in answer.description]
-            found[name] = [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
+    with connect(home) as connection, connect(wasteful) as other:
+        for name, query in QUERIES.items():
+            found[name] = rows_of(other if name == "cache_waste" else connection, query)
     return found
 
 
-@pytest.mark.parametrize("name", ["cost_by_model", "cost_by_day", "cost_by_agent"])
-def test_bars_stack_up_to_the_cost(rows: dict[str, list[dict[str, Any]]], name: str) -> None:
-    """One bar a row, a part each; together they are as high as the cost, and nothing is drawn without a price."""
-    drawn: Drawn = getattr(figures, name)
-    figure = drawn(rows[name])
-    assert [bar.name for bar in figure.data] == list(figures.PARTS)
-    heights = [value for bar in figure.data for value in bar.y if value is not None]
+def draw(name: str) -> Draw:
+    return getattr(figures, name)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_bars_stack_up_to_the_cost(rows: dict[str, Rows], name: str) -> None:
+    """A bar for each row, a part each; together they are as long as the cost, and nothing is drawn without a price."""
+    figure = draw(name)(rows[name])
+    hold(figure)
+    bars = [each for each in figure.data if each.type == "bar"]
+    assert [bar.name for bar in bars] == list(figures.PARTS)
+    lengths = [[*(bar.x if bar.orientation == "h" else bar.y)] for bar in bars]
     total = sum((row["cost_usd"] for row in rows[name] if row["cost_usd"] is not None), Decimal(0))
-    assert sum(heights) == pytest.approx(float(total))
-    for at, row in enumerate(sorted(rows[name], key=lambda r: str(r.get("day")))):
-        if row["cost_usd"] is None:
-            assert all(bar.y[at] is None for bar in figure.data)
+    assert sum(x for each in lengths for x in each if x is not None) == pytest.approx(float(total))
+    order = sorted(rows[name], key=lambda r: str(r["day"])) if name == "cost_by_day" else rows[name]
+    for at, row in enumerate(order):
+        drawn = [each[at] for each in lengths]
+        assert sum(x or 0 for x in drawn) == pytest.approx(float(row["cost_usd"] or 0))
+        assert (row["cost_usd"] is None) == all(x is None for x in drawn)
 
 
-def test_doubts_stand_in_the_labels(rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Whatever is not exact says so beside its name; days run from left to right."""
-    assert list(figures.cost_by_day(rows["cost_by_day"]).data[0].x) == [
-        "2026-09-21 (1 estimated)",
-        "2026-09-22 (1 at least)",
-        "2026-09-23 (1 without a price)",
+def test_doubts_stand_beside_the_sums(rows: dict[str, Rows]) -> None:
+    """Whatever is not exact says so at the end of its bar, and in full when one looks closer."""
+    figure = figures.cost_by_model(rows["cost_by_model"])
+    assert [note.text for note in figure.layout.annotations] == [
+        "at least about $0.0119",
+        "no price",
     ]
-    names = list(figures.cache_efficiency(rows["cache_efficiency"]).data[0].x)
-    assert sorted(name.partition(" (")[2] for name in names) == ["estimated)", "lower bound)"]
+    assert "1 call known only in part: at least that; 1 call estimated" in says(figure)
+    named = figures.cost_by_agent(rows["cost_by_agent"])
+    assert named.layout.yaxis.ticktext == ("story …010001", "…020002")
 
 
-def test_many_agents_end_in_one_bar(rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Beyond what can be read the rest stands together, so that no money is missing."""
-    many = rows["cost_by_agent"] * 50
-    figure = figures.cost_by_agent(many)
-    assert len(figure.data[0].x) == figures.MOST_AGENTS + 1
-    assert figure.data[0].x[-1].startswith(f"{len(many) - figures.MOST_AGENTS} more")
+def test_days_lie_on_an_axis_of_days(rows: dict[str, Rows]) -> None:
+    """Days run from left to right, those without a call are gaps, and what is not exact has a mark above."""
+    figure = figures.cost_by_day(rows["cost_by_day"])
+    assert figure.layout.xaxis.type == "date"
+    assert list(figure.data[0].x) == ["2026-09-21", "2026-09-22", "2026-09-24"]
+    found = {each.name: list(each.x) for each in figure.data if each.type == "scatter"}
+    assert found == {
+        "calls without a price": ["2026-09-24"],
+        "at least": ["2026-09-22"],
+        "estimated": ["2026-09-21"],
+    }
 
 
 @pytest.mark.parametrize(
-    "name", ["cost_by_model", "cost_by_day", "cost_by_agent", "cache_efficiency"]
+    ("days", "title", "bars"),
+    [(1, "day (UTC)", 1), (120, "day (UTC)", 120), (121, "week from Monday (UTC)", 18),
+     (3_000, "month (UTC)", 100), (10_000, "year (UTC)", 29)],
+)  # fmt: skip
+def test_many_days_stand_together(rows: dict[str, Rows], days: int, title: str, bars: int) -> None:
+    """Of days that cannot be told apart those of a week, month or year are one bar; no money is lost."""
+    first = rows["cost_by_day"][-1]
+    many = [{**first, "day": date(2026, 9, 21) + timedelta(days=n)} for n in range(days)]
+    figure = figures.cost_by_day(many)
+    hold(figure)
+    assert figure.layout.xaxis.title.text == title
+    assert len(figure.data[0].x) == bars
+    total = sum(y for each in figure.data if each.type == "bar" for y in each.y)
+    assert total == pytest.approx(float(first["cost_usd"]) * days)
+    assert 1 <= len(figure.layout.xaxis.tickvals) <= 8
+
+
+@pytest.mark.parametrize(
+    "name", ["cost_by_model", "cost_by_agent", "cost_by_session", "cache_efficiency"]
 )
-def test_no_rows_are_an_empty_figure(name: str) -> None:
-    """Nothing recorded is an empty figure, not an error."""
-    drawn: Drawn = getattr(figures, name)
-    assert all(not bar.x for bar in drawn([]).data)
+def test_many_names_end_in_one_bar(rows: dict[str, Rows], name: str) -> None:
+    """Beyond what can be read the rest stands together, so that nothing is missing."""
+    many = rows[name] * 5_000
+    figure = draw(name)(many)
+    hold(figure)
+    left = len(many) - figures.MOST_AGENTS
+    assert figure.layout.yaxis.ticktext[-1] == f"{left:,} more"
+    assert len(figure.data[0].x) == figures.MOST_AGENTS + 1
+    if name != "cache_efficiency":
+        drawn = sum(x for each in figure.data for x in each.x if x is not None)
+        assert drawn == pytest.approx(sum(float(row["cost_usd"] or 0) for row in many))
+
+
+def test_input_comes_from_the_cache_or_not(rows: dict[str, Rows]) -> None:
+    """The bars of a session make up all of its input, and its end says what caching saved."""
+    asked = rows["cache_efficiency"]
+    figure = figures.cache_efficiency(asked)
+    hold(figure)
+    for at, row in enumerate(asked):
+        assert sum(bar.x[at] for bar in figure.data) == pytest.approx(100)
+        assert [bar.customdata[at] for bar in figure.data] == [
+            row["cache_read_tokens"], row["cache_write_tokens"], row["input_tokens"]
+        ]  # fmt: skip
+        assert figure.data[0].x[at] == pytest.approx(100 * row["hit_ratio"])
+    assert all(note.text.startswith("saved $") for note in figure.layout.annotations)
+    [note] = figures.cache_efficiency(
+        [{**asked[0], "saved_usd": Decimal("-0.5")}]
+    ).layout.annotations
+    assert note.text == "cost $0.5000 more"
+
+
+def test_waste_has_causes(rows: dict[str, Rows]) -> None:
+    """What was paid twice is summed by reason, in money and in tokens; calls without a price are named."""
+    asked = rows["cache_waste"]
+    assert len(asked) == 2
+    figure = figures.cache_waste(asked)
+    hold(figure)
+    wasted = sum(float(row["wasted_usd"] or 0) for row in asked)
+    assert sum(x for x in figure.data[0].x if x) == pytest.approx(wasted)
+    notes = [note.text for note in figure.layout.annotations]
+    assert notes == ["$0.0023 · 1,000 tokens", "no price · 1,100 tokens"]
+    assert figure.layout.yaxis.ticktext == ("tools changed", "model changed")
+    assert "1 call without a price" in says(figure)
+    mixed = figures.cache_waste([{**row, "reason": "expired"} for row in asked])
+    assert mixed.layout.annotations[0].text == "at least $0.0023 · 2,100 tokens"
+    unpriced = figures.cache_waste([{**row, "wasted_usd": None} for row in asked])
+    assert sum(unpriced.data[0].x) == 2_100
+    assert unpriced.layout.xaxis.title.text == "tokens"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_no_rows_are_a_figure_that_says_so(name: str) -> None:
+    """Nothing recorded is a figure with a word about it, not an error."""
+    figure = draw(name)([])
+    hold(figure)
+    assert not figure.data
+    assert len(figure.layout.annotations) == 1
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_nobody_knows_and_what_wants_to_be_markup(rows: dict[str, Rows], name: str) -> None:
+    """Rows in which nothing is known are drawn, and names with markup in them are shown as they are."""
+    for odd in (nobody(rows[name]), hostile(rows[name]), hostile(rows[name]) * 3_000):
+        hold(draw(name)(odd))
+
+
+def test_small_money_is_told_in_dollars(rows: dict[str, Rows]) -> None:
+    """No axis tells of micro-dollars."""
+    for name in STACKED:
+        figure = draw(name)(rows[name])
+        axis = figure.layout.yaxis if name == "cost_by_day" else figure.layout.xaxis
+        assert (axis.tickprefix, axis.exponentformat) == ("$", "none")
+
+
+def test_certainties_of_what_stands_together(rows: dict[str, Rows]) -> None:
+    """A sum of sums is as sure as the least sure of them."""
+    [model, nobodys] = rows["cost_by_model"]
+    sure: dict[str, Any] = {
+        **model,
+        "cost_status": "exact",
+        "lower_bound_calls": 0,
+        "estimated_calls": 0,
+    }
+    many = [sure] * figures.MOST_AGENTS + [sure, {**nobodys, "unpriced_calls": 7}]
+    last = figures.cost_by_model(many).layout.annotations[-1].text
+    assert last.startswith("at least $")

@@ -1,0 +1,153 @@
+"""Axes of days: each day by itself where they are few, else weeks, months or years, so that bars stay bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Literal
+
+import plotly.graph_objects as go
+
+Unit = Literal["day", "week", "month", "year"]
+MOST = 120
+"""How many bars may stand beside each other, those of days without anything included. Our choice."""
+FEWEST = 7
+"""How many days an axis has at least: the bar of one day alone would be a wall. Our choice."""
+TICKS = 8
+"""How many dates stand below an axis at most, so that they fit 700 pixels. Our choice."""
+_DAYS: dict[Unit, int] = {"day": 1, "week": 7, "month": 31, "year": 366}
+_ABOUT: dict[Unit, int] = {"day": 1, "week": 7, "month": 30, "year": 365}
+_STEPS: dict[Unit, tuple[int, ...]] = {
+    "day": (1, 2, 3, 7, 14, 28),
+    "week": (1, 2, 4, 8, 13, 26),
+    "month": (1, 2, 3, 6, 12, 24),
+    "year": (1, 2, 5, 10, 20, 50, 100, 500, 2000),
+}
+"""How many units may lie between two dates that are written below an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """The stretches of time that an axis is made of."""
+
+    unit: Unit
+    first: date
+    """The first day of the first stretch."""
+    last: date
+    """The first day of the last stretch."""
+
+    def start(self, day: date) -> date:
+        """Return the first day of the stretch in which a day lies; weeks begin on Monday (ISO 8601)."""
+        match self.unit:
+            case "day":
+                return day
+            case "week":
+                return date.fromordinal(max(day.toordinal() - day.weekday(), 1))
+            case "month":
+                return day.replace(day=1)
+            case "year":
+                return day.replace(month=1, day=1)
+
+    def middle(self, start: date) -> str:
+        """Return where the bar of a stretch stands: a day's stands over its date."""
+        return _later(start, _ABOUT[self.unit] // 2).isoformat()
+
+    @property
+    def width_ms(self) -> float:
+        """How wide a bar is, in milliseconds."""
+        return _ABOUT[self.unit] * 86_400_000 * 0.8
+
+    def name(self, start: date) -> str:
+        """Return how people call a stretch."""
+        match self.unit:
+            case "day":
+                return f"{start:%A}, {start.day} {start:%B} {start.year}"
+            case "week":
+                return f"week from {start.day} {start:%B} {start.year}"
+            case "month":
+                return f"{start:%B} {start.year}"
+            case "year":
+                return str(start.year)
+
+    @property
+    def title(self) -> str:
+        """What stands below the axis."""
+        told = {"day": "day", "week": "week from Monday", "month": "month", "year": "year"}
+        return f"{told[self.unit]} (UTC)"
+
+
+def day_of(value: Any) -> date | None:
+    """Return a day as it comes from a row, or from JSON; None where it is none."""
+    if isinstance(value, date):
+        return date(value.year, value.month, value.day)
+    try:
+        return date.fromisoformat(str(value)[:10])
+    except ValueError:
+        return None
+
+
+def calendar(days: Iterable[date]) -> Calendar | None:
+    """Return the axis for these days, or None where there are none."""
+    known = list(days)
+    if not known:
+        return None
+    first, last = min(known), max(known)
+    span = (last - first).days + 1
+    units: tuple[Unit, ...] = ("day", "week", "month", "year")
+    unit: Unit = next((each for each in units if span <= MOST * _ABOUT[each]), "year")
+    found = Calendar(unit, first, last)
+    return Calendar(unit, found.start(first), found.start(last))
+
+
+def draw_days(figure: go.Figure, axis: Calendar) -> None:
+    """Make the x axis of a figure one of days, with dates below that fit."""
+    pad = max(0, FEWEST - (axis.last - axis.first).days - 1) // 2
+    half = _ABOUT[axis.unit] / 2
+    middle, end = _ABOUT[axis.unit] // 2, axis.middle(axis.last)
+    ticks = _ticks(axis)
+    figure.update_xaxes(
+        type="date",
+        title_text=axis.title,
+        range=[
+            f"{_later(axis.first, middle - pad - int(half) - 1).isoformat()}T12:00:00",
+            f"{_later(date.fromisoformat(end), pad + int(half)).isoformat()}T12:00:00",
+        ],
+        tickmode="array",
+        tickvals=[axis.middle(tick) for tick in ticks],
+        ticktext=_labels(axis.unit, ticks),
+        showgrid=False,
+    )
+
+
+def _ticks(axis: Calendar) -> list[date]:
+    starts: list[date] = []
+    at = axis.first
+    while at <= axis.last and len(starts) < 20_000:
+        starts.append(at)
+        following = axis.start(_later(at, _DAYS[axis.unit]))
+        if following <= at:
+            break
+        at = following
+    step = next(
+        (each for each in _STEPS[axis.unit] if -(-len(starts) // each) <= TICKS), len(starts)
+    )
+    return starts[::step]
+
+
+def _labels(unit: Unit, ticks: list[date]) -> list[str]:
+    """Return the dates below an axis; the year stands where it begins to be that one."""
+    labels: list[str] = []
+    for before, tick in zip([None, *ticks], ticks, strict=False):
+        is_new = before is None or before.year != tick.year
+        if unit == "year":
+            labels.append(str(tick.year))
+            continue
+        label = f"{tick:%b}" if unit == "month" else f"{tick.day} {tick:%b}"
+        labels.append(f"{label}<br>{tick.year}" if is_new else label)
+    return labels
+
+
+def _later(day: date, days: int) -> date:
+    number = min(max(day.toordinal() + days, 1), date.max.toordinal())
+    return date.fromordinal(number)

@@ -1,0 +1,90 @@
+"""What all figures have to keep to, and rows that try to break them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import plotly.graph_objects as go
+
+from agentobs.store.database import named
+from dashboards.style import DARK
+
+MOST_MARKS = 2_000
+HOSTILE = "<b>x</b><br><a href='javascript:alert(1)'>\u202e\x1b[31m</script>&amp; " + "y" * 5_000
+Draw = Callable[..., go.Figure]
+Rows = list[dict[str, Any]]
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, name: str, **parameters: Any) -> Rows:
+    """Return the rows of a named query as dicts."""
+    answer = named(connection, name, **parameters)
+    columns = [column[0] for column in answer.description]
+    return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
+
+
+def nobody(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return one of the rows with nothing known in it."""
+    return [dict.fromkeys(rows[0])]
+
+
+def hostile(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """Return the rows with each of their texts another one that wants to be markup."""
+    return [
+        {key: HOSTILE if isinstance(value, str) else value for key, value in row.items()}
+        for row in rows
+    ]
+
+
+def marks(figure: go.Figure) -> int:
+    """Return how many things a figure draws."""
+    points = sum(
+        sum(x is not None for x in (each.y if each.y is not None else ())) for each in figure.data
+    )
+    return points + len(figure.layout.shapes) + len(figure.layout.annotations)
+
+
+def says(figure: go.Figure) -> str:
+    """Return all texts of a figure, a line each."""
+    return "\n".join(texts(json.loads(figure.to_json())))
+
+
+def texts(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the texts that a figure shows: of hovers, axes, legends and annotations."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from texts(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner, key)
+    elif isinstance(value, str) and key in (
+        "text",
+        "ticktext",
+        "hovertext",
+        "hovertemplate",
+        "name",
+    ):
+        yield value
+
+
+def hold(figure: go.Figure) -> None:
+    """Assert what the page relies on: kinds of traces, bounds, colours that have a dark side, no markup of others."""
+    assert {each.type for each in figure.data} <= {"bar", "scatter"}
+    assert marks(figure) <= MOST_MARKS
+    assert figure.layout.title.text is None
+    assert figure.layout.height
+    for each in figure.data:
+        assert each.hoverinfo != "all"
+        if each.hoverinfo != "skip":
+            assert each.hovertemplate.endswith("<extra></extra>")
+    colours = set(re.findall(r'"(#[0-9a-fA-F]{3,8})"', figure.to_json()))
+    assert colours <= set(DARK), colours - set(DARK)
+    for text in texts(json.loads(figure.to_json())):
+        bare = text.replace("<br>", "").replace("<extra></extra>", "")
+        assert "<" not in bare, text
+        assert ">" not in bare, text
+        assert not re.search("[\\x00-\\x1f\u202a-\u202e\u2066-\u2069]", bare), text
+        assert len(text) < 1_000
