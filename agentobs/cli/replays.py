@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -156,6 +157,7 @@ def _left_s(running: Iterable[_Running]) -> float:
 
 def _run(sends: Connection, asked: Asked, directory: str) -> None:
     """Replay one fixture in a process of its own; what its agent prints goes nowhere."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(directory)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -166,6 +168,14 @@ def _run(sends: Connection, asked: Asked, directory: str) -> None:
     sends.close()
     # Threads that the agent left behind keep nobody waiting.
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Leave nothing behind of a parent that was interrupted, or killed, before it knew of this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def replayed(asked: Asked) -> Done:
