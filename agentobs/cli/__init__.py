@@ -49,6 +49,7 @@ _COMMANDS = {
     "reprice": ("agentobs.cli.cost", "Price stored calls again with other prices: a what-if."),
     "cache": ("agentobs.cli.cost", "Show what caching saved, and what misses wasted and why."),
     "sql": ("agentobs.cli.sql", "Ask the store in SQL, read-only."),
+    "dashboard": ("agentobs.cli.dashboard", "Show recordings in a browser, live."),
     "freeze": ("agentobs.cli.again", "Make a recorded session a fixture and a test."),
     "replay": (
         "agentobs.cli.again",
@@ -75,6 +76,10 @@ _COMMANDS = {
     "bundle": (
         "agentobs.cli.bundle",
         "Put sessions into one file that another machine imports, without what was said.",
+    ),
+    "report": (
+        "agentobs.cli.report",
+        "Write one HTML file that shows a session, or a range of them.",
     ),
     "journal": ("agentobs.cli.journal", "Print what a segment holds, record by record."),
     "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),

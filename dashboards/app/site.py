@@ -1,0 +1,103 @@
+"""What all pages of the application share, and how a page becomes an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from agentobs.recording.home import Home
+from agentobs.records.canonical import digest
+from agentobs.store.worker import Limits
+from dashboards.app.reading import Reader
+from dashboards.pages import page, plotly_script
+
+Compare = Callable[[Home, str, str], Mapping[str, Any]]
+"""Compares two sessions by their ids, as `agentobs diff --json` does. Readers do not import each other: it is lent."""
+
+_ASSETS = Path(__file__).parents[1] / "assets"
+PLOTLY = "plotly.min.js"
+"""Under which name plotly's own script is served."""
+KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""The media type of each kind of asset."""
+
+
+LIMITS = Limits(timeout_seconds=30.0, rows=200, columns=200, answer_bytes=4 * 1024**2)
+"""What a question in SQL may cost. Our choice: what can be looked at; more is for `agentobs sql`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the application was started with; it is at `request.app.state.site`."""
+
+    home: Home
+    """Where the recordings are."""
+    reader: Reader
+    """The store, as it is now."""
+    compare: Compare | None = None
+    """How two sessions are compared; None where nobody lent it."""
+    limits: Limits = LIMITS
+    """What a question in SQL may cost."""
+
+
+def site_of(request: Request) -> Site:
+    """Return what the application was started with."""
+    site: Site = request.app.state.site
+    return site
+
+
+def answer(
+    request: Request,
+    template: str,
+    *,
+    status: int = 200,
+    here: str = "",
+    figures: bool = False,
+    revision: int | None = None,
+    **values: Any,
+) -> HTMLResponse:
+    """Return a page as an answer.
+
+    Args:
+        request: what is answered.
+        template: a template that extends `app.html`.
+        status: the HTTP status.
+        here: the place in the navigation: `sessions`, `fleet`, `compare` or `sql`.
+        figures: whether it has figures, for which plotly is loaded.
+        revision: of which state of the store it tells; where it is given, the regions that are marked `data-live`
+            are replaced when there is a newer one.
+        values: what the template shows.
+    """
+    shared = {"here": here, "figures": figures, "revision": revision, "assets": asset_paths()}
+    home = str(site_of(request).home.path)
+    return HTMLResponse(page(template, **shared, home=home, **values), status)
+
+
+@cache
+def asset_paths() -> dict[str, str]:
+    """Return the path of each asset by its name; what it holds is part of it, so that it can be kept for ever."""
+    return {name: f"/assets/{digest(text)[3:15]}/{name}" for name, text in _assets().items()}
+
+
+def asset_text(name: str) -> bytes:
+    """Return what an asset holds.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    return _assets()[name]
+
+
+@cache
+def _assets() -> dict[str, bytes]:
+    found = {path.name: path.read_bytes() for path in _ASSETS.iterdir() if path.suffix in KINDS}
+    return found | {PLOTLY: plotly_script().encode()}
