@@ -1,0 +1,232 @@
+"""The page of a session: how it went, what it cost, where the time went, and each step with a way to its request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from agentobs.store.asking import find_session
+from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
+from dashboards.app.reading import Row, View
+from dashboards.app.site import answer, site_of
+from dashboards.panels import session_panels
+
+PAGE = 50
+"""Rows of a page of steps. Our choice: a screen or two."""
+MOST = 20
+"""Rows of the small tables of the page: sessions of the conversation, evidence, what was open. Our choice."""
+WINDOW = 25
+"""Turns of the part of the waterfall that is offered first where a session has more."""
+_WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
+"""Outcomes of requests and calls that are no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A part of many rows, and how to get to the others."""
+
+    rows: Sequence[Row]
+    number: int
+    """Of the page, from 1."""
+    count: int
+    """Of pages, at least 1."""
+    total: int
+    """Rows in all."""
+    first: int
+    """The number of the first row of the page, from 1; 0 where there is none."""
+    choice: Mapping[str, str]
+    """What else the address says."""
+
+    def link(self, number: int) -> str:
+        """Return the query string of another page."""
+        return f"?{urlencode({**self.choice, 'page': number})}"
+
+
+def paged(rows: Sequence[Row], asked: str | None, choice: Mapping[str, str], size: int) -> Pages:
+    """Return the page of some rows that was asked for; the nearest where there is none of that number."""
+    number, count, start = place(len(rows), asked, size)
+    part = rows[start : start + size]
+    return Pages(part, number, count, len(rows), start + 1 if part else 0, choice)
+
+
+def place(total: int, asked: str | None, size: int) -> tuple[int, int, int]:
+    """Return the number of a page that is there, how many there are, and the first of its rows, from 0."""
+    count = max(-(-total // size), 1)
+    number = min(max(number_in(asked) or 1, 1), count)
+    return number, count, (number - 1) * size
+
+
+def number_in(text: str | None) -> int | None:
+    """Return the number that somebody typed into an address; None for anything else."""
+    is_number = text is not None and text.isascii() and text.isdigit() and len(text) <= 9
+    return int(text) if is_number and text is not None else None
+
+
+def session_named(request: Request, view: View) -> str:
+    """Return the id of the session that the address means.
+
+    Raises:
+        UsageError: none, or more than one.
+    """
+    told = str(request.path_params["id"])
+    return find_session(view.connection, told, key=site_of(request).home.key())
+
+
+def session(request: Request) -> Response:
+    """Show one session."""
+    with site_of(request).reader.view() as view:
+        session_id = session_named(request, view)
+        if session_id != request.path_params["id"]:
+            return RedirectResponse(f"/sessions/{session_id}?{request.url.query}".rstrip("?"), 303)
+        query = request.query_params
+        [about] = view.select("SELECT * FROM sessions WHERE session_id = ?", [session_id])
+        turns = view.named("session_turns", session_id=session_id)
+        window = _window(turns, query.get("from"), query.get("to"))
+        panels = session_panels(
+            view.connection, session_id, window=_instants(turns, window) if window else None
+        )
+        return answer(
+            request,
+            "session.html",
+            here="sessions",
+            figures=True,
+            revision=view.revision,
+            about=about,
+            spent=_first(view.named("cost_by_session", session_id=session_id)),
+            kept=kept_of(view, session_id),
+            losses=_losses(view, session_id),
+            conversation=view.named("conversation_sessions", session_id=session_id),
+            verdicts=_Verdicts.of(diagnose(view.connection, session_id)),
+            panels=panels,
+            turns=len(turns),
+            window=window,
+            windows=_windows(len(turns), window),
+            steps=paged(
+                _steps(view, session_id, only_failed="failed" in query),
+                query.get("page"),
+                {"failed": "1"} if "failed" in query else {},
+                PAGE,
+            ),
+            only_failed="failed" in query,
+            open=view.named("open_at_death", session_id=session_id),
+            hooks=view.named("hook_outcomes", session_id=session_id),
+            decisions=view.select(_DECISIONS, [session_id]),
+            most=MOST,
+        )
+
+
+def kept_of(view: View, session_id: str) -> Row:
+    """Return what became of what was said: where it may be, when it was pruned, and where the session came from."""
+    return _first(view.select(_KEPT, {"session_id": session_id})) or dict.fromkeys(
+        ("content", "source", "pruned_ns", "redactions")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """What the signatures of failure say, sorted by what a reader wants of them."""
+
+    fires: Sequence[tuple[Verdict, str, Sequence[Row]]]
+    """Those that fire, the strongest first, each with when it does, in words, and its strongest evidence."""
+    quiet: Sequence[str]
+    unknown: Sequence[Verdict]
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict]) -> _Verdicts:
+        meaning = {signature.name: signature.fires for signature in SIGNATURES}
+        fires = sorted((v for v in verdicts if v.fires), key=lambda v: -v.strength)
+        return cls(
+            [(v, meaning[v.signature], _strongest(v)) for v in fires],
+            [v.signature for v in verdicts if not v.fires and not v.cannot_tell],
+            [v for v in verdicts if v.cannot_tell],
+        )
+
+
+def _strongest(verdict: Verdict) -> Sequence[Row]:
+    return [dict(row) for row in sorted(verdict.evidence, key=lambda row: -row["strength"])[:MOST]]
+
+
+def _losses(view: View, session_id: str) -> Sequence[Row]:
+    return [row for row in view.named("losses") if row["session_id"] == session_id]
+
+
+def _steps(view: View, session_id: str, *, only_failed: bool) -> Sequence[Row]:
+    """Return the steps of a session, each with the attempt that it belongs to."""
+    calls = view.select(_CALLS, [session_id])
+    of_call = {(row["lane"], row["turn"], row["tool_use_id"]): row for row in calls}
+    found = []
+    for step in view.named("session_steps", session_id=session_id):
+        call = of_call.get((step["lane"], step["turn"], step["id"]))
+        attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
+        is_failed = step["outcome"] not in _WENT_WELL or bool(call and call["is_error"])
+        if step["kind"] == "decision":
+            is_failed = str(step["outcome"]).startswith("deny")
+        if is_failed or not only_failed:
+            found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
+    return found
+
+
+def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[int, int] | None:
+    """Return which turns of the session the waterfall is wanted of, counted from 1; None for all."""
+    start, end = number_in(first), number_in(last)
+    if not turns or (start is None and end is None):
+        return None
+    start = min(max(start or 1, 1), len(turns))
+    return start, min(max(end or len(turns), start), len(turns))
+
+
+def _instants(turns: Sequence[Row], window: tuple[int, int]) -> tuple[int, int]:
+    """Return when a window of turns begins and ends, with the calls of its last turn."""
+    part = turns[window[0] - 1 : window[1]]
+    start = min(row["started_ns"] for row in part)
+    end = max(row["started_ns"] + row["duration_ns"] for row in part)
+    if window[1] < len(turns):
+        end = max(end, turns[window[1]]["started_ns"])
+    return start, end
+
+
+def _windows(count: int, window: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
+    """Return the windows that are offered beside this one, by their names."""
+    if count <= WINDOW and window is None:
+        return {}
+    if window is None:
+        return {"The first turns": (1, WINDOW), "The last turns": (count - WINDOW + 1, count)}
+    first, last = window
+    size = last - first + 1
+    offered = {}
+    if first > 1:
+        offered["Earlier"] = (max(first - size, 1), first - 1)
+    if last < count:
+        offered["Later"] = (last + 1, min(last + size, count))
+    return offered
+
+
+def _first(rows: Sequence[Row]) -> Row | None:
+    return rows[0] if rows else None
+
+
+_KEPT = """
+    SELECT
+        (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $session_id) AS content,
+        (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,
+        (SELECT max(pruned_ns) FROM prunings WHERE session_id = $session_id) AS pruned_ns,
+        (SELECT sum(redactions) FROM attempts WHERE session_id = $session_id) AS redactions
+"""
+_CALLS = """
+    SELECT lane, turn, tool_use_id, attempt_id, is_error FROM tool_calls WHERE session_id = ?
+"""
+_DECISIONS = """
+    SELECT tool, behaviour, reason_type AS reason, resolver, count(*) AS decisions,
+        count(*) FILTER (WHERE asked) AS asked, sum(waited_ns)::BIGINT AS waited_ns
+    FROM permissions
+    WHERE session_id = ?
+    GROUP BY ALL
+    ORDER BY decisions DESC, tool, behaviour, reason, resolver
+"""
+
+routes = [Route("/sessions/{id}", session)]
