@@ -75,6 +75,8 @@ class Axis:
     """Where its ends are drawn, in pixels."""
     step: float = 1.0
     """How far its ticks are apart."""
+    least_step: float = 0.0
+    """How near they may be: where all values are whole days, so are the ticks."""
 
     @property
     def is_x(self) -> bool:
@@ -96,6 +98,9 @@ class Axis:
         known = [value for value in values if value is not None]
         told = self.told.get("type")
         self.kind = told if told in ("linear", "log", "date", "category") else _kind(known)
+        if self.kind == "date":
+            whole = all((formats.milliseconds(each) or 0) % formats.DAY_MS == 0 for each in known)
+            self.least_step = formats.DAY_MS if whole else 0.0
         if self.kind != "category":
             return
         order = [str(each) for each in self.told.get("categoryarray") or ()]
@@ -235,7 +240,7 @@ class Axis:
         return [(first + n) * self.step for n in range(count)]
 
     def _dates(self, low: float, high: float, room: float) -> list[float]:
-        wanted = (high - low) / room
+        wanted = max((high - low) / room, self.least_step)
         given = self.told.get("dtick")
         if formats.is_number(given) and given:
             self.step = float(given)
