@@ -14,6 +14,7 @@ from dashboards.figures.money import (
     cost_by_model,
     cost_by_session,
 )
+from dashboards.figures.signatures import failure_signatures
 
 __all__ = [
     "MOST_AGENTS",
@@ -24,4 +25,5 @@ __all__ = [
     "cost_by_day",
     "cost_by_model",
     "cost_by_session",
+    "failure_signatures",
 ]

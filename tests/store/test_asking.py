@@ -68,6 +68,8 @@ def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnect
         "session_timeline",
         "session_turns",
         "sessions",
+        "sessions_by_day",
+        "signatures_by_day",
         "silent_hook_cancels",
         "slowest_requests",
         "slowest_tools",

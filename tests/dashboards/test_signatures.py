@@ -1,0 +1,129 @@
+"""Failure signatures over time: what fired in how many sessions of each day, drawn to scale."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+
+from agentobs.records.facts import Event
+from agentobs.records.labels import Label
+from agentobs.store.database import connect
+from agentobs.store.diagnosis import signatures_by_day
+from dashboards.figures.signatures import MOST_SIGNATURES, failure_signatures
+from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    end,
+    permission,
+    record,
+    session_id,
+    start,
+    write_facts,
+)
+
+DAY = 86_400 * SECOND
+
+
+def cancelled(number: int, at: int) -> Event:
+    """Return a hook that was cancelled while the rest went on."""
+    hook, label = Label("hook"), Label("cancelled")
+    return Event(session_id(number), None, Label("main"), None, at, hook, label, {})
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
+    """Signatures and sessions by day: three sessions on the first day, one three days later; the last since then."""
+    home = a_home(tmp_path_factory.mktemp("signatures"))
+    later = T0 + 3 * DAY
+    record(
+        home,
+        [start(1), end(1), start(2), end(2, failed=True), start(3), end(3), start(4, at=later)],
+    )
+    facts = [
+        permission(1, "a", at=T0 + 30 * SECOND, waited_ns=20 * SECOND),
+        permission(1, "b", at=T0 + 60 * SECOND, waited_ns=20 * SECOND),
+        permission(2, "a", at=T0 + 30 * SECOND, waited_ns=20 * SECOND),
+        permission(4, "a", at=later + 30 * SECOND, waited_ns=20 * SECOND),
+        cancelled(2, T0 + SECOND),
+    ]
+    write_facts(home, facts)
+    with connect(home) as connection:
+        return (
+            rows_of(connection, "signatures_by_day"),
+            rows_of(connection, "sessions_by_day"),
+            signatures_by_day(connection, later),
+        )
+
+
+def test_sessions_count_once_a_day_and_signature(rows: tuple[Rows, Rows, Rows]) -> None:
+    """However often it fires in a session; one in which two fire counts for both; a range leaves out the rest."""
+    fired, days, since = rows
+    first, last = date(2026, 9, 21), date(2026, 9, 24)
+    assert [tuple(row.values()) for row in fired] == [
+        (first, "long_waits", 2, 3),
+        (first, "silent_hook_cancels", 1, 1),
+        (last, "long_waits", 1, 1),
+    ]
+    assert since == fired[-1:]
+    assert [(row["day"], row["sessions"], row["completed"], row["failed"]) for row in days] == [
+        (first, 3, 2, 1),
+        (last, 1, 0, 1),
+    ]
+
+
+def test_bars_are_as_high_as_their_counts(rows: tuple[Rows, Rows, Rows]) -> None:
+    """Each line is drawn to its own highest bar, upon its own baseline; days without any stay empty."""
+    figure = failure_signatures(*rows[:2])
+    hold(figure)
+    failed, others, waits, hooks = figure.data
+    assert (list(failed.customdata), list(others.customdata)) == ([1, 1], [2])
+    assert [a / b for a, b in zip(failed.y, (1, 1), strict=True)] == [others.y[0] / 2] * 2
+    assert list(others.base) == [pytest.approx(failed.base[0] + failed.y[0])]
+    assert list(waits.customdata) == [2, 1]
+    assert waits.y[0] == pytest.approx(2 * waits.y[1])
+    assert list(waits.x) == ["2026-09-21", "2026-09-24"]
+    assert list(hooks.customdata) == [1]
+    assert hooks.y[0] == waits.y[0] < 1
+    assert (waits.base[0], hooks.base[0]) == (-3, -4)
+    assert figure.layout.yaxis.ticktext == ("all sessions", "long waits", "silent hook cancels")
+    notes = [note.text for note in figure.layout.annotations]
+    assert "at most 3 a day<br>2 of 4 failed" in notes
+    assert "at most 2 a day<br>3 sessions" in notes
+
+
+def test_nothing_fired(rows: tuple[Rows, Rows, Rows]) -> None:
+    """Sessions without a failure are drawn, with a word about it; no sessions are an empty figure."""
+    figure = failure_signatures([], rows[1])
+    hold(figure)
+    assert "no failure signature fired" in says(figure)
+    assert not failure_signatures([]).data
+    hold(failure_signatures([]))
+    hold(failure_signatures(rows[0]))
+
+
+def test_more_signatures_than_lines(rows: tuple[Rows, Rows, Rows]) -> None:
+    """The rest stands together in a last line; no session is missing."""
+    row = rows[0][0]
+    many = [
+        {**row, "signature": f"s{n}", "day": row["day"] + timedelta(days=m)}
+        for n in range(50)
+        for m in range(200)
+    ]
+    days = [{**rows[1][0], "day": row["day"] + timedelta(days=m)} for m in range(200)]
+    figure = failure_signatures(many, days)
+    hold(figure)
+    assert len(figure.layout.yaxis.ticktext) == MOST_SIGNATURES + 1
+    assert figure.layout.yaxis.ticktext[-1] == "39 more"
+    drawn = sum(sum(each.customdata) for each in figure.data)
+    assert drawn == sum(each["sessions"] for each in (*many, *days))
+
+
+def test_what_nobody_knows_and_what_wants_to_be_markup(rows: tuple[Rows, Rows, Rows]) -> None:
+    """Rows in which nothing is known are no error, and names with markup in them are shown as they are."""
+    fired, days, _ = rows
+    hold(failure_signatures(nobody(fired), nobody(days)))
+    hold(failure_signatures([*nobody(fired), *fired], [*nobody(days), *days]))
+    hold(failure_signatures(hostile(fired) * 1_000, hostile(days) * 1_000))
