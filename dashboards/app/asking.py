@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from decimal import Decimal
-from threading import BoundedSemaphore
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -15,18 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentobs import world
-from agentobs.errors import AgentobsError, UsageError
-from agentobs.records import shown
 from agentobs.store.asking import query_names, query_text
-from agentobs.store.worker import Worker
+from dashboards.app.questions import Answered
 from dashboards.app.reading import Row, View
-from dashboards.app.site import Site, answer, site_of
+from dashboards.app.site import answer, site_of
 
-AT_ONCE = BoundedSemaphore(2)
-"""Held while a question runs: each has a process with memory of its own. Our choice."""
-CELL = 2_000
-"""How many characters of a value are shown. Our choice: 200 rows of such cells can still be scrolled."""
 STATEMENT = 100_000
 """The longest statement, characters. Our choice."""
 FIRST = "SELECT name, status, turns, cost_usd\nFROM sessions\nORDER BY started_ns DESC\nLIMIT 20"
@@ -37,22 +28,6 @@ GIVEN = "value_"
 _PARAMETER = re.compile(r"(?<![\w$])\$([A-Za-z_]\w{0,63})")
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What became of a question."""
-
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    """As text, for people."""
-    numbers: Sequence[bool] = ()
-    """Which columns hold numbers."""
-    note: str = ""
-    """Why there are no more rows, or none at all."""
-    failed: bool = False
-    took_ns: int = 0
-    """From the start of the process to the last row."""
-
-
 def typed(text: str) -> Any:
     """Return the value that the text of a parameter means, as `agentobs sql --param` does; nothing is NULL."""
     if not text.strip():
@@ -61,41 +36,6 @@ def typed(text: str) -> Any:
         return json.loads(text, parse_float=Decimal, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return text
-
-
-def asked(site: Site, sql: str, values: Mapping[str, Any]) -> Answered:
-    """Ask one question, and return what can be shown of its answer."""
-    if not sql.strip():
-        return Answered(note="There is no statement.", failed=True)
-    if not AT_ONCE.acquire(blocking=False):
-        return Answered(note="Two questions are running. Wait for one of them.", failed=True)
-    started_ns = world.monotonic()
-    columns: list[str] = []
-    rows: list[tuple[Any, ...]] = []
-    note, failed = "", False
-    try:
-        with Worker(site.home, site.limits, ingest=False) as worker:
-            came = worker.ask(sql, values or None)
-            columns = came.columns
-            rows.extend(came.rows)
-    except UsageError as error:
-        # Where a limit was met, what came before counts.
-        note, failed = _said(error), not rows
-    except AgentobsError as error:
-        note, failed = _said(error), True
-    finally:
-        AT_ONCE.release()
-    took_ns = world.monotonic() - started_ns
-    first = rows[0] if rows else ()
-    numbers = [isinstance(v, int | float | Decimal) and not isinstance(v, bool) for v in first]
-    texts = [[cell(value) for value in row] for row in rows]
-    return Answered(columns, texts, numbers, note, failed, took_ns)
-
-
-def cell(value: Any) -> str:
-    """Return a value as text; of a long one its beginning, and how long it is."""
-    text = shown.text(value) if value is not None else "NULL"
-    return text if len(text) <= CELL else f"{text[:CELL]}… ({len(text):,} characters)"
 
 
 def tables_of(view: View) -> list[Row]:
@@ -128,7 +68,8 @@ async def ask_page(request: Request) -> Response:
 
     def ask() -> Response:
         values = {name: typed(text) for name, text in given.items()}
-        answered = asked(site_of(request), sql, values)
+        site = site_of(request)
+        answered = site.questions.ask(site.home, sql, values)
         return _page(request, sql, given, answered, texts.get("query", ""))
 
     return await run_in_threadpool(ask)
@@ -160,7 +101,7 @@ def _page(
         query=query if query in names else "",
         questions={name: _question(name) for name in names},
         tables=tables,
-        limits=site.limits,
+        limits=site.questions.limits,
         prefix=GIVEN,
     )
 
@@ -168,10 +109,6 @@ def _page(
 def _question(name: str) -> str:
     """Return what a named query asks, as its first line says."""
     return query_text(name).partition("\n")[0].removeprefix("--").strip()
-
-
-def _said(error: AgentobsError) -> str:
-    return f"{error.found}. {error.todo}." if error.todo else f"{error.found}."
 
 
 def _refuse(text: str) -> None:

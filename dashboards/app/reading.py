@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 
 from agentobs import world
-from agentobs.errors import AgentobsError, DamagedError, error_kind
+from agentobs.errors import AgentobsError, DamagedError, UsageError, error_kind
 from agentobs.recording.home import Home, existing_home
 from agentobs.recording.journal import facts_path, forms, is_alive
 from agentobs.store.asking import named
@@ -51,8 +51,8 @@ class _Opened:
     stamp: _Stamp
     open_segments: tuple[str, ...]
     """Segments whose process lived when it was opened."""
-    readers: int = 0
-    """Requests that read it now."""
+    readers: set[duckdb.DuckDBPyConnection] = field(default_factory=set)
+    """The cursors of the requests that read it now."""
     is_old: bool = False
     """Whether there is a newer one, so that the last reader closes it."""
     has_signatures: bool = False
@@ -120,16 +120,14 @@ class Reader:
         Raises:
             HomeError, ForeignError, DamagedError: the store cannot be read, as for `agentobs.connect`.
         """
-        opened = self._taken()
+        opened, cursor = self._taken()
         try:
-            with self._changed:
-                view = View(opened.connection.cursor(), opened.revision, opened.has_signatures)
-            try:
-                yield view
-            finally:
-                view.connection.close()
+            yield View(cursor, opened.revision, opened.has_signatures)
         finally:
-            self._given_back(opened)
+            with self._changed:
+                opened.readers.discard(cursor)
+                cursor.close()
+                self._close_unread()
 
     def revision(self) -> int:
         """Return which state would be read now, and have it looked for a newer one; waits for nothing."""
@@ -137,13 +135,18 @@ class Reader:
             self._want()
             return self._revision
 
-    def close(self) -> None:
-        """Close what nobody reads; the rest is closed by its last reader."""
+    def interrupt(self) -> None:
+        """Stop what is asked right now, and let nobody ask more."""
         with self._changed:
             self._is_closed = True
-            if self._telling:
-                self._telling.interrupt()
+            asked = [each for opened in self._all() for each in opened.readers]
+            for cursor in [*asked, *([self._telling] if self._telling else [])]:
+                cursor.interrupt()
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close what nobody reads; the rest is closed by its last reader."""
+        self.interrupt()
         self._thread.join()
         with self._changed:
             if self._opened:
@@ -164,27 +167,26 @@ class Reader:
     ) -> None:
         self.close()
 
-    def _taken(self) -> _Opened:
+    def _all(self) -> list[_Opened]:
+        return [*self._older, *([self._opened] if self._opened else [])]
+
+    def _taken(self) -> tuple[_Opened, duckdb.DuckDBPyConnection]:
         """Return the state to read, after a look where the last one is long ago and this one comes soon."""
         with self._changed:
             before = self._looks
             if self._want():
                 self._changed.wait_for(lambda: self._is_over(before), PATIENCE_SECONDS)
             self._changed.wait_for(lambda: self._opened or self._error or self._is_closed)
-            if self._opened is None:
-                raise self._error or DamagedError("the application is closing")
-            if self._error:
-                raise self._error
-            self._opened.readers += 1
-            return self._opened
+            if self._is_closed:
+                raise UsageError("the application is closing")
+            if self._error or not self._opened:
+                raise self._error or DamagedError("nothing could be opened")
+            cursor = self._opened.connection.cursor()
+            self._opened.readers.add(cursor)
+            return self._opened, cursor
 
     def _is_over(self, before: int) -> bool:
         return self._looks > before or self._is_closed
-
-    def _given_back(self, opened: _Opened) -> None:
-        with self._changed:
-            opened.readers -= 1
-            self._close_unread()
 
     def _want(self) -> bool:
         """Have it looked for something new, unless that was done just now; returns whether it will be."""

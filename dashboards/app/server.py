@@ -114,8 +114,9 @@ def serve(
         started: called once when requests are answered, with a function that ends the serving.
     """
     with Reader(home) as reader:
-        site = Site(home=home, reader=reader, compare=compare)
-        server = _Server(_config(bound, site), started)
+        is_remote = bound.keys.password is not None
+        site = Site(home=home, reader=reader, compare=compare, is_remote=is_remote)
+        server = _Server(_config(bound, site), started, site)
         try:
             asyncio.run(_serve(server, bound.socket))
         finally:
@@ -131,14 +132,21 @@ class _Server(uvicorn.Server):
     """Uvicorn, which tells when it has started, and for which Ctrl-C is the usual end and nothing to raise again."""
 
     def __init__(
-        self, config: uvicorn.Config, started: Callable[[Callable[[], None]], None]
+        self, config: uvicorn.Config, started: Callable[[Callable[[], None]], None], site: Site
     ) -> None:
         super().__init__(config)
         self._told_started = started
+        self._site = site
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._told_started(self._stop)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Nobody waits for what would be told: questions are stopped, and their requests end.
+        self._site.questions.close()
+        self._site.reader.interrupt()
+        await super().shutdown(sockets)
 
     def _stop(self) -> None:
         self.should_exit = True

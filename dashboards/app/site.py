@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 
 from agentobs.recording.home import Home
 from agentobs.records.canonical import digest
-from agentobs.store.worker import Limits
+from dashboards.app.questions import Questions
 from dashboards.app.reading import Reader
 from dashboards.pages import page, plotly_script
 
@@ -31,10 +31,6 @@ KINDS = {
 """The media type of each kind of asset."""
 
 
-LIMITS = Limits(timeout_seconds=30.0, rows=200, columns=200, answer_bytes=4 * 1024**2)
-"""What a question in SQL may cost. Our choice: what can be looked at; more is for `agentobs sql`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     """What the application was started with; it is at `request.app.state.site`."""
@@ -45,8 +41,10 @@ class Site:
     """The store, as it is now."""
     compare: Compare | None = None
     """How two sessions are compared; None where nobody lent it."""
-    limits: Limits = LIMITS
-    """What a question in SQL may cost."""
+    questions: Questions = field(default_factory=Questions)
+    """What is asked in SQL."""
+    is_remote: bool = False
+    """Whether other machines can open it."""
 
 
 def site_of(request: Request) -> Site:
@@ -78,8 +76,9 @@ def answer(
         values: what the template shows.
     """
     shared = {"here": here, "figures": figures, "revision": revision, "assets": asset_paths()}
-    home = str(site_of(request).home.path)
-    return HTMLResponse(page(template, **shared, home=home, **values), status)
+    site = site_of(request)
+    place = {"home": str(site.home.path), "is_remote": site.is_remote}
+    return HTMLResponse(page(template, **shared, **place, **values), status)
 
 
 @cache
