@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+import duckdb
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from agentobs.records.shown import money, seconds
+from agentobs.store.asking import named
+from agentobs.store.walltime import PARTS, Split, interaction_times
+from dashboards import figures
 from dashboards.pages import figure_json
 
 Row = Mapping[str, Any]
 SHOWN = 200
 """How many rows the table of a panel has at most. Our choice: more is a question for SQL."""
+TOP = 100
+"""How many sessions a range is asked for where it lists some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +34,334 @@ class Panel:
     title: str
     says: str
     """What the figure shows, in words: for whoever cannot see it, and for everybody else."""
-    figure: go.Figure | None
-    """None where there is nothing to draw."""
-    columns: Sequence[str] = ()
-    rows: Sequence[Row] = ()
+    figure: go.Figure
+    columns: Sequence[str]
+    rows: Sequence[Row]
     """What is drawn, in numbers; at most SHOWN."""
     more: int = 0
     """How many rows there are beyond those."""
+    is_wide: bool = False
+    """Whether it needs the width of the page."""
 
     def json(self) -> Markup:
         """Return the figure as it stands in a page."""
-        assert self.figure is not None
         return figure_json(self.figure)
 
 
 def panel(
-    name: str, title: str, says: str, figure: go.Figure, columns: Sequence[str], rows: Sequence[Row]
+    name: str,
+    title: str,
+    says: str,
+    figure: go.Figure,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    *,
+    is_wide: bool = False,
 ) -> Panel:
     """Return a panel whose table is bounded."""
-    return Panel(name, title, says, figure, columns, rows[:SHOWN], max(0, len(rows) - SHOWN))
+    more = max(0, len(rows) - SHOWN)
+    return Panel(name, title, says, figure, columns, rows[:SHOWN], more, is_wide)
+
+
+def session_panels(
+    connection: duckdb.DuckDBPyConnection,
+    session_id: str,
+    *,
+    window: tuple[int, int] | None = None,
+) -> list[Panel]:
+    """Return what there is to see of one session; questions without an answer have no panel.
+
+    Args:
+        connection: to the store.
+        session_id: the session.
+        window: the part of the waterfall that is drawn, in nanoseconds since 1970; None for all.
+    """
+
+    def asked(name: str, **more: Any) -> list[Row]:
+        return rows_of(connection, name, session_id=session_id, **more)
+
+    splits = interaction_times(connection, session_id)
+    made = (
+        _waterfall(asked("session_waterfall"), splits, window),
+        _turns(asked("session_turns")),
+        _context(asked("context_growth")),
+        _split(splits),
+        _agents(asked("cost_by_agent")),
+        _misses(asked("cache_misses")),
+        _latency(asked("tool_latency")),
+        _errors(asked("tool_latency")),
+        _waits(asked("waits_for_people")),
+    )
+    return [each for each in made if each is not None]
+
+
+def fleet_panels(
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+) -> list[Panel]:
+    """Return what there is to see of all sessions of a range; questions without an answer have no panel.
+
+    Args:
+        connection: to the store.
+        since_ns: the start of the range in nanoseconds since 1970, or None for all that was recorded.
+        until_ns: its end, which is no part of it, or None.
+    """
+
+    def asked(name: str, **more: Any) -> list[Row]:
+        return rows_of(connection, name, since_ns=since_ns, until_ns=until_ns, **more)
+
+    made = (
+        _days(asked("cost_by_day")),
+        _signatures(asked("signatures_by_day"), asked("sessions_by_day")),
+        _models(asked("cost_by_model")),
+        _agents(asked("cost_by_agent", limit=TOP)),
+        _efficiency(asked("cache_by_session", limit=TOP)),
+        _misses(asked("cache_misses")),
+        _latency(asked("tool_latency")),
+        _errors(asked("tool_latency")),
+        _first_token(asked("first_token_by_model")),
+        _waits(asked("waits_for_people")),
+    )
+    return [each for each in made if each is not None]
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, name: str, **parameters: Any) -> list[Row]:
+    """Return the rows of a named query."""
+    answered = named(connection, name, **parameters)
+    columns = [str(column[0]) for column in answered.description or []]
+    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
+
+
+def _waterfall(
+    rows: Sequence[Row], splits: Sequence[Split], window: tuple[int, int] | None
+) -> Panel | None:
+    if not rows:
+        return None
+    path = [piece for split in splits for piece in split.path]
+    wall = sum(split.wall_ns for split in splits)
+    spent = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
+    most = max(spent, key=lambda part: spent[part])
+    share = f"; of the critical path {spent[most] / wall:.0%} is {_PARTS[most]}" if wall else ""
+    says = f"{_count(len(splits), 'interaction')} took {seconds(wall)}{share}."
+    pieces = [
+        {"lane": p.lane, "what": p.name, "label": p.label, "counts as": _PARTS[p.part],
+         "started_ns": p.started_ns, "duration_ns": p.ended_ns - p.started_ns}
+        for p in path
+    ]  # fmt: skip
+    columns = ("started_ns", "duration_ns", "counts as", "what", "label", "lane")
+    drawn = figures.session_waterfall(rows, path, window=window)
+    return panel("waterfall", "What happened, and when", says, drawn, columns, pieces, is_wide=True)
+
+
+def _turns(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    tokens = sum(sum(row[name] or 0 for name in _TOKENS) for row in rows)
+    says = f"{_count(len(rows), 'turn')} used {tokens:,} tokens and cost {_sum(rows)}."
+    columns = (
+        "lane",
+        "turn",
+        "started_ns",
+        "duration_ns",
+        "model",
+        "stop_reason",
+        *_TOKENS,
+        "cost_usd",
+    )
+    drawn = figures.session_turns(rows)
+    return panel(
+        "turns", "Tokens and money, turn by turn", says, drawn, columns, rows, is_wide=True
+    )
+
+
+def _context(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    largest = max(row["context_tokens"] or 0 for row in rows)
+    times = sum(bool(row["compacted"]) for row in rows)
+    says = f"At most {largest:,} tokens went in at once; the conversation was compacted {_times(times)}."
+    columns = ("lane", "turn", "started_ns", "context_tokens", "window_tokens", "compacted")
+    drawn = figures.context_growth(rows)
+    return panel("context", "How the context grew", says, drawn, columns, rows)
+
+
+def _split(splits: Sequence[Split]) -> Panel | None:
+    if not splits:
+        return None
+    rows = [dataclasses.asdict(split) for split in splits]
+    waited = sum(split.person_ns for split in splits)
+    says = f"Each nanosecond counts once. People were waited for {seconds(waited)}."
+    columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
+    return panel("time", "Where the time went", says, figures.time_split(rows), columns, rows)
+
+
+def _days(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    says = f"{_count(len(rows), 'day')} with calls cost {_sum(rows)}. Days are those of UTC."
+    drawn = figures.cost_by_day(rows)
+    return panel(
+        "cost-by-day", "Cost by day", says, drawn, _cost_columns("day"), rows, is_wide=True
+    )
+
+
+def _models(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    first = f", the dearest is {rows[0]['model']}" if len(rows) > 1 and rows[0]["cost_usd"] else ""
+    says = f"{_count(len(rows), 'model')} cost {_sum(rows)}{first}."
+    drawn = figures.cost_by_model(rows)
+    return panel("cost-by-model", "Cost by model", says, drawn, _cost_columns("model"), rows)
+
+
+def _agents(rows: Sequence[Row]) -> Panel | None:
+    if len(rows) < 2:
+        return None
+    says = f"{_count(len(rows), 'agent')} cost {_sum(rows)}, sub-agents by themselves."
+    drawn = figures.cost_by_agent(rows)
+    columns = _cost_columns("name", "lane")
+    return panel("cost-by-agent", "Cost by agent", says, drawn, columns, rows)
+
+
+def _efficiency(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    saved = sum((row["saved_usd"] or Decimal(0) for row in rows), Decimal(0))
+    read = sum(row["cache_read_tokens"] or 0 for row in rows)
+    whole = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
+    share = f"{read / whole:.0%} of the input was read from it" if whole else "nothing went in"
+    says = f"The cache saved {money(saved)} beyond what writing it cost: {share}."
+    columns = (
+        "name",
+        "session_id",
+        "calls",
+        "hit_ratio",
+        "saved_usd",
+        "wasted_usd",
+        "misses",
+        "cost_usd",
+    )
+    drawn = figures.cache_efficiency(rows)
+    return panel("cache", "What caching saved", says, drawn, columns, rows)
+
+
+def _misses(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    wasted = sum((row["wasted_usd"] or Decimal(0) for row in rows), Decimal(0))
+    says = f"{_count(len(rows), 'call')} paid again for what the cache had held: about {money(wasted)} more."
+    columns = (
+        "at_ns",
+        "lane",
+        "turn",
+        "reason",
+        "zones_changed",
+        "missed_tokens",
+        "wasted_usd",
+        "model",
+    )
+    drawn = figures.cache_waste(rows)
+    return panel("cache-waste", "What the cache was paid for twice", says, drawn, columns, rows)
+
+
+def _latency(rows: Sequence[Row]) -> Panel | None:
+    timed = [row for row in rows if row["timed_calls"]]
+    if not timed:
+        return None
+    slowest = max(timed, key=lambda row: row["p50_ns"])
+    says = f"The slowest is {slowest['name']}: half of its calls took {seconds(slowest['p50_ns'])} or more."
+    columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
+    return panel("tools", "How long tools take", says, figures.tool_latency(rows), columns, rows)
+
+
+def _errors(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    calls, errors = (sum(row[name] for row in rows) for name in ("calls", "errors"))
+    says = f"{errors:,} of {calls:,} calls failed ({errors / calls:.1%})."
+    drawn = figures.tool_errors(rows)
+    return panel(
+        "tool-errors", "How often tools fail", says, drawn, ("name", "calls", "errors"), rows
+    )
+
+
+def _waits(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    answered, lost = (sum(row[name] for row in rows) for name in ("answered", "unanswered"))
+    total = sum(row["total_ns"] or 0 for row in rows)
+    never = f"; {lost:,} were never answered" if lost else ""
+    says = f"{_count(answered, 'question')} took {seconds(total)} to answer{never}."
+    columns = (
+        "about",
+        "resolver",
+        "answered",
+        "unanswered",
+        "denied",
+        "p50_ns",
+        "p90_ns",
+        "max_ns",
+        "total_ns",
+    )
+    drawn = figures.blocked_on_user(rows)
+    return panel("waits", "How long people were waited for", says, drawn, columns, rows)
+
+
+def _first_token(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    says = f"Half of the answers of {rows[0]['model']} began after {seconds(rows[0]['p50_ns'])}."
+    columns = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
+    drawn = figures.first_token(rows)
+    return panel("first-token", "How soon models answer", says, drawn, columns, rows)
+
+
+def _signatures(rows: Sequence[Row], days: Sequence[Row]) -> Panel | None:
+    if not days:
+        return None
+    seen = len({row["signature"] for row in rows})
+    whole, failed = (sum(row[name] for row in days) for name in ("sessions", "failed"))
+    says = (
+        f"{failed:,} of {whole:,} sessions failed; {_count(seen, 'signature')} of failure showed."
+    )
+    columns = ("day", "signature", "sessions")
+    drawn = figures.failure_signatures(rows, days)
+    title = "What failed, and how"
+    return panel("signatures", title, says, drawn, columns, rows, is_wide=True)
+
+
+_TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
+_PARTS = {
+    "model": "the model",
+    "tool": "tools",
+    "queued": "waiting for a turn",
+    "person": "waiting for people",
+    "hook": "hooks",
+    "retry_wait": "waiting to try again",
+    "own": "the program's own",
+}
+
+
+def _cost_columns(*names: str) -> tuple[str, ...]:
+    return (*names, "calls", *_TOKENS, "cost_usd", "cost_status", "unpriced_calls")
+
+
+def _sum(rows: Sequence[Row]) -> str:
+    """Return what rows cost together, in words: never less than the truth without a word about it."""
+    known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
+    if not known:
+        return "an unknown amount"
+    doubtful = any(
+        row.get("unpriced_calls") or row.get("cost_status", "exact") != "exact" for row in rows
+    )
+    return f"{'at least ' if doubtful else ''}{money(sum(known, Decimal(0)))}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _times(number: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number:,} times")

@@ -4,6 +4,7 @@ A figure is drawn with floats, which is its only use of them: the rows keep the 
 not exact its label says so.
 """
 
+from dashboards.figures.context import context_growth
 from dashboards.figures.money import (
     MOST_AGENTS,
     PARTS,
@@ -15,15 +16,22 @@ from dashboards.figures.money import (
     cost_by_session,
 )
 from dashboards.figures.signatures import failure_signatures
+from dashboards.figures.time import blocked_on_user, first_token, time_split
+from dashboards.figures.waterfall import session_waterfall
 
 __all__ = [
     "MOST_AGENTS",
     "PARTS",
+    "blocked_on_user",
     "cache_efficiency",
     "cache_waste",
+    "context_growth",
     "cost_by_agent",
     "cost_by_day",
     "cost_by_model",
     "cost_by_session",
     "failure_signatures",
+    "first_token",
+    "session_waterfall",
+    "time_split",
 ]

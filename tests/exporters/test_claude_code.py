@@ -153,7 +153,7 @@ QUERIES = {
     ),
     "of each session": (
         "conversation_sessions", "interaction_intervals", "session_segments", "session_steps", "session_timeline",
-        "session_turns", "diagnosable",
+        "session_turns", "diagnosable", "context_growth", "session_waterfall",
     ),
     "sums": (
         "cache_efficiency", "cost_by_agent", "cost_by_conversation", "cost_by_day", "cost_by_model",

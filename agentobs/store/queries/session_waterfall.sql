@@ -1,0 +1,198 @@
+-- What went on in a session, from when to when, in which lane, and how did it end?
+--
+-- $session_id: the session. kind is `session` for the session itself, which comes first; `interaction`; `sub_agent`: a run of
+-- an agent that a call started; `request`: an attempt, or a request that no attempt is known of; `tool`; `agent`: a call
+-- that starts an agent; `queued`, `person`, `retry_wait`, `hook`: what was waited for; `compaction`; `span`: one of the
+-- user's own. lane is where it belongs: requests for the upkeep of a lane (compaction, hooks, classifiers) count as that lane's,
+-- with is_upkeep. part is what its time counts as. state is `ok`, `failed`, `stopped` (cancelled, denied, skipped), `open`
+-- (it may still end) or `orphaned` (it will never end). ended_ns is the last that is known of what is `open` or `orphaned`;
+-- NULL where that is nothing. detail is the error, or what came of a call. tokens are those of the whole prompt.
+WITH is_running AS (
+    SELECT status = 'running' FROM sessions WHERE session_id = $session_id::VARCHAR
+), is_over AS (
+    SELECT status NOT IN ('running', 'crashed') FROM sessions WHERE session_id = $session_id::VARCHAR
+), mine AS (
+    SELECT * FROM spans WHERE session_id = $session_id::VARCHAR
+), tried AS (
+    SELECT
+        *,
+        coalesce(query_source NOT IN ('main', 'sub_agent'), false) AND contains(lane, '/') AS is_upkeep,
+        lag(started_ns + duration_ns) OVER attempts_of_call AS before_ns,
+        lag(coalesce(error_type, outcome)) OVER attempts_of_call AS before_error
+    FROM attempts
+    WHERE session_id = $session_id::VARCHAR
+    WINDOW attempts_of_call AS (PARTITION BY llm_request_id ORDER BY attempt, started_ns)
+), spent AS (
+    SELECT
+        attempt_id,
+        sum(input_tokens + cache_read_tokens + cache_write_tokens)::BIGINT AS prompt_tokens,
+        sum(output_tokens)::BIGINT AS output_tokens
+    FROM costs
+    WHERE session_id = $session_id::VARCHAR
+    GROUP BY attempt_id
+), last_tried AS (
+    SELECT lane, max(started_ns) AS started_ns FROM tried GROUP BY lane
+), calls AS (
+    SELECT
+        tool_calls.*,
+        -- A conversation that went on, or a session that ended well, did without the result: nothing ran that is known of.
+        tool_calls.outcome IS NULL AND (
+            last_tried.started_ns > tool_calls.asked_ns OR (FROM is_over)
+        ) AS is_unanswered
+    FROM tool_calls
+    LEFT JOIN last_tried ON tool_calls.lane = last_tried.lane
+    WHERE tool_calls.session_id = $session_id::VARCHAR
+), lanes AS (
+    SELECT DISTINCT lane FROM tried
+    UNION
+    SELECT DISTINCT lane FROM mine
+), known AS (
+    SELECT
+        'session' AS kind, session_id AS id, NULL::VARCHAR AS interaction_id, NULL::VARCHAR AS lane, false AS is_upkeep,
+        NULL::BIGINT AS turn, name AS label, 'own' AS part, started_ns, coalesce(ended_ns, last_activity_ns) AS ended_ns,
+        CASE status
+            WHEN 'completed' THEN 'ok' WHEN 'running' THEN 'open' WHEN 'crashed' THEN 'orphaned' WHEN 'failed' THEN 'failed'
+            ELSE 'stopped'
+        END AS state,
+        reason AS detail, NULL::BIGINT AS prompt_tokens, NULL::BIGINT AS output_tokens
+    FROM sessions
+    WHERE session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        'interaction' AS kind, whole.interaction_id AS id, whole.interaction_id, whole.lane, mine.label, 'own' AS part,
+        whole.started_ns, coalesce(whole.ended_ns, mine.ended_ns) AS ended_ns,
+        CASE
+            WHEN whole.ended_ns IS NULL AND (FROM is_running) THEN 'open'
+            WHEN whole.ended_ns IS NULL THEN 'orphaned'
+            WHEN whole.is_error THEN 'failed'
+            ELSE 'ok'
+        END AS state,
+        whole.result AS detail
+    FROM interactions AS whole
+    LEFT JOIN mine
+        ON mine.name = 'interaction' AND whole.interaction_id = mine.trace_id AND mine.parent_span_id IS NULL
+    WHERE whole.session_id = $session_id::VARCHAR
+    UNION ALL BY NAME
+    SELECT
+        CASE
+            WHEN name = 'llm_request' THEN 'request'
+            WHEN name = 'blocked_on_user' THEN 'person'
+            WHEN name IN ('sub_agent', 'queued', 'hook', 'compaction') THEN name
+            ELSE 'span'
+        END AS kind,
+        span_id AS id, trace_id AS interaction_id, lane,
+        CASE
+            WHEN name IN ('sub_agent', 'llm_request', 'queued', 'blocked_on_user', 'hook', 'compaction') THEN label
+            ELSE concat_ws(' ', name, label)
+        END AS label,
+        CASE
+            WHEN name = 'llm_request' THEN 'model'
+            WHEN name = 'blocked_on_user' THEN 'person'
+            WHEN name IN ('queued', 'hook') THEN name
+            ELSE 'own'
+        END AS part,
+        started_ns,
+        CASE WHEN status = 'orphaned' THEN coalesce(last_activity_ns, started_ns) ELSE ended_ns END AS ended_ns,
+        CASE status WHEN 'error' THEN 'failed' WHEN 'cancelled' THEN 'stopped' ELSE status END AS state,
+        error_type AS detail
+    FROM mine
+    WHERE
+        name NOT IN ('interaction', 'tool', 'execution', 'retry_wait', 'llm_request')
+        OR (name = 'llm_request' AND span_id NOT IN (SELECT span_id FROM tried WHERE span_id IS NOT NULL))
+    UNION ALL BY NAME
+    SELECT
+        'request' AS kind, attempt_id AS id, interaction_id, lane, is_upkeep, turn,
+        coalesce(model, model_requested) AS label, 'model' AS part, started_ns, started_ns + duration_ns AS ended_ns,
+        CASE
+            WHEN outcome = 'ok' THEN 'ok'
+            WHEN outcome = 'cancelled' THEN 'stopped'
+            WHEN outcome = 'crashed' AND (FROM is_running) THEN 'open'
+            WHEN outcome = 'crashed' THEN 'orphaned'
+            ELSE 'failed'
+        END AS state,
+        CASE
+            WHEN outcome = 'ok' THEN nullif(endpoint, '/v1/messages')
+            ELSE concat_ws(' ', outcome, nullif(status, 200), error_type)
+        END AS detail,
+        prompt_tokens, output_tokens
+    FROM tried
+    LEFT JOIN spent USING (attempt_id)
+    UNION ALL BY NAME
+    SELECT
+        'retry_wait' AS kind, 'before ' || attempt_id AS id, interaction_id, lane, is_upkeep, turn,
+        before_error AS label, 'retry_wait' AS part, before_ns AS started_ns, started_ns AS ended_ns, 'ok' AS state
+    FROM tried
+    WHERE before_ns < started_ns
+    UNION ALL BY NAME
+    -- A wait after which nothing was tried any more.
+    SELECT
+        'retry_wait' AS kind, span_id AS id, trace_id AS interaction_id, lane, label, 'retry_wait' AS part, started_ns,
+        CASE WHEN status = 'orphaned' THEN coalesce(last_activity_ns, started_ns) ELSE ended_ns END AS ended_ns,
+        CASE status WHEN 'error' THEN 'failed' WHEN 'cancelled' THEN 'stopped' ELSE status END AS state,
+        error_type AS detail
+    FROM mine AS waited
+    WHERE
+        name = 'retry_wait' AND NOT EXISTS (
+            FROM tried WHERE tried.span_id = waited.parent_span_id AND tried.started_ns >= waited.started_ns
+        )
+    UNION ALL BY NAME
+    SELECT
+        CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'agent' END AS kind,
+        concat_ws(' ', calls.attempt_id, calls.ordinal, calls.tool_use_id) AS id, calls.interaction_id, calls.lane,
+        calls.turn, calls.name AS label, CASE WHEN lanes.lane IS NULL THEN 'tool' ELSE 'own' END AS part,
+        coalesce(calls.started_ns, calls.asked_ns) AS started_ns,
+        CASE
+            WHEN calls.is_unanswered THEN calls.asked_ns
+            WHEN calls.source = 'run' THEN calls.started_ns + calls.duration_ns
+            ELSE calls.answered_ns
+        END AS ended_ns,
+        CASE
+            WHEN calls.is_unanswered THEN 'stopped'
+            WHEN calls.outcome IS NULL AND (FROM is_running) THEN 'open'
+            WHEN calls.outcome IS NULL THEN 'orphaned'
+            WHEN calls.outcome IN ('denied', 'blocked', 'skipped', 'aborted') THEN 'stopped'
+            WHEN calls.is_error THEN 'failed'
+            ELSE 'ok'
+        END AS state,
+        CASE
+            WHEN calls.outcome IS NULL THEN 'no result'
+            WHEN calls.outcome <> 'executed' THEN calls.outcome
+            WHEN calls.is_error THEN 'error'
+        END AS detail
+    FROM calls
+    LEFT JOIN lanes ON lanes.lane = calls.lane || '/' || calls.tool_use_id
+    UNION ALL BY NAME
+    -- Waits from before there were spans of them.
+    SELECT
+        'person' AS kind, concat_ws(' ', 'asked about', asked.tool_use_id, asked.at_ns) AS id, asked.interaction_id,
+        asked.lane, asked.turn, asked.tool AS label, 'person' AS part, asked.at_ns - asked.waited_ns AS started_ns,
+        asked.at_ns AS ended_ns, CASE WHEN asked.behaviour = 'deny' THEN 'stopped' ELSE 'ok' END AS state,
+        asked.resolver AS detail
+    FROM permissions AS asked
+    WHERE
+        asked.session_id = $session_id::VARCHAR AND asked.asked AND NOT EXISTS (
+            FROM mine WHERE mine.name = 'blocked_on_user' AND mine.trace_id IS NOT DISTINCT FROM asked.interaction_id
+        )
+    UNION ALL BY NAME
+    -- Clients other than our loop tell of a compaction, and not how long it took.
+    SELECT
+        'compaction' AS kind, concat_ws(' ', 'compaction', lane, at_ns) AS id, interaction_id, lane, turn, label,
+        'own' AS part, at_ns AS started_ns, at_ns AS ended_ns, 'ok' AS state
+    FROM events
+    WHERE
+        session_id = $session_id::VARCHAR AND kind = 'compaction'
+        AND NOT EXISTS (FROM mine WHERE mine.name = 'compaction' AND mine.lane IS NOT DISTINCT FROM events.lane)
+), placed AS (
+    SELECT
+        * REPLACE (
+            coalesce(is_upkeep, false) OR coalesce(regexp_matches(lane, '/[a-z_]+:[^/]*$'), false) AS is_upkeep
+        )
+    FROM known
+)
+SELECT
+    kind, id, interaction_id, CASE WHEN is_upkeep THEN regexp_replace(lane, '/[^/]*$', '') ELSE lane END AS lane, is_upkeep,
+    turn, label, part, started_ns, ended_ns, state, detail, prompt_tokens, output_tokens
+FROM placed
+-- The answer of a classifier or a hook may be a call, which nobody is to run.
+WHERE NOT (is_upkeep AND kind = 'tool' AND coalesce(detail, '') = 'no result')
+ORDER BY kind <> 'session', started_ns, ended_ns DESC NULLS FIRST, id;

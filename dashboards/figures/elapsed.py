@@ -1,0 +1,178 @@
+"""Elapsed time along an axis: what is idle for long is cut out, and the ticks tell the true time all the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+SECOND = 1_000_000_000
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
+LONG = 0.05
+"""An idle stretch may be cut out that is longer than this share of the time in which something went on. Our choice."""
+MOST_IDLE = 1 / 3
+"""How much of what is drawn may be idle before stretches are cut out. Our choice."""
+CUT = 0.03
+"""How wide a stretch that was cut out is drawn, as a share of the rest; less where there are many. Our choice."""
+MOST_CUTS = 40
+"""How many stretches are cut out. Our choice."""
+MOST_CUT = 0.4
+"""How wide all of them are together at most, as a share of the rest. Our choice."""
+_STEPS = (
+    *(n * 10**power for power in range(9) for n in (1, 2, 5)),
+    *(n * SECOND for n in (1, 2, 5, 10, 15, 30)),
+    *(n * MINUTE for n in (1, 2, 5, 10, 15, 30)),
+    *(n * HOUR for n in (1, 2, 3, 6, 12)),
+    *(n * 10**power * DAY for power in range(6) for n in (1, 2, 5)),
+)
+"""How far apart ticks may be. [ns]"""
+_UNITS = ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A stretch that is cut out of an axis."""
+
+    started_ns: int
+    ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """An axis of the seconds since something started, without the stretches that are cut out."""
+
+    zero_ns: int
+    """From when on time is told."""
+    started_ns: int
+    """Where the axis begins."""
+    ended_ns: int
+    cuts: tuple[Cut, ...] = ()
+    """In order, and apart from each other."""
+    cut_ns: int = 0
+    """How wide each of them is drawn, or as wide as it is where that is less."""
+
+    @property
+    def drawn_ns(self) -> int:
+        """How long the axis is."""
+        gone = sum(max(0, cut.ended_ns - cut.started_ns - self.cut_ns) for cut in self.cuts)
+        return max(self.ended_ns - self.started_ns - gone, 1)
+
+    def at(self, ns: int) -> float:
+        """Return where an instant is drawn: the seconds since the axis began, for which there is ink."""
+        number = bisect_right(self.cuts, ns, key=lambda cut: cut.started_ns)
+        gone = sum(
+            max(0, cut.ended_ns - cut.started_ns - self.cut_ns) for cut in self.cuts[:number]
+        )
+        if number and ns < self.cuts[number - 1].ended_ns:
+            last = self.cuts[number - 1]
+            whole = last.ended_ns - last.started_ns
+            gone -= max(0, whole - self.cut_ns)
+            inside = ns - last.started_ns
+            return (
+                last.started_ns - self.started_ns - gone + inside * min(1, self.cut_ns / whole)
+            ) / SECOND
+        return (ns - self.started_ns - gone) / SECOND
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return what is left between the cuts, in nanoseconds since 1970."""
+        edges = [self.started_ns]
+        for cut in self.cuts:
+            edges += [cut.started_ns, cut.ended_ns]
+        edges.append(self.ended_ns)
+        return [
+            (low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low <= high
+        ]
+
+
+def elapsed(
+    zero_ns: int, started_ns: int, ended_ns: int, busy: Iterable[tuple[int, int]]
+) -> Elapsed:
+    """Return the axis from `started_ns` to `ended_ns`, without long stretches in which nothing went on.
+
+    Args:
+        zero_ns: from when on time is told.
+        started_ns: where the axis begins.
+        ended_ns: where it ends.
+        busy: from when to when something went on, in any order.
+    """
+    idle = _idle(started_ns, ended_ns, busy)
+    active = (ended_ns - started_ns) - sum(high - low for low, high in idle)
+    drawn, resting = ended_ns - started_ns, sum(high - low for low, high in idle)
+    cuts: list[tuple[int, int]] = []
+    for low, high in sorted(idle, key=lambda each: (each[0] - each[1], each))[:MOST_CUTS]:
+        if active <= 0 or high - low <= LONG * active or resting <= MOST_IDLE * drawn:
+            break
+        cuts.append((low, high))
+        drawn, resting = drawn - (high - low), resting - (high - low)
+    width = int(max(drawn, 1) * min(CUT, MOST_CUT / max(len(cuts), 1)))
+    return Elapsed(zero_ns, started_ns, ended_ns, tuple(Cut(*each) for each in sorted(cuts)), width)
+
+
+def _idle(started_ns: int, ended_ns: int, busy: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the stretches in which nothing went on."""
+    found, until = [], started_ns
+    for low, high in sorted(busy):
+        if low > until:
+            found.append((until, min(low, ended_ns)))
+        until = max(until, high)
+        if until >= ended_ns:
+            break
+    if until < ended_ns:
+        found.append((until, ended_ns))
+    return [(low, high) for low, high in found if low < high]
+
+
+def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
+    """Return where ticks stand along an axis, and the true time since its zero that each of them tells.
+
+    After each cut stands one, so that what lies beyond it has a time.
+    """
+    step = next((each for each in _STEPS if axis.drawn_ns <= each * most), _STEPS[-1])
+    apart = axis.drawn_ns / SECOND / (most + 2)
+    places: list[tuple[float, int]] = []
+    for number, (low, high) in enumerate(axis.stretches()):
+        if number:
+            places.append((axis.at(low), low - axis.zero_ns))
+        first = -(-(low - axis.zero_ns) // step) * step
+        count = min((high - axis.zero_ns - first) // step + 1, 2 * most)
+        places += [
+            (axis.at(axis.zero_ns + after), after)
+            for after in (first + n * step for n in range(count))
+        ]
+    kept: list[tuple[float, int]] = []
+    for at, after in sorted(places):
+        if not kept or at - kept[-1][0] >= apart:
+            kept.append((at, after))
+    return [at for at, _ in kept], [_tick(after, step) for _, after in kept]
+
+
+def _tick(after_ns: int, step_ns: int) -> str:
+    """Return the time that a tick tells, no more exact than ticks are apart."""
+    if after_ns == 0:
+        return "0 s"
+    if abs(after_ns) >= MINUTE:
+        return duration(round(after_ns / SECOND) * SECOND)
+    if step_ns >= SECOND:
+        return f"{after_ns / SECOND:.0f} s"
+    if step_ns >= SECOND // 1000 and abs(after_ns) < SECOND and step_ns < SECOND // 10:
+        return f"{after_ns * 1000 / SECOND:.0f} ms"
+    digits = next((n for n in range(1, 10) if step_ns * 10**n >= SECOND), 9)
+    return f"{after_ns / SECOND:.{digits}f} s"
+
+
+def duration(ns: int) -> str:
+    """Return how long something took, as people say it: `1.42 s`, `3 min 20 s`, `7 h 12 min`, `2 d 3 h`."""
+    if ns < 0:
+        return f"-{duration(-ns)}"
+    if ns < SECOND // 1000:
+        return f"{ns / 1000:.0f} µs" if ns else "0 s"
+    if ns < SECOND:
+        return f"{ns / 1e6:.{1 if ns < 10_000_000 else 0}f} ms"
+    if ns < MINUTE:
+        return f"{ns / SECOND:.{2 if ns < 10 * SECOND and ns % SECOND else 1 if ns % SECOND else 0}f} s"
+    for (unit, word), (less, smaller) in pairwise(_UNITS):
+        if ns >= unit:
+            rest = ns % unit // less
+            return f"{ns // unit} {word}{f' {rest} {smaller}' if rest else ''}"
+    raise AssertionError(ns)

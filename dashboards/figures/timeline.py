@@ -1,0 +1,319 @@
+"""The waterfall as it is drawn: bars on tracks, their names beside them, what is written on them and said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from agentobs.store.walltime import PARTS, Part
+from dashboards.figures.elapsed import Elapsed, duration, ticks
+from dashboards.figures.lanes import BANDS, Track
+from dashboards.figures.time import NAMES
+from dashboards.figures.tracks import NO_END, Stretch
+from dashboards.figures.words import plain
+from dashboards.style import (
+    FAINT,
+    GRID,
+    INK,
+    ON_BRIGHT,
+    PAPER,
+    PARTS_OF_TIME,
+    RED,
+    bar,
+    layout,
+)
+
+THINNEST = 0.0015
+"""How wide a bar is drawn at least, as a share of the width, where there is room. Our choice."""
+ROW = 20
+"""How high a track is. [pixels]"""
+LEFT = 158
+"""How much room the names of tracks have. [pixels]"""
+PLOT = 520
+"""How wide what is drawn is at least taken to be, when it is to be known what fits. [pixels]"""
+LETTER = 5.8
+"""How wide a letter is, about. [pixels]"""
+MOST_TITLES = 300
+"""How many bars are written on. Our choice."""
+OUTLINED = 0.005
+"""How wide a bar is at least that has an outline, as a share of the width: a line takes room, too."""
+_HEAD: Final = dict(size=12, color=INK, weight=700)
+_NAME: Final = dict(size=11, color=FAINT)
+WORDS: Final = {
+    "request": ("request", "requests"),
+    "tool": ("tool call", "tool calls"),
+    "agent": ("call of an agent", "calls of agents"),
+    "person": ("wait for a person", "waits for people"),
+    "queued": ("wait for a turn", "waits for a turn"),
+    "retry_wait": ("wait to try again", "waits to try again"),
+    "hook": ("hook", "hooks"),
+    "compaction": ("compaction", "compactions"),
+    "upkeep": ("upkeep request", "upkeep requests"),
+    "span": ("span", "spans"),
+    "interaction": ("interaction", "interactions"),
+    "sub_agent": ("run of an agent", "runs of agents"),
+    "path": ("stretch of the critical path", "stretches of the critical path"),
+}
+"""What one of each kind is called, and what several are."""
+_WRITTEN: Final[dict[Part, str]] = {"model": PAPER, "tool": ON_BRIGHT, "own": INK}
+"""The colour of what is written on bars; on a pattern nothing can be read."""
+_STATES: Final = {
+    "failed": "failed",
+    "stopped": "did not run to its end",
+    "open": "has not ended yet",
+    "orphaned": "never ended",
+}
+
+
+def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figure:
+    """Return the figure of tracks along an axis; with `has_path` it says what the outline of bars means."""
+    figure = go.Figure()
+    bars = [
+        (track, each, at, wide)
+        for track in tracks
+        for each, (at, wide) in zip(track.bars, _edges(track.bars, axis), strict=True)
+    ]
+    for part in PARTS:
+        own = [each for each in bars if each[1].part == part]
+        if own:
+            figure.add_trace(_bars(part, own, axis))
+            # In the legend a trace looks like its first bar, which may have an outline.
+            figure.add_trace(
+                go.Bar(
+                    name=NAMES[part], legendgroup=part, x=[None], y=[None], orientation="h", hoverinfo="skip",
+                    marker=bar(PARTS_OF_TIME[part]),
+                )
+            )  # fmt: skip
+    _add_titles(figure, bars, axis)
+    _add_marks(figure, bars, axis, has_path=has_path)
+    _add_names(figure, tracks)
+    _add_cuts(figure, axis)
+    places, texts = ticks(axis)
+    bottom = tracks[-1].y + 0.6
+    width = axis.drawn_ns / 1e9
+    figure.update_layout(
+        layout(
+            height=int(ROW * (bottom + 0.6)) + 96,
+            barmode="overlay",
+            margin=dict(l=LEFT, r=16, t=36, b=48),
+            hovermode="closest",
+        )
+    )
+    figure.update_xaxes(
+        title_text="time since the start of the session",
+        tickvals=places,
+        ticktext=texts,
+        range=[-0.004 * width, 1.006 * width],
+        zeroline=False,
+        automargin=False,
+        tickangle=0,
+    )
+    figure.update_yaxes(
+        range=[bottom, -0.6], showticklabels=False, showgrid=False, zeroline=False, fixedrange=True
+    )
+    figure.update_layout(legend=dict(y=1.0, yanchor="bottom", x=0, xref="paper", font_size=11))
+    return figure
+
+
+_Bar = tuple[Track, Stretch, float, float]
+"""A bar: its track, what it is, where it begins and how wide it is. [drawn seconds]"""
+
+
+def _edges(bars: Sequence[Stretch], axis: Elapsed) -> list[tuple[float, float]]:
+    """Return where each bar of a track begins and how wide it is: wide enough to be seen, where there is room."""
+    least = axis.drawn_ns / 1e9 * THINNEST
+    found: list[tuple[float, float]] = []
+    until = float("-inf")
+    for number, each in enumerate(bars):
+        low, high = axis.at(each.started_ns), axis.at(each.ended_ns)
+        room = axis.at(bars[number + 1].started_ns) if number + 1 < len(bars) else float("inf")
+        low = max(low, until)
+        high = max(high, min(low + least, room), low)
+        if high - low < least:
+            low = max(until, high - least)
+        found.append((low, high - low))
+        until = high
+    return found
+
+
+def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
+    marker: dict[str, Any] = bar(PARTS_OF_TIME[part])
+    room = axis.drawn_ns / 1e9 * OUTLINED
+    outlines = [_outline(each, has_room=wide > room) for _, each, _, wide in bars]
+    marker["line"] = {
+        "color": [colour for colour, _ in outlines],
+        "width": [width for _, width in outlines],
+    }
+    return go.Bar(
+        name=NAMES[part],
+        legendgroup=part,
+        showlegend=False,
+        orientation="h",
+        y=[track.y for track, _, _, _ in bars],
+        base=[at for _, _, at, _ in bars],
+        x=[wide for _, _, _, wide in bars],
+        width=[0.52 if each.kind in BANDS else 0.74 for _, each, _, _ in bars],
+        marker=marker,
+        customdata=[each.count for _, each, _, _ in bars],
+        hovertext=[_hover(each, axis) for _, each, _, _ in bars],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+
+
+def _outline(each: Stretch, *, has_room: bool) -> tuple[str, float]:
+    """Return the colour and the width of the line around a bar."""
+    if 2 * each.failed > each.count:
+        return RED, 2.0 if has_room else 1.0
+    if each.is_critical and has_room and each.count == 1:
+        return INK, 1.2
+    return PAPER, 0.5 if has_room else 0.0
+
+
+def _add_titles(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed) -> None:
+    """Write on bars what they are, where there is room even on a narrow page."""
+    pixel = axis.drawn_ns / 1e9 / PLOT
+    known = [
+        (at + 4 * pixel, track.y, plain(title, 40), _WRITTEN[each.part])
+        for track, each, at, wide in bars
+        if each.part in _WRITTEN
+        and each.kind != "path"
+        and (title := _title(each))
+        and len(title) * LETTER + 8 < wide / pixel
+    ]
+    if known:
+        x, y, texts, colours = zip(*known[:MOST_TITLES], strict=True)
+        figure.add_trace(
+            go.Scatter(
+                mode="text", x=x, y=y, text=texts, textposition="middle right", hoverinfo="skip",
+                textfont=dict(size=10, color=colours), showlegend=False, cliponaxis=True,
+            )
+        )  # fmt: skip
+
+
+def _title(each: Stretch) -> str:
+    """Return what is written on a bar."""
+    if each.count > 1:
+        return f"{each.count:,} x"
+    if each.kind in BANDS:
+        return f"{each.label or ''} {duration(each.took_ns)}".strip()
+    return each.label or ""
+
+
+def _hover(each: Stretch, axis: Elapsed) -> str:
+    """Return what is said of a bar."""
+    after = duration(each.started_ns - axis.zero_ns)
+    if each.count > 1:
+        return _hover_of_many(each, axis, after)
+    what, _ = WORDS[each.kind]
+    took = "" if each.state in NO_END else f", took {duration(each.took_ns)}"
+    lines = [plain(each.label or what), f"{what}, after {after}{took}"]
+    if each.kind == "path":
+        lines[1] = (
+            f"{NAMES[each.part]} ({plain(each.says)}), after {after}, for {duration(each.took_ns)}"
+        )
+    else:
+        if each.state in _STATES:
+            lines.append(_STATES[each.state])
+        if each.says:
+            lines.append(each.says)
+    if each.is_critical:
+        lines.append("on the critical path")
+    lines.append(f"lane {plain(each.lane)}")
+    return "<br>".join(lines)
+
+
+def _hover_of_many(each: Stretch, axis: Elapsed, after: str) -> str:
+    until = duration(each.ended_ns - axis.zero_ns)
+    _, many = WORDS[each.kind]
+    lines = [
+        f"{each.count:,} {many}",
+        f"from {after} to {until}, {duration(each.took_ns)} together",
+    ]
+    named = [(name, times) for name, times in each.labels if name]
+    if named and each.kind != "path":
+        told = ", ".join(f"{plain(name, 30)} {times:,}" for name, times in named[:4])
+        lines.append(told + (f" and {len(named) - 4:,} others" if len(named) > 4 else ""))
+    if len(each.spent) > 1:
+        lines.append(", ".join(f"{NAMES[part]} {duration(ns)}" for part, ns in each.spent))
+    if each.failed:
+        lines.append(f"{each.failed:,} failed")
+    lines.append("zoom in to see each" if each.kind != "path" else "too short to be told apart")
+    return "<br>".join(lines)
+
+
+def _add_marks(figure: go.Figure, bars: Sequence[_Bar], axis: Elapsed, *, has_path: bool) -> None:
+    """Mark what failed and what has no end, so that it is not told by colour alone, and say what an outline means."""
+    failed = [
+        (max(at, axis.at(each.failed_ns)), track.y)
+        for track, each, at, _ in bars
+        if each.failed_ns is not None
+    ]
+    if failed:
+        marker = dict(symbol="x", size=8, color=RED, line=dict(color=PAPER, width=1))
+        figure.add_trace(
+            go.Scatter(
+                name="failed", mode="markers", x=[at for at, _ in failed], y=[y for _, y in failed],
+                marker=marker, hoverinfo="skip",
+            )
+        )  # fmt: skip
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for track, each, at, wide in bars:
+        if each.state in NO_END:
+            x += [at + wide, at + wide, None]
+            y += [track.y - 0.48, track.y + 0.48, None]
+    if x:
+        figure.add_trace(
+            go.Scatter(
+                name="no end is known", mode="lines", x=x, y=y, hoverinfo="skip",
+                line=dict(color=INK, width=2, dash="dot"),
+            )
+        )  # fmt: skip
+    if has_path:
+        figure.add_trace(
+            go.Scatter(
+                name="on the critical path", mode="markers", x=[None], y=[None], hoverinfo="skip",
+                marker=dict(symbol="square-open", size=10, color=INK, line=dict(width=2)),
+            )
+        )  # fmt: skip
+
+
+def _add_names(figure: go.Figure, tracks: Sequence[Track]) -> None:
+    """Write the names of the tracks beside them, those of lanes in bold, and a line above each lane."""
+    for number, track in enumerate(tracks):
+        indent = 12 * min(track.depth, 4) + (0 if track.is_head else 12)
+        if track.name:
+            figure.add_annotation(
+                text=track.name,
+                x=0, xref="paper", xanchor="left", xshift=indent - LEFT + 4, y=track.y, yanchor="middle",
+                showarrow=False, font=_HEAD if track.is_head else _NAME,
+            )  # fmt: skip
+        if track.is_head and number:
+            figure.add_shape(
+                type="line", xref="paper", x0=0, x1=1, y0=track.y - 0.68, y1=track.y - 0.68,
+                line=dict(color=GRID, width=1), layer="below",
+            )  # fmt: skip
+
+
+def _add_cuts(figure: go.Figure, axis: Elapsed) -> None:
+    """Show where time was cut out, and how much."""
+    for cut in axis.cuts:
+        low, high = axis.at(cut.started_ns), axis.at(cut.ended_ns)
+        figure.add_shape(
+            type="rect",
+            x0=low,
+            x1=high,
+            yref="paper",
+            y0=0,
+            y1=1,
+            fillcolor=GRID,
+            line_width=0,
+            layer="below",
+        )
+        if len(axis.cuts) <= 12:
+            figure.add_annotation(
+                text=f"idle {duration(cut.ended_ns - cut.started_ns)}", x=(low + high) / 2, y=0.5, yref="paper",
+                textangle=-90, showarrow=False, font=dict(size=10, color=FAINT),
+            )  # fmt: skip
