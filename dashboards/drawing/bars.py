@@ -18,8 +18,10 @@ from dashboards.drawing.texts import (
 )
 
 Trace = dict[str, Any]
-THINNEST = 0.5
+THINNEST = 1.2
 """How thin a bar is drawn at least, in pixels: what took no time was there all the same."""
+_PATTERNED = 5.0
+"""How thin a bar with a pattern is at least: in a thinner one the pattern would be all that is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def draw(pen: Pen, trace: Trace, bars: Sequence[Bar], x: Axis, y: Axis) -> None:
             {"x": bar.value, "y": position} if is_flat(trace) else {"x": position, "y": bar.value}
         )
         values["base"] = bar.base
-        pen.styled(look_of(pen, trace, bar.at))
+        pen.styled(look_of(pen, trace, bar.at, is_plain=min(end - start, high - low) < _PATTERNED))
         told = hover_text(trace, bar.at, values, written)
         if is_flat(trace):
             pen.rect(start, low, end - start, high - low, told)
@@ -162,8 +164,8 @@ def draw(pen: Pen, trace: Trace, bars: Sequence[Bar], x: Axis, y: Axis) -> None:
         _label(pen, trace, bar, x, y)
 
 
-def look_of(pen: Pen, trace: Trace, at: int) -> str:
-    """Return how one bar of a trace looks."""
+def look_of(pen: Pen, trace: Trace, at: int, *, is_plain: bool = False) -> str:
+    """Return how one bar of a trace looks; a plain one has no pattern."""
     marker = trace.get("marker") or {}
     line, pattern = marker.get("line") or {}, marker.get("pattern") or {}
     shape = one(pattern.get("shape"), at)
@@ -178,7 +180,7 @@ def look_of(pen: Pen, trace: Trace, at: int) -> str:
             "solidity": one(pattern.get("solidity"), at),
             "fgcolor": one(pattern.get("fgcolor"), at),
         }
-        if shape
+        if shape and not is_plain
         else None,
     )
 

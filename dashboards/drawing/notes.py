@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards import style
 from dashboards.drawing.pen import LINE, SIZE, Pen, near
-from dashboards.drawing.texts import fitted, line_width, lines_of
+from dashboards.drawing.texts import fitted, in_font, line_width, lines_of
 
 if TYPE_CHECKING:
     from dashboards.drawing.sheet import _Sheet
@@ -93,7 +93,7 @@ def _annotation(pen: Pen, sheet: _Sheet, note: dict[str, Any]) -> None:
     x, y = (_place(sheet, note.get(f"{c}ref"), c, note.get(c)) for c in "xy")
     font = note.get("font") or {}
     size = float(font.get("size") or SIZE)
-    lines = [fitted(line, size, sheet.width - 8) for line in lines_of(note.get("text"))]
+    lines = [fitted(line, size, sheet.width - 8) for line in in_font(note.get("text"), font)]
     if x is None or y is None or not lines:
         return
     x += float(note.get("xshift") or 0)

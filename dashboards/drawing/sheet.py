@@ -288,7 +288,7 @@ class _Sheet:
             wide = max(
                 (line_width(line, SIZE) for t in labels.ticks for line in t.lines), default=0
             )
-            deep = wide + _GAP if labels.ticks else 0.0
+            deep = wide + _GAP + _standoff(axis) if labels.ticks else 0.0
         labels.deep = deep
         title = lines_of(_title(axis))
         if title:
@@ -386,7 +386,7 @@ class _Sheet:
             else:
                 anchor = "start" if axis.is_opposite else "end"
                 top = place - (len(tick.lines) - 1) * SIZE * LINE / 2
-                pen.text(at + out * _GAP, top, tick.lines, SIZE, anchor=anchor)
+                pen.text(at + out * (_GAP + _standoff(axis)), top, tick.lines, SIZE, anchor=anchor)
         self._write_title(pen, axis, labels, at, out)
 
     def _write_beneath(
@@ -446,6 +446,11 @@ class _Sheet:
 def _title(axis: Axis) -> Any:
     told = axis.told.get("title")
     return told.get("text") if isinstance(told, dict) else told
+
+
+def _standoff(axis: Axis) -> float:
+    """Return how far the figure wants labels from their axis beyond what is usual."""
+    return float(axis.told.get("ticklabelstandoff") or 0)
 
 
 def _listed(given: Any) -> Sequence[Any]:

@@ -30,6 +30,10 @@ _WIDTH = {character: width for width, characters in _WIDTHS for character in cha
 """How wide characters are, by the size of the font: as in DejaVu Sans, which is wider than what most systems have."""
 
 
+BOLD = 600
+"""From which weight of a font on a text is drawn bold."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Some text of a line."""
@@ -58,6 +62,14 @@ def lines_of(told: Any) -> list[Line]:
         elif name in ("b", "strong"):
             bold = max(bold + (-1 if tag[1] else 1), 0)
     return [tuple(line) for line in lines]
+
+
+def in_font(told: Any, font: dict[str, Any]) -> list[Line]:
+    """Return the lines of a text, bold where its font is."""
+    weight = font.get("weight")
+    if weight != "bold" and not (formats.is_number(weight) and float(str(weight)) >= BOLD):
+        return lines_of(told)
+    return [tuple(Run(run.text, True) for run in line) for line in lines_of(told)]
 
 
 def plain_of(told: Any) -> str:
