@@ -26,7 +26,7 @@ from dashboards.app.said import (
     text_of,
     visible,
 )
-from dashboards.app.sessions import kept_of
+from dashboards.app.sessions import first_of, kept_of
 from dashboards.app.site import answer, site_of
 from dashboards.app.spoken import Message, message
 
@@ -98,10 +98,10 @@ def attempt(request: Request) -> Response:
             "attempt.html",
             here="sessions",
             about=about,
-            session=(view.select(_SESSION, [about["session_id"]]) or [None])[0],
+            session=first_of(view.select(_SESSION, [about["session_id"]])),
             kept=kept_of(view, about["session_id"]),
             spent=view.select(_SPENT, own),
-            whole=(view.select(_WHOLE, own) or [None])[0],
+            whole=first_of(view.select(_WHOLE, own)),
             notes=view.select(_NOTES, own),
             calls=view.select(_CALLS, own),
             tries=view.select(_TRIES, {**own, "llm_request_id": about["llm_request_id"]}),

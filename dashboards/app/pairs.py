@@ -135,8 +135,10 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
         old, new = (_number(key, side.get(key)) for side in (a, b))
         if not (old or new):
             continue
-        sides = [_shown(key, value, _is_least(key, side)) for value, side in ((old, a), (new, b))]
-        told.append(Total(name, *sides, _difference(key, old, new)))
+        before, now = (
+            _shown(key, value, _is_least(key, side)) for value, side in ((old, a), (new, b))
+        )
+        told.append(Total(name, before, now, _difference(key, old, new)))
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -35,9 +36,7 @@ def on_click(
     return endpoint
 
 
-def revealed(
-    request: Request, template: str, *, title: str, back: str, **values: object
-) -> Response:
+def revealed(request: Request, template: str, *, title: str, back: str, **values: Any) -> Response:
     """Return what was asked for: the part alone, or in a page.
 
     Args:

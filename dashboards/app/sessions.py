@@ -97,10 +97,10 @@ def session(request: Request) -> Response:
             figures=True,
             revision=view.revision,
             about=about,
-            spent=_first(view.named("cost_by_session", session_id=session_id)),
+            spent=first_of(view.named("cost_by_session", session_id=session_id)),
             kept=kept_of(view, session_id),
             losses=_losses(view, session_id),
-            conversation=view.named("conversation_sessions", session_id=session_id),
+            conversation=view.select(_CONVERSATION, [about["conversation_id"]]),
             verdicts=_Verdicts.of(diagnose(view.connection, session_id)),
             panels=panels,
             turns=len(turns),
@@ -113,7 +113,7 @@ def session(request: Request) -> Response:
                 PAGE,
             ),
             only_failed="failed" in query,
-            open=view.named("open_at_death", session_id=session_id),
+            open=_never_ended(view, about),
             hooks=view.named("hook_outcomes", session_id=session_id),
             decisions=view.select(_DECISIONS, [session_id]),
             most=MOST,
@@ -122,7 +122,7 @@ def session(request: Request) -> Response:
 
 def kept_of(view: View, session_id: str) -> Row:
     """Return what became of what was said: where it may be, when it was pruned, and where the session came from."""
-    return _first(view.select(_KEPT, {"session_id": session_id})) or dict.fromkeys(
+    return first_of(view.select(_KEPT, {"session_id": session_id})) or dict.fromkeys(
         ("content", "source", "pruned_ns", "redactions")
     )
 
@@ -149,6 +149,14 @@ class _Verdicts:
 
 def _strongest(verdict: Verdict) -> Sequence[Row]:
     return [dict(row) for row in sorted(verdict.evidence, key=lambda row: -row["strength"])[:MOST]]
+
+
+def _never_ended(view: View, about: Row) -> Sequence[Row]:
+    """Return what nobody ended; looked for only where there can be some, for the look costs much in a large store."""
+    own = {"session_id": about["session_id"]}
+    if about["status"] == "crashed" or view.select(_ORPHANS, own):
+        return view.named("open_at_death", **own)
+    return ()
 
 
 def _losses(view: View, session_id: str) -> Sequence[Row]:
@@ -206,7 +214,8 @@ def _windows(count: int, window: tuple[int, int] | None) -> dict[str, tuple[int,
     return offered
 
 
-def _first(rows: Sequence[Row]) -> Row | None:
+def first_of(rows: Sequence[Row]) -> Row | None:
+    """Return the first of some rows, or None."""
     return rows[0] if rows else None
 
 
@@ -216,6 +225,12 @@ _KEPT = """
         (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,
         (SELECT max(pruned_ns) FROM prunings WHERE session_id = $session_id) AS pruned_ns,
         (SELECT sum(redactions) FROM attempts WHERE session_id = $session_id) AS redactions
+"""
+_CONVERSATION = """
+    FROM app.listing WHERE conversation_id = ? ORDER BY started_ns, session_id
+"""
+_ORPHANS = """
+    SELECT 1 FROM spans WHERE session_id = $session_id AND status = 'orphaned' LIMIT 1
 """
 _CALLS = """
     SELECT lane, turn, tool_use_id, attempt_id, is_error FROM tool_calls WHERE session_id = ?

@@ -18,6 +18,7 @@
     try {
       // All text in it was escaped where the page was made, and the policy of the page lets no script in it run.
       place.innerHTML = await fetched(form, event.submitter);
+      place.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
       place.setAttribute("tabindex", "-1");
       place.focus({ preventScroll: true });
       place.scrollIntoView({ block: "start" });

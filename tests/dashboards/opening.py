@@ -1,0 +1,162 @@
+"""The live application as its pages are tested: really served on loopback, asked over HTTP, with its guard."""
+
+from __future__ import annotations
+
+import html
+import http.client
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import agentobs
+from agentobs.cli.compare import comparison_of
+from agentobs.recording.home import Home, existing_home
+from agentobs.recording.options import Options as Recorded
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.session import start_recorder
+from agentobs.store.database import connect
+from dashboards.app.server import Options, bind, serve
+from tests.provider_script import script
+from tests.replay.agents import Agent, answers
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@dataclass(frozen=True)
+class Got:
+    """An answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def html(self) -> str:
+        """The page, as it was sent."""
+        return self.body.decode("utf-8")
+
+    @property
+    def words(self) -> str:
+        """What can be read in it: no tags, character references resolved."""
+        bare = re.sub(r"<script.*?</script>|<[^>]*>", " ", self.html, flags=re.DOTALL)
+        return re.sub(r"[ \n]+", " ", html.unescape(bare))
+
+    @property
+    def tags(self) -> list[tuple[str, dict[str, str | None]]]:
+        """Its elements as a browser would read them, with their attributes."""
+        reader = _Tags()
+        reader.feed(self.html)
+        return reader.found
+
+    def links(self, start: str) -> list[str]:
+        """Where its links that begin like this lead, in order."""
+        return [
+            html.unescape(each) for each in re.findall(r'href="([^"]*)"', self.html)
+            if each.startswith(start)
+        ]  # fmt: skip
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+class Client:
+    """A browser without a screen: it has the cookie, and sends forms from our own pages."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self.host, self.port = str(parts.hostname), int(parts.port or 0)
+        self.origin = f"http://{parts.netloc}"
+        self.cookie = ""
+        opened = self._ask("GET", f"{parts.path}?{parts.query}", None, {})
+        self.cookie = opened.headers["set-cookie"].partition(";")[0]
+
+    def get(self, path: str, **headers: str) -> Got:
+        return self._ask("GET", path, None, headers)
+
+    def press(self, path: str, *, part: bool = True, **fields: Any) -> Got:
+        """Press the button of a form: with our script, or without it."""
+        headers = {"content-type": FORM, "origin": self.origin, "sec-fetch-site": "same-origin"}
+        if part:
+            headers["x-agentobs"] = "part"
+        return self._ask("POST", path, urlencode(fields), headers)
+
+    def post(self, path: str, headers: Mapping[str, str]) -> Got:
+        return self._ask("POST", path, "", headers)
+
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Got:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        try:
+            cookie = {"cookie": self.cookie} if self.cookie else {}
+            connection.request(method, path, body, {**cookie, **headers})
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Got(answer.status, told, answer.read())
+        finally:
+            connection.close()
+
+
+@contextmanager
+def opened(home: Home) -> Iterator[Client]:
+    """Serve a home, and give a client that may see it."""
+    bound = bind(Options(port=0))
+    ready, stops = threading.Event(), []
+
+    def started(stop: Any) -> None:
+        stops.append(stop)
+        ready.set()
+
+    told = {"compare": comparison_of, "started": started}
+    thread = threading.Thread(target=serve, args=(bound, home), kwargs=told, daemon=True)
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield Client(bound.address)
+    finally:
+        stops[0]()
+        thread.join(30)
+
+
+def weather(path: Path, options: Recorded | None = None, **changes: Any) -> Home:
+    """Record an agent of three turns and three calls that knows nothing of us; its prompt is `changes["prompt"]`."""
+    prompt = changes.pop("prompt", "How is the weather?")
+    replies = changes.pop("answers", None) or answers()
+    agentobs.stop_recorder()
+    with ServedProvider(script(*replies), ServeOptions(match="order")) as provider:
+        start_recorder(str(path), options)
+        try:
+            Agent(provider.url, **changes).answer(prompt)
+        finally:
+            agentobs.stop_recorder()
+    return existing_home(path)
+
+
+def only_session(home: Home) -> str:
+    """Return the id of the one session of a home."""
+    return str(asked(home, "SELECT session_id FROM sessions")[0][0])
+
+
+def attempts(home: Home) -> list[str]:
+    """Return the ids of all attempts of a home, as they were sent."""
+    return [
+        str(row[0]) for row in asked(home, "SELECT attempt_id FROM attempts ORDER BY started_ns")
+    ]
+
+
+@cache
+def asked(home: Home, sql: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a question; what was recorded before it was first asked stays so."""
+    with connect(home, ingest=False) as store:
+        return store.execute(sql).fetchall()

@@ -1,0 +1,285 @@
+"""The transcript: nothing that was said before a click, then all of it as text, or why it is not there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from agentobs.recording.home import Home
+from agentobs.recording.options import Options
+from agentobs.recording.sealing import KEY_VARIABLE
+from agentobs.store.ingest import ingest
+from agentobs.store.pruning import prune
+from dashboards.app.said import SHOWN, visible
+from dashboards.app.spoken import heard
+from tests.dashboards.opening import Client, asked, attempts, only_session, opened, weather
+from tests.exporters.making_rich import rich_home
+from tests.provider_script import call, streamed, text
+
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)> \u202egnp\u202c \x1b[31m [go](javascript:alert(1))"
+LONG = "a line of ten million letters: " + "x" * 10_000_000
+CANARIES = ("canary-prompt", "canary-system", "canary-result", "canary-answer")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """An agent to which everybody says hostile things, and one of them ten million letters in a line."""
+    return weather(
+        tmp_path_factory.mktemp("said"),
+        prompt=f"canary-prompt {EVIL}",
+        system=f"canary-system {EVIL}",
+        weather={"Oslo": f"canary-result {EVIL}", "Rome": LONG},
+        answers=[
+            streamed(call(1, "weather", city="Oslo"), number=1),
+            streamed(call(2, "weather", city="Rome"), number=2),
+            streamed(text(f"canary-answer {EVIL}"), number=3),
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def client(home: Home) -> Iterator[Client]:
+    with opened(home) as made:
+        yield made
+
+
+def pages(home: Home) -> list[str]:
+    session, tried = only_session(home), attempts(home)
+    return [
+        f"/sessions/{session}",
+        f"/sessions/{session}?failed=1",
+        f"/sessions/{session}/ledger",
+        f"/attempts/{tried[-1]}",
+        f"/attempts/{tried[-1]}/diff",
+        f"/compare?a={session}&b={session}",
+    ]
+
+
+def test_no_page_says_anything_before_a_click(home: Home, client: Client) -> None:
+    """Not the page of the session, its ledger, its requests, their differences, or the comparison."""
+    for path in pages(home):
+        got = client.get(path)
+        assert got.status == 200, path
+        assert not [word for word in ("canary-", "javascript:alert", "Oslo") if word in got.html]
+
+
+def test_what_was_said_comes_by_a_post_of_our_own_pages_alone(home: Home, client: Client) -> None:
+    """A link, a page loaded ahead and a form of another site get nothing: a GET leads to the page with the button."""
+    path = f"/sessions/{only_session(home)}/transcript"
+    led = client.get(path, **{"x-agentobs": "part"})
+    assert (led.status, led.headers["location"]) == (303, path.removesuffix("/transcript"))
+    assert b"canary" not in led.body
+    for headers in (
+        {"origin": "http://evil.example"},
+        {"sec-fetch-site": "cross-site", "origin": client.origin},
+        {"x-agentobs": "part"},
+    ):
+        refused = client.post(path, headers)
+        assert refused.status == 403
+        assert b"canary" not in refused.body
+
+
+def test_the_transcript_tells_all_that_was_said_once(home: Home, client: Client) -> None:
+    """System prompt, prompt, calls, results and answer; none of them again where a request repeats it."""
+    got = client.press(f"/sessions/{only_session(home)}/transcript")
+    assert [got.html.count(each) for each in CANARIES] == [1, 1, 1, 1]
+    words = got.words
+    order = (
+        "canary-system",
+        "canary-prompt",
+        "Calls weather",
+        "canary-result",
+        "canary-answer",
+    )
+    places = [words.index(each) for each in order]
+    assert places == sorted(places)
+    assert '"city": "Oslo"' in words
+    assert "Result of weather" in words
+
+
+def test_what_is_hostile_is_text(home: Home, client: Client) -> None:
+    """No tag, attribute or link of what was said reaches the page; what hides or turns text is shown as an escape."""
+    tried = attempts(home)
+    for path in (
+        f"/sessions/{only_session(home)}/transcript",
+        f"/attempts/{tried[-1]}/exchange",
+        f"/attempts/{tried[1]}/diff/words",
+    ):
+        got = client.press(path)
+        assert "canary-" in got.html
+        assert "alert(1)" in got.words
+        for tag, attributes in got.tags:
+            assert tag not in ("script", "img", "iframe", "style", "object"), path
+            assert not [name for name in attributes if name.startswith("on") or name == "style"]
+            assert not str(attributes.get("href", "")).startswith("javascript")
+        assert "&lt;script&gt;" in got.html
+        assert not [mark for mark in "\u202e\u202c\x1b" if mark in got.html]
+        assert "\\u202egnp" in got.html
+
+
+def test_a_long_text_is_cut_and_can_be_saved_whole(home: Home, client: Client) -> None:
+    """A page has the beginning of ten million letters, and says so; the file has them all, and no browser shows it."""
+    got = client.press(f"/sessions/{only_session(home)}/transcript")
+    assert len(got.body) < 10 * SHOWN
+    assert f"The first {SHOWN:,} of {len(LONG):,} characters." in got.words
+    third = attempts(home)[2]
+    saved = client.press(
+        f"/attempts/{third}/text", side="request", keys='["messages", 4, "content", 0, "content"]'
+    )
+    assert saved.body.decode() == LONG
+    assert saved.headers["content-type"] == "text/plain; charset=utf-8"
+    assert saved.headers["content-disposition"] == f'attachment; filename="{third}-request.txt"'
+    assert saved.headers["x-content-type-options"] == "nosniff"
+    assert f"/attempts/{third}/text" in got.html
+    assert "&#34;messages&#34;, 4, &#34;content&#34;, 0, &#34;content&#34;" in got.html
+
+
+def test_a_text_that_is_not_there_is_an_error_in_words(home: Home, client: Client) -> None:
+    """A place that leads nowhere, or is none, is answered with one sentence."""
+    third = attempts(home)[2]
+    for keys in ('["messages", 99]', "nonsense", '{"a": 1}', "[[]]"):
+        got = client.press(f"/attempts/{third}/text", side="request", keys=keys)
+        assert got.status == 404
+        assert "no such text in it" in got.words
+
+
+def test_without_a_script_the_transcript_is_a_page(home: Home, client: Client) -> None:
+    """The same form sends a page of its own, with a way back."""
+    session = only_session(home)
+    got = client.press(f"/sessions/{session}/transcript", part=False)
+    assert "<html" in got.html
+    assert "canary-answer" in got.html
+    assert f'href="/sessions/{session}"' in got.html
+
+
+def test_nothing_is_kept_by_a_browser(home: Home, client: Client) -> None:
+    """What was said is not to be stored, by whoever passes it on."""
+    got = client.press(f"/sessions/{only_session(home)}/transcript")
+    assert "no-store" in got.headers["cache-control"]
+
+
+def test_content_that_was_never_written_has_no_button(tmp_path: Path) -> None:
+    """The page says so; who asks all the same is told once more, for each request."""
+    home = weather(tmp_path, Options(content="off"), prompt="canary-prompt")
+    session = only_session(home)
+    with opened(home) as client:
+        got = client.get(f"/sessions/{session}")
+        assert "This session was recorded without its content" in got.words
+        assert "Show what was said" not in got.words
+        told = client.press(f"/sessions/{session}/transcript").words
+        assert "what was said was never written" in told
+        assert "canary" not in told
+
+
+def test_content_that_was_pruned_is_said_to_be(tmp_path: Path) -> None:
+    """With the day, and that the facts were kept."""
+    home = weather(tmp_path, prompt="canary-prompt")
+    session = only_session(home)
+    ingest(home)
+    prune(home, sessions=[session], what="content")
+    with opened(home) as client:
+        assert "What was said was deleted on" in client.get(f"/sessions/{session}").words
+        told = client.press(f"/sessions/{session}/transcript").words
+        assert "was pruned on" in told
+        assert "canary" not in told
+        assert "was pruned on" in client.press(f"/attempts/{attempts(home)[0]}/exchange").words
+
+
+def test_sealed_content_needs_its_key(tmp_path: Path) -> None:
+    """Without it the pages tell which key it is, and all facts; with it they tell what was said."""
+    key = bytes(range(32)).hex()
+    with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
+        home = weather(tmp_path, prompt="canary-prompt")
+    path = f"/sessions/{only_session(home)}/transcript"
+    with opened(home) as client:
+        told = client.press(path).words
+        assert "the content is sealed, and there is no key" in told
+        assert "canary" not in told
+        assert client.get(f"/sessions/{only_session(home)}").status == 200
+        with mock.patch.dict(os.environ, {KEY_VARIABLE: key}):
+            assert "canary-prompt" in client.press(path).words
+
+
+def test_each_lane_has_its_own_transcript(tmp_path: Path) -> None:
+    """A sub-agent is chosen by its lane; retries say what failed, and thinking is folded."""
+    home = rich_home(tmp_path)
+    session = only_session(home)
+    [[helper]] = asked(
+        home,
+        "SELECT DISTINCT lane FROM attempts WHERE lane <> 'main' AND endpoint = '/v1/messages'",
+    )
+    with opened(home) as client:
+        main = client.press(f"/sessions/{session}/transcript")
+        assert re.search(
+            r"<details><summary>Thinking [^<]*</summary>\s*<pre[^>]*>Let me look.", main.html
+        )
+        assert f'value="{helper}"' in main.html
+        other = client.press(f"/sessions/{session}/transcript", lane=helper)
+        assert f"of 1 in {helper}" in other.words
+        assert "try 2" in main.words
+        assert "overloaded_error" in main.words
+
+
+def test_a_transcript_is_paged_and_says_each_thing_once(tmp_path: Path) -> None:
+    """Page after page the whole of a session is told, and what a request repeats is on no second page."""
+    turns = 45
+    replies = [
+        streamed(text(f"answer-{n}."), call(n, "clock", n=n), number=n) for n in range(1, turns)
+    ]
+    home = weather(
+        tmp_path, prompt="first-prompt", answers=[*replies, streamed(text("the-end"), number=turns)]
+    )
+    path = f"/sessions/{only_session(home)}/transcript"
+    with opened(home) as client:
+        told = [client.press(path, page=number).words for number in (1, 2, 3, 99)]
+    assert [each.count("Turn ") for each in told] == [20, 20, 5, 5]
+    whole = "".join(told[:3])
+    assert [whole.count(f"answer-{n}.") for n in range(1, turns)] == [1] * (turns - 1)
+    assert whole.count("first-prompt") == 1
+    assert whole.count("Result of clock") == turns - 1
+    assert "41–45 of 45" in told[2]
+
+
+def test_a_history_that_was_rewritten_is_told_anew() -> None:
+    """What the request before had and this one has not as it was is counted; what stands there now is shown."""
+    old: dict[str, Any] = {"messages": [{"role": "user", "content": str(n)} for n in range(4)]}
+    new = {"messages": [old["messages"][0], {"role": "user", "content": "a summary"}]}
+    told = heard(old, None, new)
+    assert told.rewritten == 3
+    assert [block.text.shown for each in told.messages for block in each.blocks] == ["a summary"]
+
+
+def test_marks_of_the_cache_make_nothing_new() -> None:
+    """A message that gets or loses a mark is the same message, also where that makes a list of its text."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    old = {"messages": [{"role": "user", "content": "hello"}]}
+    new = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hello", **mark}]},
+            {"role": "user", "content": "more"},
+        ]
+    }
+    told = heard(old, None, new)
+    assert (told.rewritten, len(told.messages)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "shown"),
+    [
+        ("a\u202eb", "a\\u202eb"),
+        ("\x1b[0m", "\\u001b[0m"),
+        ("\udc80", "\\udc80"),
+        ("\U000e0041", "\\ue0041"),
+        ("a\tb\r\nc", "a\tb\nc"),
+        ("x\u200dy", "x\u200dy"),
+    ],
+)
+def test_what_nobody_sees_is_seen(hidden: str, shown: str) -> None:
+    """Controls, what turns text around, halves of characters and tags are escapes; lines and joined letters stay."""
+    assert visible(hidden) == shown
