@@ -1,0 +1,437 @@
+"""Reports: one HTML file about a session, a range of them, a replay's divergence or two sessions, to be passed on.
+
+Everything that a report needs is in it: it opens from the file system, and its policy forbids it the network. On the
+screen plotly draws the figures; on paper, and where no script runs, the same figures stand as static SVG. A light
+report has those alone. What was said is in none of them unless it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import duckdb
+from markupsafe import Markup
+
+from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
+from dashboards.drawing import css, svg
+from dashboards.pages import asset, csp_hash, page, plotly_script
+from dashboards.panels import Panel, fleet_panels, rows_of, session_panels
+from dashboards.retelling import Said
+
+Row = Mapping[str, Any]
+MOST = 100
+"""How many rows a table of a report has at most. Our choice: what is longer nobody reads on paper."""
+STEPS = 200
+"""How many steps of a session are listed."""
+EVIDENCE = 5
+"""How many rows of evidence are shown of each signature, as in `agentobs diagnose`."""
+_MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
+"""The style of maps in plotly's script. No figure of ours is one, and the policy would refuse it."""
+_WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
+"""Outcomes of requests and calls that are no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What every report has around it."""
+
+    about: str
+    made_ns: int
+    """When it was made, in nanoseconds since 1970."""
+    light: bool
+    """Whether it has no script."""
+    style: Markup
+    scripts: tuple[Markup, ...]
+    policy: str
+    """Its Content-Security-Policy: it may run its own scripts, and load nothing."""
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A panel, with its figure as it stands on paper."""
+
+    panel: Panel
+    still: Markup
+    more: int
+    """How many rows of it are not in its table."""
+    command: str
+    """What lists all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The first of some rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    more: int
+    """How many there are beyond those."""
+    command: str
+    """What lists all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A signature of failure that fires."""
+
+    verdict: Verdict
+    meaning: str
+    """When it fires, in words."""
+    part: Part
+    """Its strongest evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What the signatures of failure say of a session."""
+
+    fires: Sequence[Fired]
+    """The strongest first."""
+    quiet: Sequence[str]
+    unknown: Sequence[Verdict]
+
+
+def session_report(
+    connection: duckdb.DuckDBPyConnection,
+    session_id: str,
+    *,
+    made_ns: int,
+    light: bool = False,
+    said: Said | None = None,
+) -> str:
+    """Return the report of one session: what happened, what it cost, where the time went.
+
+    Args:
+        connection: to the store.
+        session_id: the session.
+        made_ns: when the report is made, in nanoseconds since 1970.
+        light: without a script, the figures as SVG alone.
+        said: what was said, where that shall be in it.
+    """
+    [about] = _selected(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
+    steps = _steps(connection, session_id)
+    command = f"agentobs show {session_id}"
+    spent = next(iter(rows_of(connection, "cost_by_session", session_id=session_id)), None)
+    conversation = rows_of(connection, "conversation_sessions", session_id=session_id)
+    return page(
+        "report_session.html",
+        frame=_frame("Report of one session", made_ns, light),
+        about=about,
+        spent=spent,
+        sure=_sureness(spent),
+        kept=_selected(connection, _KEPT, {"session_id": session_id})[0],
+        losses=rows_of(connection, "losses", session_id=session_id),
+        verdicts=_verdicts(connection, session_id),
+        panels=_drawn(session_panels(connection, session_id), command),
+        failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
+        steps=_part((), steps, STEPS, command),
+        ledger=_ledger(connection, session_id),
+        conversation=_part(_SESSIONS, conversation if len(conversation) > 1 else [], MOST, command),
+        open=_asked(
+            connection, "open_at_death", _OPEN, f"agentobs orphans {session_id}", session_id
+        ),
+        hooks=_asked(
+            connection, "hook_outcomes", _HOOKS, f"agentobs waits {session_id} --hooks", session_id
+        ),
+        said=said,
+    )
+
+
+def range_report(
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    since_ns: int | None,
+    until_ns: int | None,
+    made_ns: int,
+    light: bool = False,
+) -> str:
+    """Return the report of all sessions of a range.
+
+    Args:
+        connection: to the store.
+        since_ns: the start of the range in nanoseconds since 1970; None for all that was recorded.
+        until_ns: its end, which is no part of it; None for all that was recorded.
+        made_ns: when the report is made.
+        light: without a script, the figures as SVG alone.
+    """
+    bounds = {"since_ns": since_ns, "until_ns": until_ns}
+    spent = _whole(rows_of(connection, "cost_by_model", **bounds))
+    losses = [
+        row
+        for row in rows_of(connection, "losses", since_ns=since_ns)
+        if until_ns is None or row["at_ns"] < until_ns
+    ]
+    totals = _selected(connection, _TOTALS, bounds)[0]
+    most = {**bounds, "most": MOST}
+    dearest, failures = (_selected(connection, sql, most) for sql in (_DEAR, _FAILURES))
+    listed = "agentobs sql \"FROM sessions WHERE status IN ('failed', 'crashed', 'incomplete')\""
+    return page(
+        "report_range.html",
+        frame=_frame("Report of a range of sessions", made_ns, light),
+        range="All sessions" if since_ns is None and until_ns is None else "Sessions of a range",
+        **bounds,
+        totals=totals,
+        spent=spent,
+        sure=_sureness(spent),
+        panels=_drawn(fleet_panels(connection, **bounds), "agentobs sql"),
+        signatures=_fired(rows_of(connection, "signatures_by_day", **bounds)),
+        dearest=Part(
+            _DEAREST, dearest, totals["sessions"] - len(dearest), "agentobs cost --by session"
+        ),
+        failed=Part(_FAILED, failures, totals["failed"] - len(failures), listed),
+        losses=_part(_LOSSES, losses, MOST, "agentobs doctor"),
+    )
+
+
+def panels_report(
+    template: str,
+    about: str,
+    panels: Sequence[Panel],
+    *,
+    made_ns: int,
+    light: bool = False,
+    command: str,
+    **values: Any,
+) -> str:
+    """Return a report of something that is not in the store: a template with some figures."""
+    frame = _frame(about, made_ns, light)
+    return page(template, frame=frame, panels=_drawn(panels, command), **values)
+
+
+def _frame(about: str, made_ns: int, light: bool) -> Frame:
+    style = _style()
+    scripts = () if light else _scripts()
+    hashes = " ".join(csp_hash(script) for script in scripts) or "'none'"
+    # Labels of plotly have style attributes; attributes run nothing and, without the network, load nothing.
+    inline = "" if light else "style-src-attr 'unsafe-inline'; img-src data: blob:; "
+    # A style element that is empty is what plotly puts its rules in.
+    styles = f"{csp_hash(style)} {csp_hash('')}"
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src {styles}; {inline}"
+        "base-uri 'none'; form-action 'none'"
+    )
+    own = version("agentobs-kit")
+    return Frame(about, made_ns, light, Markup(style), tuple(map(Markup, scripts)), policy, own)
+
+
+@cache
+def _style() -> str:
+    return f"{asset('style.css')}{asset('report.css')}{css()}"
+
+
+@cache
+def _scripts() -> tuple[str, ...]:
+    """Return the scripts of a report, plotly's first; none can end its element early."""
+    scripts = (_MAPS.sub("''", plotly_script(), count=1), asset("figures.js"), asset("report.js"))
+    assert not any("</script" in script or "<!--" in script for script in scripts)
+    return scripts
+
+
+def _drawn(panels: Sequence[Panel], command: str) -> list[Drawn]:
+    return [
+        Drawn(
+            each,
+            Markup(svg(each.figure, title=each.title, says=each.says)),
+            each.more,
+            command,
+        )
+        for each in panels
+    ]
+
+
+def _part(columns: Sequence[str], rows: Sequence[Row], most: int, command: str) -> Part:
+    return Part(columns, rows[:most], max(len(rows) - most, 0), command)
+
+
+def _asked(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    columns: Sequence[str],
+    command: str,
+    session_id: str,
+) -> Part:
+    return _part(columns, rows_of(connection, name, session_id=session_id), MOST, command)
+
+
+def _selected(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any
+) -> list[dict[str, Any]]:
+    answered = connection.execute(sql, parameters)
+    columns = [str(column[0]) for column in answered.description or []]
+    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
+
+
+def _steps(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[dict[str, Any]]:
+    """Return the steps of a session, each with whether it failed."""
+    errors = {
+        (row["lane"], row["tool_use_id"]) for row in _selected(connection, _ERRORS, [session_id])
+    }
+    steps = []
+    for step in rows_of(connection, "session_steps", session_id=session_id):
+        is_failed = step["outcome"] not in _WENT_WELL
+        if step["kind"] == "tool_call":
+            is_failed = is_failed or (step["lane"], step["id"]) in errors
+        elif step["kind"] == "decision":
+            is_failed = str(step["outcome"]).startswith("deny")
+        steps.append({**step, "is_failed": is_failed})
+    return steps
+
+
+def _ledger(connection: duckdb.DuckDBPyConnection, session_id: str) -> Part:
+    rows = _selected(connection, _CALLS, [session_id, MOST])
+    more = rows[0]["all_calls"] - len(rows) if rows else 0
+    sql = f"FROM call_costs WHERE session_id = '{session_id}'"
+    return Part(_LEDGER, rows, more, f'agentobs sql "{sql}"')
+
+
+def _verdicts(connection: duckdb.DuckDBPyConnection, session_id: str) -> Verdicts:
+    meaning = {signature.name: signature.fires for signature in SIGNATURES}
+    verdicts = diagnose(connection, session_id)
+    strongest: Callable[[Row], float] = lambda row: -row["strength"]  # noqa: E731
+    fires = [
+        Fired(
+            each,
+            meaning[each.signature],
+            _part(
+                _EVIDENCE,
+                sorted(each.evidence, key=strongest),
+                EVIDENCE,
+                f"agentobs diagnose {session_id} --json",
+            ),
+        )
+        for each in sorted(verdicts, key=lambda each: -each.strength)
+        if each.fires
+    ]
+    quiet = [each.signature for each in verdicts if not each.fires and not each.cannot_tell]
+    return Verdicts(fires, quiet, [each for each in verdicts if each.cannot_tell])
+
+
+def _fired(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return each signature that fires in a range, in how many sessions, and what to do."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["signature"]] = counts.get(row["signature"], 0) + row["sessions"]
+    told = [
+        {
+            "name": each.name,
+            "sessions": counts[each.name],
+            "meaning": each.fires,
+            "todo": each.todo,
+        }
+        for each in SIGNATURES
+        if counts.get(each.name)
+    ]
+    return sorted(told, key=lambda each: -each["sessions"])
+
+
+_COUNTS = (
+    "calls", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "exact_calls",
+    "lower_bound_calls", "estimated_calls", "unpriced_calls",
+)  # fmt: skip
+_STATES = ("estimated", "lower_bound")
+
+
+def _whole(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what rows of costs add up to, and how sure that is."""
+    known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
+    found: dict[str, Any] = {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
+    found["cost_usd"] = sum(known, Decimal(0)) if known else None
+    states = {row["cost_status"] for row in rows}
+    found["cost_status"] = next((state for state in _STATES if state in states), "exact")
+    return found
+
+
+def _sureness(spent: Row | None) -> str:
+    """Return how many calls are how sure, in words."""
+    if not spent or not spent["calls"]:
+        return ""
+    words = (
+        ("exact_calls", "exact"),
+        ("lower_bound_calls", "at least"),
+        ("estimated_calls", "estimated"),
+        ("unpriced_calls", "without a price"),
+    )
+    if spent["exact_calls"] == spent["calls"]:
+        return "all calls are exact"
+    told = ", ".join(f"{spent[name]:,} {word}" for name, word in words if spent[name])
+    return f"of {spent['calls']:,} calls: {told}"
+
+
+_EVIDENCE = ("at_ns", "lane", "turn", "about", "detail", "strength")
+_SESSIONS = (
+    "name",
+    "session_id",
+    "status",
+    "started_ns",
+    "turns",
+    "calls",
+    "cost_usd",
+    "cost_status",
+)
+_OPEN = ("kind", "name", "label", "lane", "started_ns", "open_ns", "id")
+_HOOKS = (
+    "hook",
+    "outcome",
+    "times",
+    "rewrites",
+    "overtaken",
+    "model_requests",
+    "p50_ns",
+    "p95_ns",
+    "max_ns",
+)
+_LEDGER = (
+    "at_ns", "lane", "turn", "model", "source", "input_tokens", "cache_read_tokens", "cache_write_tokens",
+    "output_tokens", "cost_usd", "cost_status",
+)  # fmt: skip
+_DEAREST = ("name", "session_id", "status", "started_ns", "turns", "cost_usd", "unpriced_calls")
+_FAILED = ("name", "session_id", "status", "reason", "signature", "started_ns", "turns", "cost_usd")
+_LOSSES = ("session_id", "where_lost", "what", "records", "at_ns")
+"""The columns of the tables, of those that their queries give."""
+
+_KEPT = """
+    SELECT
+        (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $session_id) AS content,
+        (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,
+        (SELECT max(pruned_ns) FROM prunings WHERE session_id = $session_id) AS pruned_ns,
+        (SELECT sum(redactions) FROM attempts WHERE session_id = $session_id) AS redactions
+"""
+_ERRORS = "SELECT lane, tool_use_id FROM tool_calls WHERE session_id = ? AND is_error"
+_CALLS = """
+    SELECT *, count(*) OVER () AS all_calls
+    FROM call_costs
+    WHERE session_id = ?
+    ORDER BY cost_usd DESC NULLS FIRST, at_ns, attempt_id, iteration
+    LIMIT ?
+"""
+_IN_RANGE = """
+    ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)
+"""
+_TOTALS = f"""
+    SELECT
+        count(*) AS sessions,
+        count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
+        count(*) FILTER (WHERE status = 'running') AS running
+    FROM sessions
+    WHERE {_IN_RANGE}
+"""
+_DEAR = f"""
+    SELECT * FROM sessions
+    WHERE {_IN_RANGE}
+    ORDER BY cost_usd DESC NULLS LAST, started_ns, session_id
+    LIMIT $most
+"""
+_FAILURES = f"""
+    SELECT * FROM sessions
+    WHERE status IN ('failed', 'crashed', 'incomplete') AND {_IN_RANGE}
+    ORDER BY started_ns DESC, session_id
+    LIMIT $most
+"""
