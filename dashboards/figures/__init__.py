@@ -17,6 +17,8 @@ from dashboards.figures.money import (
 )
 from dashboards.figures.signatures import failure_signatures
 from dashboards.figures.time import blocked_on_user, first_token, time_split
+from dashboards.figures.tokens import session_turns
+from dashboards.figures.tools import tool_errors, tool_latency
 from dashboards.figures.waterfall import session_waterfall
 
 __all__ = [
@@ -32,6 +34,9 @@ __all__ = [
     "cost_by_session",
     "failure_signatures",
     "first_token",
+    "session_turns",
     "session_waterfall",
     "time_split",
+    "tool_errors",
+    "tool_latency",
 ]

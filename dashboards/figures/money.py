@@ -18,6 +18,7 @@ from dashboards.figures.words import (
     amount,
     count,
     doubt,
+    lane_of,
     money,
     name_of,
     named_rows,
@@ -302,12 +303,8 @@ def _number(value: Any) -> float | None:
 
 def _agent(row: Row) -> str:
     """Return how people call an agent: its session, and of a sub-agent the ends of the calls that started it."""
-    lane = str(row["lane"] or "")
-    _, *calls = lane.split("/")
-    if not calls:
-        return name_of(row, NAME)
-    path = " › ".join(f"…{call[-4:]}" if len(call) > 12 else call for call in calls)
-    return f"{name_of(row, NAME - 8)} › {path}"
+    _, under, path = lane_of(row).partition(" › ")
+    return f"{name_of(row, NAME - 8)} › {path}" if under else name_of(row, NAME)
 
 
 def _together(rows: Sequence[Row]) -> dict[str, Any]:

@@ -44,6 +44,12 @@ def name_of(row: Row, most: int = LONGEST) -> str:
     return f"{name} {end}".strip() or "unknown"
 
 
+def lane_of(row: Row) -> str:
+    """Return how people call a lane: `main`, and under it the ends of the ids of the calls; not yet `plain`."""
+    first, *calls = str(row.get("lane") or "unknown lane").split("/")
+    return " › ".join([first, *(f"…{call[-4:]}" if len(call) > 12 else call for call in calls)])
+
+
 def count(number: int | float | None, word: str) -> str:
     """Return how many there are of something: `1 call`, `2,000 calls`."""
     number = number or 0

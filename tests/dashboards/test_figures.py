@@ -14,6 +14,7 @@ from tests.dashboards.drawn import Draw, Rows, hold, hostile, nobody, rows_of, s
 from tests.store.making import T0, a_home, record, session_id, start, usage_row, write_facts
 from tests.store.test_money import call, read, said
 
+pytestmark = pytest.mark.xdist_group("dashboards_figures")
 STACKED = ("cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_session")
 QUERIES = {
     **{name: name for name in STACKED},

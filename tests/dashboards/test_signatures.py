@@ -24,6 +24,7 @@ from tests.store.making import (
     write_facts,
 )
 
+pytestmark = pytest.mark.xdist_group("dashboards_signatures")
 DAY = 86_400 * SECOND
 
 

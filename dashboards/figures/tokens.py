@@ -1,0 +1,231 @@
+"""Tokens turn by turn, in the four classes in which they are paid, and the money of each turn above them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import groupby
+
+import plotly.graph_objects as go
+
+from dashboards.figures.words import Row, count, lane_of, money, nothing, plain
+from dashboards.style import GRID, INK, TOKENS, bar, layout
+
+MOST_TURNS = 320
+"""How many bars are drawn beside each other: with four classes, money and what has no price under 2,000 marks."""
+MOST_STRETCHES = 60
+"""How many stretches of sub-agents are shaded at most. Our choice."""
+NAMES = {
+    "input_tokens": "input",
+    "cache_read_tokens": "cache read",
+    "cache_write_tokens": "cache write",
+    "output_tokens": "output",
+}
+"""The classes of tokens as people call them, in the order in which they are stacked."""
+_FEW = 80
+"""Up to how many turns each of them has a mark on the line of money. Our choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """Turns that are drawn as one bar: one turn, as long as there are not too many."""
+
+    first: int
+    """The number of its first turn, over all lanes."""
+    rows: Sequence[Row]
+    so_far: Decimal | None
+    """What all turns have cost until its end; None where none has a price."""
+
+    @property
+    def cost(self) -> Decimal | None:
+        known = [row["cost_usd"] for row in self.rows if row["cost_usd"] is not None]
+        return sum(known, Decimal(0)) if known else None
+
+    @property
+    def unpriced(self) -> int:
+        """How many of its turns used tokens and have no price, or have calls without one."""
+        return sum(_is_unpriced(row) for row in self.rows)
+
+    @property
+    def middle(self) -> float:
+        return self.first + (len(self.rows) - 1) / 2
+
+    def tokens(self, column: str) -> int:
+        return sum(row[column] or 0 for row in self.rows)
+
+
+def session_turns(rows: Sequence[Row]) -> go.Figure:
+    """Return bars of the tokens of each turn in four classes, and above them a line of what each turn cost.
+
+    The turns of all lanes stand in the order in which they began; those of sub-agents are shaded. Of more than
+    `MOST_TURNS` several that follow each other are one bar.
+
+    Args:
+        rows: the rows of the query `session_turns`.
+    """
+    if not rows:
+        return nothing()
+    size = -(-len(rows) // MOST_TURNS)
+    bars = _bars(rows, size)
+    figure = go.Figure(
+        layout=layout(
+            height=400,
+            barmode="stack",
+            bargap=0.15 if len(bars) < _FEW else 0.0,
+            legend_traceorder="normal",
+            hovermode="x unified",
+            hoversubplots="axis",
+        )
+    )
+    _add_tokens(figure, bars, size)
+    _add_money(figure, bars)
+    _shade(figure, rows)
+    what = "turns, in the order in which they began"
+    title = f"{what}: each bar is {size} of them" if size > 1 else what
+    figure.update_xaxes(
+        title_text=title,
+        range=[0.4, max(len(rows), 8) + 0.6],
+        showgrid=False,
+        tickformat=",d",
+        nticks=9,
+    )
+    # Few turns are each named, and none that is not there.
+    if len(rows) <= 10:
+        figure.update_xaxes(tickmode="array", tickvals=list(range(1, len(rows) + 1)))
+    most = max(float(each.cost or 0) for each in bars)
+    per = f"tokens in {size} turns" if size > 1 else "tokens"
+    figure.update_layout(
+        xaxis_anchor="y",
+        yaxis=dict(title_text=per, domain=[0, 0.66], rangemode="tozero", nticks=6),
+        yaxis2={**layout().yaxis.to_plotly_json(), **_MONEY, "range": [0, most * 1.15 or 1]},
+    )
+    return figure
+
+
+_MONEY = {
+    "title_text": "US dollars",
+    "domain": [0.76, 1],
+    "anchor": "x",
+    "nticks": 3,
+    "tickprefix": "$",
+    "exponentformat": "none",
+    "separatethousands": True,
+}
+
+
+def _bars(rows: Sequence[Row], size: int) -> list[_Bar]:
+    bars: list[_Bar] = []
+    total: Decimal | None = None
+    for at in range(0, len(rows), size):
+        few = rows[at : at + size]
+        cost = _Bar(at + 1, few, None).cost
+        total = cost if total is None else total + (cost or 0)
+        bars.append(_Bar(at + 1, few, total))
+    return bars
+
+
+def _add_tokens(figure: go.Figure, bars: Sequence[_Bar], size: int) -> None:
+    for column, name in NAMES.items():
+        drawn = [each for each in bars if each.tokens(column)]
+        if not drawn:
+            continue
+        figure.add_bar(
+            name=name,
+            x=[each.middle for each in drawn],
+            y=[each.tokens(column) for each in drawn],
+            width=size * (0.85 if len(bars) < _FEW else 1),
+            marker=bar(TOKENS[column]),
+            hovertemplate=f"{name}: %{{y:,}} tokens<extra></extra>",
+        )
+
+
+def _add_money(figure: go.Figure, bars: Sequence[_Bar]) -> None:
+    figure.add_scatter(
+        name="money",
+        mode="lines+markers" if len(bars) <= _FEW else "lines",
+        x=[each.middle for each in bars],
+        y=[None if each.cost is None else float(each.cost) for each in bars],
+        yaxis="y2",
+        line=dict(color=INK, width=1.5),
+        marker=dict(color=INK, size=5),
+        hovertext=[_says(each) for each in bars],
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+    without = [each for each in bars if each.unpriced]
+    if without:
+        figure.add_scatter(
+            name="without a price",
+            mode="markers",
+            x=[each.middle for each in without],
+            y=[float(each.cost or 0) for each in without],
+            yaxis="y2",
+            marker=dict(symbol="x", color=INK, size=8),
+            cliponaxis=False,
+            hovertext=[_says(each) if each.cost is None else _without(each) for each in without],
+            hovertemplate="%{hovertext}<extra></extra>",
+        )
+
+
+def _says(each: _Bar) -> str:
+    """Return which turns a bar is, and what they did and cost."""
+    if len(each.rows) > 1:
+        lanes = list(dict.fromkeys(plain(lane_of(row), 24) for row in each.rows))
+        more = f" and {len(lanes) - 2} more lanes" if len(lanes) > 2 else ""
+        lines = [f"{len(each.rows)} turns of {', '.join(lanes[:2])}{more}"]
+    else:
+        [row] = each.rows
+        turn = "" if row["turn"] is None else f", turn {row['turn']}"
+        lines = [f"{plain(lane_of(row), 40)}{turn}", plain(row["model"] or "no model known", 40)]
+        if row["stop_reason"] is not None:
+            lines.append(f"ended by {plain(row['stop_reason'], 30)}")
+        if row["tool_errors"]:
+            lines.append(f"{row['tool_errors']} of its tool calls failed")
+    least = "at least " if each.unpriced and each.cost is not None else ""
+    so_far = "" if each.so_far is None else f", {money(each.so_far)} so far"
+    return "<br>".join([*lines, f"{least}{money(each.cost)}{so_far}"])
+
+
+def _without(each: _Bar) -> str:
+    return f"{count(each.unpriced, 'turn')} not, or not wholly, in the sum: no price"
+
+
+def _is_unpriced(row: Row) -> bool:
+    has_used = any(row[column] for column in NAMES)
+    return bool(row["unpriced_calls"]) or (row["cost_usd"] is None and has_used)
+
+
+def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
+    """Shade the turns of sub-agents, and name those that have room."""
+    at = 1
+    stretches: list[tuple[int, int, str]] = []
+    for lane, each in groupby(rows, lambda row: str(row["lane"] or "")):
+        number = len(list(each))
+        if "/" in lane:
+            stretches.append((at, at + number, lane))
+        at += number
+    # The longest ones, if they are too many.
+    stretches.sort(key=lambda each: each[0] - each[1])
+    for begin, end, lane in stretches[:MOST_STRETCHES]:
+        figure.add_shape(
+            type="rect",
+            x0=begin - 0.5,
+            x1=end - 0.5,
+            yref="paper",
+            y0=0,
+            y1=1,
+            fillcolor=GRID,
+            opacity=0.5,
+            layer="below",
+            line_width=0,
+        )
+        if (end - begin) / len(rows) > 0.08:
+            figure.add_annotation(
+                x=(begin + end - 1) / 2,
+                yref="paper",
+                y=0.7,
+                yanchor="middle",
+                text=plain(lane_of({"lane": lane}), 20),
+                showarrow=False,
+                font=dict(size=10, color=INK),
+            )

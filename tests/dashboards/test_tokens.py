@@ -1,0 +1,88 @@
+"""Tokens turn by turn: every token and every dollar of the rows is drawn, and what has no price is marked."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from agentobs.store.database import connect
+from dashboards.figures.tokens import MOST_TURNS, NAMES, session_turns
+from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
+from tests.store.making import a_home, attempt, end, record, session_id, start
+
+pytestmark = pytest.mark.xdist_group("dashboards_tokens")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """The turns of a session: the second failed first, the third was asked of a model without a price."""
+    home = a_home(tmp_path_factory.mktemp("tokens"))
+    turns = [
+        attempt(1, 1, cache_creation_input_tokens=1_000),
+        attempt(1, 2, cache_read_input_tokens=1_000, cache_creation_input_tokens=70),
+        attempt(1, 3, model="in-house"),
+    ]
+    record(home, [start(1), *turns, end(1)])
+    with connect(home) as connection:
+        return rows_of(connection, "session_turns", session_id=session_id(1))
+
+
+def test_all_tokens_and_dollars_are_drawn(rows: Rows) -> None:
+    """Four classes stand upon each other, a bar for each turn, and the line above tells what each turn cost."""
+    figure = session_turns(rows)
+    hold(figure)
+    *bars, spent, without = figure.data
+    assert [each.name for each in bars] == list(NAMES.values())
+    for column, bar in zip(NAMES, bars, strict=True):
+        drawn = dict(zip(bar.x, bar.y, strict=True))
+        assert [drawn.get(n, 0) for n in (1, 2, 3)] == [row[column] for row in rows]
+    assert list(spent.y) == [*(float(row["cost_usd"]) for row in rows[:2]), None]
+    total = rows[0]["cost_usd"] + rows[1]["cost_usd"]
+    assert spent.hovertext[1].endswith(f"${rows[1]['cost_usd']:.4f}, ${total:.4f} so far")
+    assert (spent.yaxis, figure.layout.yaxis2.title.text) == ("y2", "US dollars")
+    assert (list(without.x), without.hovertext[0]) == ([3], spent.hovertext[2])
+    assert without.hovertext[0].endswith(f"no price, ${total:.4f} so far")
+
+
+@pytest.mark.parametrize(("turns", "size"), [(MOST_TURNS, 1), (MOST_TURNS + 1, 2), (10_000, 32)])
+def test_many_turns_stand_together(rows: Rows, turns: int, size: int) -> None:
+    """More turns than can be told apart are drawn in groups that say so; nothing is lost."""
+    many = [{**rows[n % 2], "unpriced_calls": 1} for n in range(turns)]
+    figure = session_turns(many)
+    hold(figure)
+    assert len(figure.data[0].x) == -(-turns // size)
+    for column, bar in zip(NAMES, figure.data, strict=False):
+        assert sum(bar.y) == sum(row[column] for row in many)
+    spent = next(each for each in figure.data if each.name == "money")
+    assert sum(spent.y) == pytest.approx(float(sum(row["cost_usd"] for row in many)))
+    assert ("each bar is" in figure.layout.xaxis.title.text) == (size > 1)
+    assert spent.hovertext[0].startswith(f"{size} turns of main" if size > 1 else "main, turn 1")
+
+
+def test_sub_agents_are_shaded(rows: Rows) -> None:
+    """Turns of all lanes stand in the order of time; where a sub-agent had its turns the ground is another one."""
+    lanes = ["main", *["main/toolu_0123456789abcd"] * 3, "main", "main/toolu_0123456789abce"]
+    figure = session_turns([{**rows[0], "lane": lane} for lane in lanes])
+    hold(figure)
+    assert [(each.x0, each.x1) for each in figure.layout.shapes] == [(1.5, 4.5), (5.5, 6.5)]
+    assert [each.text for each in figure.layout.annotations] == ["main › …abcd", "main › …abce"]
+    torn = [{**rows[0], "lane": f"main/{n}" if n % 2 else "main"} for n in range(MOST_TURNS)]
+    hold(session_turns(torn))
+
+
+def test_what_nobody_knows_and_what_wants_to_be_markup(rows: Rows) -> None:
+    """Rows in which nothing is known are no error, and names with markup in them are shown as they are."""
+    hold(session_turns([]))
+    hold(session_turns(nobody(rows)))
+    hold(session_turns(nobody(rows) * 10_000))
+    hold(session_turns(hostile(rows)))
+    hold(session_turns([*hostile(rows), *nobody(rows)] * 3_000))
+
+
+def test_a_turn_with_calls_of_both_kinds_costs_at_least(rows: Rows) -> None:
+    """Where some of its calls have no price the sum says so, and the turn has a mark."""
+    figure = session_turns([{**rows[0], "unpriced_calls": 1, "cost_usd": Decimal("0.5")}])
+    assert "at least $0.5000" in says(figure)
+    assert figure.data[-1].name == "without a price"
+    assert list(figure.data[-1].y) == [0.5]

@@ -1,0 +1,91 @@
+"""Figures of tools: percentiles where they are, and shares with the intervals in which they may lie."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.store.database import connect
+from dashboards.figures.tools import MOST_TOOLS, tool_errors, tool_latency, wilson
+from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
+from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
+
+pytestmark = pytest.mark.xdist_group("dashboards_tools")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """Ten calls of one tool that took 1 to 10 s, one call of a quick one, and one that nobody saw running."""
+    home = a_home(tmp_path_factory.mktemp("tools"))
+    names = [*["slow"] * 10, "quick", "unseen"]
+    calls = [
+        {"type": "tool_use", "id": f"t{n}", "name": name, "input": {}}
+        for n, name in enumerate(names)
+    ]
+    took = [*(n * SECOND for n in range(1, 11)), 400]
+    ran = [tool(1, f"t{n}", names[n], at=T0 + 2 * SECOND, took=each) for n, each in enumerate(took)]
+    record(home, [start(1), attempt(1, 1, content=calls), *ran, end(1)])
+    with connect(home) as connection:
+        assert rows_of(connection, "tool_latency", since_ns=T0 + 60 * SECOND) == []
+        assert rows_of(connection, "tool_latency", until_ns=T0) == []
+        return rows_of(connection, "tool_latency", session_id=session_id(1))
+
+
+def test_percentiles_lie_where_they_are(rows: Rows) -> None:
+    """The slowest tool on top, in milliseconds on a scale of powers with names of times; untimed ones say so."""
+    figure = tool_latency(rows)
+    hold(figure)
+    line, *percentiles = figure.data
+    assert [(list(each.x), list(each.y)) for each in percentiles] == [
+        ([5_000, 0.001], [0, 1]),
+        ([9_000, 0.001], [0, 1]),
+        ([10_000, 0.001], [0, 1]),
+    ]
+    assert list(line.x)[:3] == [5_000, 10_000, None]
+    assert figure.layout.yaxis.ticktext == ("slow (10 calls)", "quick (1 call)", "unseen (1 call)")
+    assert figure.layout.xaxis.type == "log"
+    assert "1 s" in figure.layout.xaxis.ticktext
+    assert [(note.text, note.y) for note in figure.layout.annotations] == [
+        ("never seen running", 2)
+    ]
+    assert "too few to tell this from the slowest" in figure.data[3].hovertext[0]
+    assert "less than 1 µs" in says(figure)
+
+
+def test_shares_have_counts_and_intervals(rows: Rows) -> None:
+    """Of few calls the interval is wide; the counts stand at its end, and the surest failures on top."""
+    calls = [("a", 2, 2), ("b", 1_000, 500), ("c", 5, 0), ("d", 0, 0)]
+    made = [{**rows[0], "name": name, "calls": n, "errors": bad} for name, n, bad in calls]
+    figure = tool_errors(made)
+    hold(figure)
+    [drawn] = figure.data
+    assert figure.layout.yaxis.ticktext == ("b", "a", "c")
+    assert list(drawn.x) == [50, 100, 0]
+    assert [note.text for note in figure.layout.annotations] == ["500 of 1,000", "2 of 2", "0 of 5"]
+    # By statsmodels' proportion_confint(method="wilson"): (0.469, 0.531), (0.342, 1), (0, 0.434).
+    low = [x - less for x, less in zip(drawn.x, drawn.error_x.arrayminus, strict=True)]
+    high = [x + more for x, more in zip(drawn.x, drawn.error_x.array, strict=True)]
+    assert low == [pytest.approx(46.9, abs=0.05), pytest.approx(34.2, abs=0.05), 0]
+    assert high == [pytest.approx(53.1, abs=0.05), 100, pytest.approx(43.4, abs=0.05)]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**9), st.data())
+def test_intervals_hold_their_share(calls: int, data: st.DataObject) -> None:
+    """Whatever the counts, the interval lies between 0 and 100 % and holds the share that was counted."""
+    failed = data.draw(st.integers(0, calls))
+    low, high = wilson(failed, calls)
+    assert 0 <= low <= failed / calls <= high <= 1
+    assert low < high
+
+
+@pytest.mark.parametrize("draw", [tool_latency, tool_errors])
+def test_what_nobody_knows_and_what_wants_to_be_markup(draw: object, rows: Rows) -> None:
+    """Rows in which nothing is known are no error, names are shown as they are, and many tools are counted."""
+    assert callable(draw)
+    many = [{**rows[0], "name": f"t{n}"} for n in range(10_000)]
+    for odd in ([], nobody(rows), hostile(rows), [*nobody(rows), *hostile(rows)] * 2_000, many):
+        hold(draw(odd))
+    figure = draw(many)
+    assert figure.layout.yaxis.ticktext[-1] == f"and {10_000 - MOST_TOOLS:,} tools more"
