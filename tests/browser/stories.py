@@ -1,0 +1,469 @@
+"""Sessions as our own loop would tell them, on a clock of their own: what the stores of the browser tests are made of.
+
+A story hands records to the real recorder: requests whose bodies repeat what was said, streams with the times of their
+chunks, tools, waits, hooks, sub-agents, failures. Only the clock is made up, so that a thousand turns take no hours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    ModelExchange,
+    Place,
+    Question,
+    SessionCall,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
+    lane_under,
+)
+from agentobs.records.facts import (
+    Event,
+    InteractionEnd,
+    InteractionStart,
+    Permission,
+    SessionEnd,
+    SessionStart,
+    SpanEnd,
+    SpanStart,
+)
+from agentobs.records.labels import Label, unchecked
+from agentobs.sink import Record
+from tests.agent.provider import event_bytes, stream_events
+
+SECOND = 1_000_000_000
+CHARACTERS_A_TOKEN = 4
+"""About as many as English has; only the counts of the made-up provider depend on it."""
+STREAM = {"content-type": "text/event-stream; charset=utf-8", "request-id": "req_011CSxYz"}
+
+
+@dataclass
+class Lane:
+    """What was said in one lane, and how much of it the provider's cache holds."""
+
+    name: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    turn: int = 0
+    cached_tokens: int = 0
+    before: str | None = None
+    """The attempt before."""
+
+
+class Story:
+    """One session while it is told."""
+
+    def __init__(
+        self,
+        tell: Callable[[Record], None],
+        name: str,
+        at_ns: int,
+        *,
+        model: str = "claude-sonnet-5-5",
+        system: str = "You help customers with their orders. Be brief and exact.",
+        seed: int = 1,
+        content: str = "vault",
+        **tags: str,
+    ) -> None:
+        self.tell, self.now_ns, self.model, self.system = tell, at_ns, model, system
+        self._chance = random.Random(seed)
+        self.session_id = self.new_id()
+        self.lane = Lane("main")
+        self.interaction_id: str | None = None
+        self._open: list[str] = []
+        self._calls = 0
+        fact = SessionStart(
+            session_id=self.session_id,
+            name=unchecked(name),
+            started_ns=at_ns,
+            entry=Label("shop.agents:run"),
+            agentobs_version=Label("0.1.0"),
+            sdk_version=Label("2.12.0"),
+            python_version=Label("3.11.7"),
+            platform=Label("linux"),
+            tags=tags,
+            arguments_content=None,
+            content=Label(content),
+        )
+        tell(SessionCall(fact, {"order": 4711}))
+
+    def new_id(self) -> str:
+        """An id of the shape that real ones have: its time, then chance."""
+        bits = self._chance.getrandbits(74)
+        return f"{self.now_ns // 1_000_000:012x}7{bits >> 62:03x}8{bits & (2**60 - 1):015x}"
+
+    def passes(self, seconds: float) -> int:
+        """Let so much time pass, more or less; how much it was, in nanoseconds."""
+        took = int(seconds * self._chance.uniform(0.7, 1.5) * SECOND)
+        self.now_ns += took
+        return took
+
+    def place(self, **changes: Any) -> Place:
+        source: Any = "main" if self.lane.name == "main" else "sub_agent"
+        here = Place(
+            self.session_id,
+            self.interaction_id,
+            self.lane.name,
+            self.lane.turn or None,
+            self._open[-1] if self._open else None,
+            source,
+        )
+        return dataclasses.replace(here, **changes)
+
+    @contextlib.contextmanager
+    def span(self, name: str, label: str | None = None, status: Any = "ok") -> Iterator[str]:
+        """Tell a span around what happens inside."""
+        span_id = f"{self._chance.getrandbits(64):016x}"
+        here = self.place()
+        assert self.interaction_id is not None
+        self.tell(
+            SpanStart(
+                session_id=self.session_id,
+                trace_id=self.interaction_id,
+                span_id=span_id,
+                parent_span_id=here.span_id,
+                lane=Label(here.lane),
+                name=Label(name),
+                label=unchecked(label) if label else None,
+                started_ns=self.now_ns,
+                interaction_id=self.interaction_id,
+                turn=here.turn,
+                query_source=Label(here.query_source),
+            )
+        )
+        self._open.append(span_id)
+        yield span_id
+        self._open.pop()
+        self.tell(SpanEnd(self.session_id, span_id, self.now_ns, status, None))
+
+    @contextlib.contextmanager
+    def interaction(self, prompt: str, result: str = "success") -> Iterator[None]:
+        """Tell an interaction: somebody says something, and what follows answers it."""
+        self.interaction_id = self.new_id()
+        self.lane.messages.append({"role": "user", "content": prompt})
+        self.tell(
+            InteractionStart(
+                self.session_id,
+                self.interaction_id,
+                Label(self.lane.name),
+                self.now_ns,
+                Label("main"),
+            )
+        )
+        with self.span("interaction", "clerk"):
+            yield
+        self.tell(
+            InteractionEnd(
+                self.session_id,
+                self.interaction_id,
+                self.now_ns,
+                Label(result),
+                result != "success",
+                Label(self.lane.name),
+            )
+        )
+
+    def turn(
+        self,
+        *blocks: dict[str, Any],
+        model: str | None = None,
+        seconds: float = 4.0,
+        fails: tuple[str, ...] = (),
+        stop_reason: str | None = None,
+        **usage: Any,
+    ) -> str:
+        """Tell one turn: the request and its streamed answer, after as many failed attempts; its attempt."""
+        self.lane.turn += 1
+        model = model or self.model
+        self._measure()
+        request_id = ""
+        with self.span("llm_request", model):
+            for number, kind in enumerate(fails, start=1):
+                request_id = self._attempt(model, request_id, _refusal(kind), 0.6, status=529)
+                self._event("retry", kind, attempt=number, wait_ns=SECOND)
+                with self.span("retry_wait"):
+                    self.passes(1.0 * number)
+            answer = self._answer(blocks, model, stop_reason, usage)
+            self._attempt(model, request_id, answer, seconds)
+        self.lane.messages.append({"role": "assistant", "content": list(blocks)})
+        return self.lane.before or ""
+
+    def results(self, *answers: dict[str, Any]) -> None:
+        """Have the results of calls said in the next request."""
+        self.lane.messages.append({"role": "user", "content": list(answers)})
+
+    def call_id(self) -> str:
+        self._calls += 1
+        return f"toolu_{self._calls:04d}{self._chance.getrandbits(40):010x}"
+
+    def run(
+        self,
+        call: dict[str, Any],
+        answer: Any,
+        *,
+        seconds: float = 1.0,
+        is_error: bool = False,
+        waited: float = 0.0,
+        hook: str | None = None,
+        denied: bool = False,
+    ) -> dict[str, Any]:
+        """Tell a call: a person asked, a hook that looks at it, its execution; what is said of it to the model."""
+        outcome: Any = "denied" if denied else "failed" if is_error else "executed"
+        with self.span("tool", call["name"], "error" if is_error else "ok") as span_id:
+            if hook:
+                with self.span("hook", hook):
+                    self._answer_of_hook(call, hook)
+            if waited:
+                with self.span("blocked_on_user", call["name"]):
+                    self._consent(call, self.passes(waited), denied)
+            began = self.now_ns
+            with self.span("execution", call["name"]):
+                took = self.passes(seconds)
+            self.tell(
+                ToolExchange(
+                    place=self.place(span_id=span_id),
+                    started_ns=began,
+                    duration_ns=took,
+                    question=ToolQuestion(call["id"], call["name"], call["input"]),
+                    answer=ToolAnswer(answer, is_error or denied, outcome),
+                    tool=call["name"],
+                )
+            )
+        said = {"type": "tool_result", "tool_use_id": call["id"], "content": answer}
+        return {**said, "is_error": True} if is_error or denied else said
+
+    @contextlib.contextmanager
+    def sub_agent(self, call: dict[str, Any], agent: str = "researcher") -> Iterator[None]:
+        """Tell what an agent does that a call starts, in a lane of its own."""
+        outer, prompt = self.lane, str(call["input"].get("prompt", "Look it up."))
+        with self.span("tool", call["name"]) as span_id:
+            self.lane = Lane(
+                lane_under(outer.name, call["id"]), [{"role": "user", "content": prompt}]
+            )
+            began = self.now_ns
+            with self.span("sub_agent", agent):
+                yield
+            self.lane = outer
+            self.tell(
+                ToolExchange(
+                    place=self.place(span_id=span_id),
+                    started_ns=began,
+                    duration_ns=self.now_ns - began,
+                    question=ToolQuestion(call["id"], call["name"], call["input"]),
+                    answer=ToolAnswer("It is in stock."),
+                    tool=call["name"],
+                )
+            )
+
+    def compact(self) -> None:
+        """Make the conversation shorter, as our loop does where its window is full."""
+        before = self._tokens()
+        count = len(self.lane.messages)
+        with self.span("compaction", "auto"):
+            self.passes(6.0)
+        self.lane.messages = [
+            {"role": "user", "content": "So far: the customer asked about several orders."}
+        ]
+        self.lane.cached_tokens = 0
+        self._event(
+            "compaction",
+            "auto",
+            tokens_before=before,
+            tokens_after=self._tokens(),
+            threshold=before,
+            messages_before=count,
+            messages_after=1,
+            summary=1,
+        )
+
+    def end(self, outcome: Any = "completed", reason: str | None = None) -> str:
+        """Tell the end; the session."""
+        signature = f"exception:{reason}@shop.agents:run" if outcome == "failed" else None
+        self.tell(
+            SessionEnd(
+                self.session_id,
+                self.now_ns,
+                outcome,
+                Label(reason) if reason else None,
+                Label(signature) if signature else None,
+                0,
+            )
+        )
+        return self.session_id
+
+    def _tokens(self) -> int:
+        return len(json.dumps(self.lane.messages)) // CHARACTERS_A_TOKEN
+
+    def _measure(self) -> None:
+        tokens = self._tokens() + 2_000
+        self._event(
+            "context",
+            None,
+            tokens=tokens,
+            window=200_000,
+            threshold=167_000,
+            messages=len(self.lane.messages),
+        )
+
+    def _event(self, kind: str, label: str | None, **numbers: float) -> None:
+        here = self.place()
+        self.tell(
+            Event(
+                self.session_id,
+                here.interaction_id,
+                Label(here.lane),
+                here.turn,
+                self.now_ns,
+                Label(kind),
+                Label(label) if label else None,
+                numbers,
+                query_source=Label(here.query_source),
+            )
+        )
+
+    def _answer(
+        self, blocks: Any, model: str, stop_reason: str | None, usage: dict[str, Any]
+    ) -> list[bytes]:
+        """The stream of an answer, with what the provider counts: the prefix from its cache, what is new written."""
+        asks = any(block["type"] == "tool_use" for block in blocks)
+        said, whole = len(json.dumps(blocks)) // CHARACTERS_A_TOKEN, self._tokens() + 2_000
+        new = max(whole - self.lane.cached_tokens, 0)
+        counts = {
+            "input_tokens": 12,
+            "output_tokens": max(said, 8),
+            "cache_read_input_tokens": self.lane.cached_tokens,
+            "cache_creation_input_tokens": new,
+            "cache_creation": {"ephemeral_5m_input_tokens": new, "ephemeral_1h_input_tokens": 0},
+            "service_tier": "standard",
+        }
+        self.lane.cached_tokens = whole
+        message = {
+            "id": f"msg_{self._chance.getrandbits(48):012x}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": list(blocks),
+            "stop_reason": stop_reason or ("tool_use" if asks else "end_turn"),
+            "stop_sequence": None,
+            "usage": {**counts, **usage},
+        }
+        return [event_bytes(event) for event in stream_events(message)]
+
+    def _attempt(
+        self, model: str, request_id: str, pieces: list[bytes], seconds: float, status: int = 200
+    ) -> str:
+        """Tell one attempt; the id of the request that it is a try of."""
+        attempt_id, began = self.new_id(), self.now_ns
+        took = self.passes(seconds)
+        first, step = took // 4, (took - took // 4) // len(pieces)
+        body = {
+            "model": model,
+            "max_tokens": 4096,
+            "stream": True,
+            "system": self.system,
+            "tools": TOOLS,
+            "messages": self.lane.messages,
+        }
+        headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+        retries = {"x-stainless-retry-count": "0"}
+        chunks = tuple(Chunk(piece, first + n * step) for n, piece in enumerate(pieces))
+        self.tell(
+            ModelExchange(
+                place=self.place(),
+                attempt_id=attempt_id,
+                started_ns=began,
+                headers_ns=first // 2,
+                ended_ns=took,
+                question=Question(
+                    "POST", "/v1/messages", headers | retries, json.dumps(body).encode()
+                ),
+                answer=Answer(
+                    status,
+                    STREAM if status == 200 else {"content-type": "application/json"},
+                    chunks,
+                    "complete",
+                ),
+            )
+        )
+        self.lane.before = attempt_id
+        return request_id or attempt_id
+
+    def _answer_of_hook(self, call: dict[str, Any], hook: str) -> None:
+        began = self.now_ns
+        took = self.passes(0.15)
+        question = WorldQuestion("hook", f"{self.lane.turn}:pre_tool_use:{call['id']}:{hook}", call)
+        self.tell(WorldExchange(self.place(), began, took, question, {"say": "nothing"}))
+        here = self.place()
+        self.tell(
+            Event(
+                self.session_id,
+                here.interaction_id,
+                Label(here.lane),
+                here.turn,
+                self.now_ns,
+                Label("hook"),
+                Label("success"),
+                {"duration_ns": took, "blocking": 0, "background": 0, "requests": 0},
+                labels={"event": Label("pre_tool_use"), "hook": Label(hook)},
+            )
+        )
+
+    def _consent(self, call: dict[str, Any], waited_ns: int, denied: bool) -> None:
+        here = self.place()
+        self.tell(
+            Permission(
+                session_id=self.session_id,
+                interaction_id=here.interaction_id,
+                lane=Label(here.lane),
+                turn=here.turn,
+                tool_use_id=Label(call["id"]),
+                tool=unchecked(call["name"]),
+                at_ns=self.now_ns,
+                behaviour="deny" if denied else "allow",
+                reason_type=Label("person"),
+                source=None,
+                resolver=Label("person"),
+                rule=None,
+                asked=True,
+                waited_ns=waited_ns,
+            )
+        )
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def thinking(words: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": words, "signature": "c2lnbmF0dXJl"}
+
+
+def _refusal(kind: str) -> list[bytes]:
+    error = {"type": "error", "error": {"type": kind, "message": "Overloaded"}}
+    return [json.dumps(error).encode()]
+
+
+TOOLS = [
+    {
+        "name": name,
+        "description": told,
+        "input_schema": {"type": "object", "properties": {"order": {"type": "string"}}},
+    }
+    for name, told in (
+        ("find_order", "Finds an order by its number."),
+        ("refund", "Pays money back."),
+        ("search_stock", "Says how much of a thing is in stock."),
+        ("send_mail", "Writes to a customer."),
+        ("agent", "Starts an agent that looks something up."),
+    )
+]

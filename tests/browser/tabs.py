@@ -1,0 +1,187 @@
+"""A server of the dashboard as people start it, and a tab of a browser that notes whatever goes wrong in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from agentobs.recording.home import Home
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Locator, Page, Request, Response
+
+from tests.browser.making import ROOT
+
+URL = re.compile(r"http://\S+/\?token=\S+")
+START_SECONDS = 60.0
+PATIENCE_MS = 20_000
+"""How long something may take to appear, on a machine that is busy; it measures nothing."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A dashboard that runs."""
+
+    home: Home
+    url: str
+    """The address that it printed, with its token."""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+@contextlib.contextmanager
+def serving(home: Home, *arguments: str) -> Iterator[Served]:
+    """Run `agentobs dashboard` over a home, as a process of its own."""
+    command = [sys.executable, "-m", "agentobs", "--home", str(home.path)]
+    process = subprocess.Popen(
+        [*command, "dashboard", "--port", "0", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    watch = threading.Timer(START_SECONDS, process.kill)
+    watch.start()
+    said: list[str] = []
+    try:
+        for line in process.stdout:
+            said.append(line)
+            if found := URL.search(line):
+                break
+        else:
+            raise AssertionError(f"no address was printed: {''.join(said)}")
+        watch.cancel()
+        # What it says later must not fill the pipe.
+        reading = threading.Thread(target=said.extend, args=(process.stdout,), daemon=True)
+        reading.start()
+        yield Served(home, found.group())
+    finally:
+        watch.cancel()
+        process.terminate()
+        process.wait(30)
+    reading.join(30)
+    told = "".join(said)
+    assert not [word for word in ("Traceback", "a page failed") if word in told], told
+
+
+@dataclass
+class Tab:
+    """A tab, and everything that went wrong in it."""
+
+    page: Page
+    served: Served | None
+    faults: list[str] = field(default_factory=list)
+    """Errors of the console (violations of the policy are some of them), of scripts, of requests; dialogs."""
+    requested: list[str] = field(default_factory=list)
+    """The addresses that were asked for."""
+    forgiven: list[str] = field(default_factory=list)
+    """Parts of faults that a test expects."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, browser: Browser, served: Served | None, **options: Any) -> Iterator[Self]:
+        """Open a tab with cookies of its own; with a server, its first page, by the address that was printed."""
+        usual = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB"}
+        context = browser.new_context(**{**usual, "timezone_id": "Europe/Zurich", **options})
+        context.set_default_timeout(PATIENCE_MS)
+        tab = cls(context.new_page(), served)
+        tab._attend()
+        if served:
+            tab.page.goto(served.url)
+        yield tab
+        context.close()
+
+    def go(self, path: str) -> Page:
+        """Open a page of the dashboard and wait until it and its figures are there."""
+        assert self.served is not None
+        self.page.goto(self.served.origin + path)
+        self.settle()
+        return self.page
+
+    def follow(self, link: Locator) -> Page:
+        """Click what leads to another page, and wait until that is there."""
+        with self.page.expect_navigation():
+            link.click()
+        self.settle()
+        return self.page
+
+    def back(self) -> Page:
+        """Use the browser's own button."""
+        self.page.go_back()
+        self.settle()
+        return self.page
+
+    def says(self, words: str, within: str = "main") -> None:
+        """Wait until a part of the page says something."""
+        self.page.wait_for_function(_SAYS, arg=[within, words])
+
+    def settle(self) -> None:
+        """Wait until the page is loaded and the figures in view are drawn."""
+        self.page.wait_for_load_state("load")
+        self.page.wait_for_function(_DRAWN)
+
+    def check(self) -> None:
+        """Nothing went wrong, and nothing was asked of anybody but the server."""
+        faults = [f for f in self.faults if not any(word in f for word in self.forgiven)]
+        assert not faults, "\n".join(faults)
+        assert self.page.evaluate("window.hacked") is None
+        own = (self.served.origin + "/" if self.served else "file:///", "data:", "about:", "blob:")
+        foreign = [url for url in self.requested if not url.startswith(own)]
+        assert not foreign, "\n".join(foreign)
+
+    def _attend(self) -> None:
+        page = self.page
+        page.on("console", lambda told: self._note(told.type, told.text))
+        page.on("pageerror", lambda error: self._note("error", f"page: {error}"))
+        page.on("dialog", self._spoken_to)
+        page.on("popup", lambda _: self._note("error", "a window"))
+        page.on("crash", lambda _: self._note("error", "the page crashed"))
+        page.context.on("request", self._asked)
+        page.context.on("requestfailed", self._failed)
+        page.context.on("response", self._answered)
+
+    def _spoken_to(self, dialog: Dialog) -> None:
+        self._note("error", f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning", "assert"):
+            self.faults.append(f"{kind}: {text[:500]}")
+
+    def _asked(self, request: Request) -> None:
+        self.requested.append(request.url)
+
+    def _failed(self, request: Request) -> None:
+        # A request that the next page ends is none that failed.
+        if "ERR_ABORTED" not in (request.failure or ""):
+            self._note("error", f"{request.url}: {request.failure}")
+
+    def _answered(self, response: Response) -> None:
+        if response.status >= 400:
+            self._note("error", f"{response.status} {response.url}")
+
+
+_SAYS = """
+([within, words]) => document.querySelector(within)?.innerText.includes(words)
+"""
+_DRAWN = """
+() => [...document.querySelectorAll("[data-figure]")].every((place) => {
+    const box = place.getBoundingClientRect();
+    const inView = box.bottom > 0 && box.top < innerHeight && box.width > 0;
+    return !inView || place.dataset.drawn;
+})
+"""

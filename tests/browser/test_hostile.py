@@ -1,0 +1,241 @@
+"""Words that want to run, to leave or to mislead: they are shown as text, wherever they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.browser.hostile import AWAY, END, LINE, RUN, TEXTS
+from tests.browser.tabs import Served, Tab
+
+pytestmark = pytest.mark.xdist_group("browser-hostile")
+ELEMENTS = 4_000
+"""How many elements a page may have once what was said stands in it. Our choice."""
+SHOW = "Show what was said"
+OURS = ", ".join(
+    (
+        "script:not([src]):not([type='application/json'])",
+        "iframe, base, object, embed, meta[http-equiv]",
+        "[onload], [onerror], [onfocus], [onmouseover], a[href^='javascript:'], a[ping]",
+        f"[src^='{AWAY}'], [href^='{AWAY}'], [action^='{AWAY}']",
+    )
+)
+"""What no page of ours has: of a text that became markup some of it would be there."""
+
+
+@pytest.fixture
+def served(store) -> Served:
+    found: Served = store("hostile")
+    return found
+
+
+def test_names_are_shown_as_text(served: Served, tabs) -> None:
+    """In the list each name stands as it is, signs that nobody sees as escapes; none became markup."""
+    tab: Tab = tabs(served)
+    tab.settle()
+    _unharmed(tab)
+    shown = _squeezed(tab.page.locator("#found").inner_text())
+    assert [name for name, words in TEXTS.items() if _visible(words) not in shown] == []
+    for invisible in ("\u202e", "\x1b", "\u2066", "\u200b", "\x07"):
+        assert invisible not in tab.page.content()
+
+
+def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
+    """Plotly takes some markup in labels; of ours it gets none: no link, nothing bold, no line broken."""
+    tab: Tab = tabs(served)
+    for path in ("/fleet", *_sessions(tab)[:3]):
+        tab.go(path)
+        for place in tab.page.locator("[data-figure]").all():
+            place.scroll_into_view_if_needed()
+        tab.settle()
+        _unharmed(tab)
+        assert tab.page.locator(".js-plotly-plot a").count() == 0
+        assert tab.page.locator(".js-plotly-plot tspan[style*=bold]").count() == 0
+
+
+def test_hovering_over_marks_shows_text(served: Served, tabs) -> None:
+    """What plotly shows beside the mouse comes from recordings too."""
+    tab: Tab = tabs(served)
+    tab.go(_sessions(tab)[0])
+    for place in tab.page.locator("[data-figure]").all()[:6]:
+        place.scroll_into_view_if_needed()
+        for at in (0.2, 0.5, 0.8):
+            box = place.bounding_box()
+            assert box is not None
+            tab.page.mouse.move(box["x"] + box["width"] * at, box["y"] + box["height"] * 0.5)
+    _unharmed(tab)
+
+
+def test_what_was_said_is_shown_as_text(served: Served, tabs) -> None:
+    """Prompts, answers, thinking, inputs and results of tools: every word of it stands there, none of it runs."""
+    tab: Tab = tabs(served)
+    _open_transcript(tab, served)
+    _unharmed(tab)
+    shown = _squeezed(tab.page.locator("#transcript").inner_text())
+    assert [name for name, words in TEXTS.items() if _visible(words) not in shown] == []
+    assert tab.page.locator("#transcript a[href^='http']").count() == 0
+    tab.page.locator("#transcript details > summary").first.click()
+    _unharmed(tab)
+
+
+def test_a_line_of_ten_million_characters_does_not_choke_the_page(served: Served, tabs) -> None:
+    """The page shows the beginning of a long text and says how long it is; all of it can be had as a file."""
+    tab: Tab = tabs(served)
+    _open_transcript(tab, served)
+    page = tab.page
+    assert len(page.content()) < 2_000_000
+    assert page.evaluate("document.querySelectorAll('*:not(.js-plotly-plot *)').length") < ELEMENTS
+    assert (
+        f"{LINE + len(f'<script>{RUN}</script>') + len(END):,} characters"
+        in page.locator("main").inner_text()
+    )
+    assert END not in page.content()
+    with page.expect_download() as saved:
+        page.locator(
+            "form", has_text=re.compile("of 10,0[0-9]{2},[0-9]{3} characters")
+        ).get_by_role("button", name="Save all of it").first.click()
+    assert saved.value.suggested_filename.endswith(".txt")
+    kept = Path(saved.value.path()).read_text("utf-8")
+    assert kept.rstrip().endswith(END)
+    assert len(kept) > LINE
+
+
+def test_requests_and_differences_are_shown_as_text(served: Served, tabs) -> None:
+    """The exact request and response of each attempt, and what changed since the one before."""
+    tab: Tab = tabs(served)
+    tab.go(_session_at_length(tab, served))
+    attempts = tab.page.locator("#steps a[href^='/attempts/']").evaluate_all(
+        "all => [...new Set(all.map((a) => a.getAttribute('href')))]"
+    )
+    assert len(attempts) >= 4
+    for path in attempts:
+        tab.go(path)
+        tab.page.get_by_role("button", name="Show the request and the response").click()
+        tab.page.wait_for_selector("#exchange pre")
+        _unharmed(tab)
+        assert len(tab.page.content()) < 2_000_000
+    tab.go(attempts[-1] + "/diff")
+    for button in tab.page.locator("form[data-into] button").all():
+        button.click()
+    tab.page.wait_for_selector("[data-said] pre")
+    tab.settle()
+    _unharmed(tab)
+    assert len(tab.page.content()) < 2_000_000
+
+
+def test_what_is_typed_comes_back_as_text(served: Served, tabs) -> None:
+    """The search, the filters and the SQL page show again what was typed: it may be a trap in a link."""
+    tab: Tab = tabs(served)
+    for words in TEXTS.values():
+        tab.page.goto(
+            f"{served.origin}/?{_query(q=words, model=words, day_from=words, sort=words)}"
+        )
+        _unharmed(tab)
+        assert tab.page.get_by_role("searchbox").input_value() == words.strip()[:200].replace(
+            "\r", ""
+        )
+    page = tab.go("/sql")
+    statement = f"SELECT '{TEXTS['closing'].replace(chr(39), chr(34))}' AS \"{TEXTS['image']}\""
+    page.get_by_label("Statement").fill(statement)
+    tab.follow(page.get_by_role("button", name="Ask", exact=True))
+    _unharmed(tab)
+    assert page.get_by_label("Statement").input_value() == statement
+    assert "<img src=x" in page.locator("#answer th").inner_text()
+    for path in ("/sessions/", "/attempts/", "/compare?a="):
+        for words in (TEXTS["closing"], TEXTS["attribute"], "../../etc/passwd", "%00"):
+            tab.page.goto(served.origin + path + _query(x=words)[2:])
+            _unharmed(tab)
+    tab.forgiven += ["does not conform to the required format"]
+    tab.forgiven += ["404 ", "status of 404", "400 ", "status of 400"]
+
+
+@pytest.mark.parametrize(
+    "how", [(), ("--light",), ("--with-content",), ("--light", "--with-content")]
+)
+def test_a_report_holds_them_as_text(how: tuple[str, ...], served: Served, tabs, tmp_path) -> None:
+    """The file is opened from the disk, without a network: nothing runs, nothing is asked for, all is there."""
+    path = _report(served, tmp_path, *how)
+    tab: Tab = tabs(None, offline=True)
+    tab.page.goto(path.as_uri())
+    tab.settle()
+    for place in tab.page.locator("[data-figure]").all():
+        place.scroll_into_view_if_needed()
+    tab.settle()
+    assert tab.page.evaluate("window.hacked") is None
+    shown = _squeezed(tab.page.locator("main").text_content() or "")
+    missing = [name for name, words in TEXTS.items() if _visible(words) not in shown]
+    assert missing == ([] if "--with-content" in how else list(TEXTS))
+    assert (
+        tab.page.locator(
+            f"iframe, base, object, [onerror], [src^='{AWAY}'], [href^='{AWAY}']"
+        ).count()
+        == 0
+    )
+    assert (
+        len(tab.page.locator("script:not([type='application/json'])").all()) == 0
+        or "--light" not in how
+    )
+    assert {url for url in tab.requested if not url.startswith("data:")} == {path.as_uri()}
+
+
+def _report(served: Served, folder: Path, *how: str) -> Path:
+    import subprocess
+    import sys
+
+    path = folder / "report.html"
+    command = [sys.executable, "-m", "agentobs", "--home", str(served.home.path)]
+    done = subprocess.run(
+        [*command, "report", "said-at-length", "-o", str(path), *how],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def _unharmed(tab: Tab) -> None:
+    """Nothing ran, and no text became markup."""
+    assert tab.page.evaluate("window.hacked") is None
+    assert tab.page.locator(OURS).count() == 0
+    assert tab.page.locator("main").is_visible()
+
+
+def _sessions(tab: Tab) -> list[str]:
+    tab.go("/")
+    found: list[str] = tab.page.locator(
+        "#found tbody td:nth-child(2) a[href^='/sessions/']"
+    ).evaluate_all("all => all.map((a) => a.getAttribute('href'))")
+    return found
+
+
+def _session_at_length(tab: Tab, served: Served) -> str:
+    tab.go("/?q=said-at-length")
+    found = tab.page.locator("#found tbody a[href^='/sessions/']").first.get_attribute("href")
+    assert found is not None
+    return found
+
+
+def _open_transcript(tab: Tab, served: Served) -> None:
+    tab.go(_session_at_length(tab, served))
+    tab.page.get_by_role("button", name=SHOW).click()
+    tab.page.wait_for_selector("#transcript pre")
+    tab.settle()
+
+
+def _query(**values: str) -> str:
+    from urllib.parse import urlencode
+
+    return urlencode({k: v.encode("utf-8", "replace") for k, v in values.items()})
+
+
+def _visible(words: str) -> str:
+    """The longest part of a text without signs that nobody sees: it must stand there as it is."""
+    parts = re.split(r"[^ -~]+", words)
+    return _squeezed(max(parts, key=len))
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
