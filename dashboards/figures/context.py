@@ -13,7 +13,7 @@ from dashboards.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, RED, SKY, 
 MOST_POINTS = 900
 """How many requests are drawn; with more of them the largest of neighbours stands for them. Our choice."""
 MOST_LANES = 8
-"""How many lanes are told apart, those of the fullest contexts. Our choice."""
+"""With more lanes than that, those of agents are one trace. Our choice."""
 MOST_LINES = 40
 """How many compactions have a line. Our choice."""
 MOST_LABELS = 10
@@ -45,29 +45,47 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
     order = sorted(lanes, key=lambda lane: (lane != "main", -_fullest(lanes[lane]), lane))
     size = -(-len(known) // MOST_POINTS)
     figure = go.Figure()
-    for lane, (colour, dash) in zip(order[:MOST_LANES], _LINES, strict=False):
-        figure.add_trace(_line(plain(lane, 32), _thinned(lanes[lane], size), colour, dash))
-    if rest := order[MOST_LANES:]:
+    apart = (
+        order
+        if len(order) <= MOST_LANES
+        else [lane for lane in order[:MOST_LANES] if "/" not in lane]
+    )
+    for lane, (colour, dash) in zip(apart, _LINES, strict=False):
+        figure.add_trace(_line(_called(lane), _thinned(lanes[lane], size), colour, dash))
+    if rest := [lane for lane in order if lane not in apart]:
         figure.add_trace(_rest(rest, lanes, size))
-    _add_window(figure, known, lanes[order[0]])
+    note = _add_window(figure, known, lanes[order[0]])
     _add_compactions(figure, known)
     figure.update_layout(
         layout(height=320, margin=dict(l=8, r=16, t=36, b=8), showlegend=len(figure.data) > 1)
     )
     figure.update_xaxes(
-        title_text="request, in the order in which they were sent",
+        title_text="request, in the order in which they were sent"
+        + (f"<br>{note}" if note else ""),
         range=[0.5 - 0.01 * len(rows), len(rows) + 0.5 + 0.01 * len(rows)],
         tickformat=",d",
-        nticks=min(max(len(rows), 2), 10),
+        dtick=1 if len(rows) <= 12 else None,
         showgrid=False,
         zeroline=False,
     )
-    figure.update_yaxes(title_text="tokens in the prompt", rangemode="tozero", tickformat=",d")
+    highest = max(y for trace in figure.data for y in trace.y if y is not None)
+    # Above what is drawn there is room for what is written.
+    figure.update_yaxes(
+        title_text="tokens in the prompt", range=[0, max(highest, 1) * 1.2], tickformat=",d"
+    )
     return figure
 
 
 Numbered = Sequence[tuple[int, Row]]
 """Requests with their numbers within the session."""
+
+
+def _called(lane: str) -> str:
+    """Return how a lane is called: the end of its name tells it from others."""
+    tail = lane.rpartition("/")[2]
+    return plain(
+        f"agent {tail if len(tail) <= 12 else f'…{tail[-6:]}'}" if "/" in lane else lane, 24
+    )
 
 
 def _fullest(requests: Numbered) -> int:
@@ -114,7 +132,7 @@ def _rest(rest: Sequence[str], lanes: dict[str, list[tuple[int, Row]]], size: in
         y.append(None)
         told.append("")
     return go.Scatter(
-        name=count(len(rest), "more agent"), mode="lines+markers", x=x, y=y, connectgaps=False,
+        name=count(len(rest), "agent"), mode="lines+markers", x=x, y=y, connectgaps=False,
         line=dict(color=STEEL, width=1), marker=dict(size=4, color=STEEL), customdata=told,
         hovertemplate="%{customdata}<extra></extra>",
     )  # fmt: skip
@@ -144,19 +162,15 @@ def _says(number: int, row: Row, stands_for: int) -> str:
     return "<br>".join(line for line in lines if line)
 
 
-def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> None:
-    """Draw how much the model takes in at once, or say it where it is far away."""
+def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
+    """Draw how much the model takes in at once, or return words about it where it is far away."""
     told = [(number, row["window_tokens"]) for number, row in main if row["window_tokens"]]
     if not told:
-        return
+        return ""
     fullest, widest = _fullest(known), max(tokens for _, tokens in told)
     if fullest < FULL * widest:
-        figure.add_annotation(
-            text=f"the window of {widest:,} tokens is never filled beyond {fullest / widest:.0%}",
-            x=1, y=1, xref="paper", yref="paper", xanchor="right", yanchor="top", showarrow=False,
-            font=dict(size=11, color=FAINT),
-        )  # fmt: skip
-        return
+        share = f"{fullest / widest:.0%}" if fullest >= 0.01 * widest else "1%"
+        return f"never more than {share} of the window of {widest:,} tokens"
     steps = [
         each
         for at, each in enumerate(told)
@@ -172,20 +186,20 @@ def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> None:
             hovertemplate="the model takes %{y:,} tokens at once<extra></extra>",
         )
     )  # fmt: skip
+    return ""
 
 
 def _add_compactions(figure: go.Figure, known: Numbered) -> None:
     """Draw a line where a conversation was made shorter."""
     shorter = [(number, row) for number, row in known if row["compacted"]]
-    is_many_lanes = len({row["lane"] for _, row in known}) > 1
     for number, row in shorter[:MOST_LINES]:
         figure.add_shape(
             type="line", x0=number - 0.5, x1=number - 0.5, y0=0, y1=1, yref="paper",
             line=dict(color=FAINT, width=1, dash="dot"),
         )  # fmt: skip
         if len(shorter) <= MOST_LABELS:
-            lane = f" {plain(row['lane'], 16)}" if is_many_lanes else ""
+            lane = f" {_called(row['lane'])}" if "/" in row["lane"] else ""
             figure.add_annotation(
-                text=f"compacted{lane} ({plain(row['compacted'], 12)})", x=number - 0.5, y=0.02, yref="paper",
-                xanchor="left", yanchor="bottom", textangle=-90, showarrow=False, font=dict(size=10, color=FAINT),
+                text=f"compacted{lane} ({plain(row['compacted'], 12)})", x=number - 0.5, y=0.99, yref="paper",
+                xanchor="left", yanchor="top", textangle=-90, showarrow=False, font=dict(size=10, color=FAINT),
             )  # fmt: skip

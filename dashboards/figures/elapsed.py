@@ -19,6 +19,12 @@ MOST_CUTS = 40
 """How many stretches are cut out. Our choice."""
 MOST_CUT = 0.4
 """How wide all of them are together at most, as a share of the rest. Our choice."""
+PLOT = 520
+"""How wide an axis is at least taken to be, where it must be known what fits beside each other. [pixels]"""
+LETTER = 6.6
+"""How wide a letter of a tick is, about. [pixels]"""
+GAP = 10
+"""How far ticks are apart. [pixels]"""
 _STEPS = (
     *(n * 10**power for power in range(9) for n in (1, 2, 5)),
     *(n * SECOND for n in (1, 2, 5, 10, 15, 30)),
@@ -126,25 +132,28 @@ def _idle(started_ns: int, ended_ns: int, busy: Iterable[tuple[int, int]]) -> li
 def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
     """Return where ticks stand along an axis, and the true time since its zero that each of them tells.
 
-    After each cut stands one, so that what lies beyond it has a time.
+    After each cut stands one, so that what lies beyond it has a time. What does not fit beside them is left out.
     """
     step = next((each for each in _STEPS if axis.drawn_ns <= each * most), _STEPS[-1])
-    apart = axis.drawn_ns / SECOND / (most + 2)
-    places: list[tuple[float, int]] = []
+    places: list[tuple[bool, float, str]] = []
     for number, (low, high) in enumerate(axis.stretches()):
+        after = low - axis.zero_ns
         if number:
-            places.append((axis.at(low), low - axis.zero_ns))
-        first = -(-(low - axis.zero_ns) // step) * step
-        count = min((high - axis.zero_ns - first) // step + 1, 2 * most)
+            places.append((False, axis.at(low), _tick(after, step)))
+        first = -(-after // step) * step
+        times = min((high - axis.zero_ns - first) // step + 1, 2 * most)
         places += [
-            (axis.at(axis.zero_ns + after), after)
-            for after in (first + n * step for n in range(count))
+            (True, axis.at(axis.zero_ns + told), _tick(told, step))
+            for told in (first + n * step for n in range(times))
         ]
-    kept: list[tuple[float, int]] = []
-    for at, after in sorted(places):
-        if not kept or at - kept[-1][0] >= apart:
-            kept.append((at, after))
-    return [at for at, _ in kept], [_tick(after, step) for _, after in kept]
+    pixel = axis.drawn_ns / SECOND / PLOT
+    kept: list[tuple[float, str]] = []
+    for _, at, text in sorted(places):
+        room = [(len(text) + len(other)) / 2 * LETTER * pixel + GAP * pixel for _, other in kept]
+        if all(abs(at - there) >= wide for (there, _), wide in zip(kept, room, strict=True)):
+            kept.append((at, text))
+    kept.sort()
+    return [at for at, _ in kept], [text for _, text in kept]
 
 
 def _tick(after_ns: int, step_ns: int) -> str:

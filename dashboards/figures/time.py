@@ -96,6 +96,7 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
         ]
     )
     figure.update_layout(layout(barmode="stack", margin=dict(l=8, r=16, t=36, b=8)))
+    figure.update_layout(legend_traceorder="normal")
     named_rows(figure, names, above=48, below=56)
     figure.update_xaxes(title_text=word, rangemode="tozero")
     figure.update_yaxes(title_text="interaction")

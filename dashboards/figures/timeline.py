@@ -8,7 +8,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from agentobs.store.walltime import PARTS, Part
-from dashboards.figures.elapsed import Elapsed, duration, ticks
+from dashboards.figures.elapsed import PLOT, Elapsed, duration, ticks
 from dashboards.figures.lanes import BANDS, Track
 from dashboards.figures.time import NAMES
 from dashboards.figures.tracks import NO_END, Stretch
@@ -31,10 +31,8 @@ ROW = 20
 """How high a track is. [pixels]"""
 LEFT = 158
 """How much room the names of tracks have. [pixels]"""
-PLOT = 520
-"""How wide what is drawn is at least taken to be, when it is to be known what fits. [pixels]"""
 LETTER = 5.8
-"""How wide a letter is, about. [pixels]"""
+"""How wide a letter on a bar is, about. [pixels]"""
 MOST_TITLES = 300
 """How many bars are written on. Our choice."""
 OUTLINED = 0.005
