@@ -103,7 +103,7 @@ class Reader:
         self._opened: _Opened | None = None
         self._older: list[_Opened] = []
         self._error: AgentobsError | None = None
-        self._looks = 0
+        self._begun = self._over = 0
         self._looked_ns = 0
         self._rest_ns = 0
         self._revision = 0
@@ -173,9 +173,10 @@ class Reader:
     def _taken(self) -> tuple[_Opened, duckdb.DuckDBPyConnection]:
         """Return the state to read, after a look where the last one is long ago and this one comes soon."""
         with self._changed:
-            before = self._looks
+            # A look that has begun already may have looked before what this request is about was written.
+            number = self._begun + 1
             if self._want():
-                self._changed.wait_for(lambda: self._is_over(before), PATIENCE_SECONDS)
+                self._changed.wait_for(lambda: self._is_over(number), PATIENCE_SECONDS)
             self._changed.wait_for(lambda: self._opened or self._error or self._is_closed)
             if self._is_closed:
                 raise UsageError("the application is closing")
@@ -185,8 +186,8 @@ class Reader:
             self._opened.readers.add(cursor)
             return self._opened, cursor
 
-    def _is_over(self, before: int) -> bool:
-        return self._looks > before or self._is_closed
+    def _is_over(self, number: int) -> bool:
+        return self._over >= number or self._is_closed
 
     def _want(self) -> bool:
         """Have it looked for something new, unless that was done just now; returns whether it will be."""
@@ -209,11 +210,12 @@ class Reader:
                 if self._is_closed:
                     return
                 self._is_wanted = False
+                self._begun += 1
             started_ns = world.monotonic()
             self._look()
             with self._changed:
                 self._looked_ns = world.monotonic()
-                self._looks += 1
+                self._over = self._begun
                 self._changed.notify_all()
             self._tell_signatures()
             with self._changed:

@@ -262,7 +262,7 @@ def test_a_page_can_be_led_to_and_nothing_else_be_loaded(door: Bound) -> None:
     """A link from elsewhere opens a page; an image, a frame, a script or a fetch of another page gets nothing."""
     page: dict[str, Any] = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     for site in ("none", "same-origin", "same-site", "cross-site"):
-        assert ask(door, **page, **{"sec-fetch-site": site}).status == 200
+        assert ask(door, sec_fetch_site=site, **page).status == 200
     for mode, dest in (
         ("no-cors", "image"), ("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe"),
         ("navigate", "object"), ("no-cors", "style"),

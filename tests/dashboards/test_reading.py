@@ -1,0 +1,414 @@
+"""Reading a store that agents are writing to: each request reads one state, and nobody waits for anybody."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from agentobs.errors import AgentobsError, DamagedError, ForeignError, HomeError, UsageError
+from agentobs.recording.home import Home
+from agentobs.recording.recorder import Recorder
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from dashboards.app import reading
+from dashboards.app.reading import MOST_OPEN, Reader, View
+from tests.dashboards.opening import opened
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    conversation,
+    end,
+    python,
+    record,
+    session_id,
+    start,
+)
+from tests.store.talking import Talk
+
+
+@pytest.fixture(autouse=True)
+def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at each request whether there is more; the pauses between looks are for people."""
+    monkeypatch.setattr(reading, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "SHARE", 0)
+    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 60.0)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return a_home(tmp_path)
+
+
+@pytest.fixture
+def reader(home: Home) -> Iterator[Reader]:
+    with Reader(home) as made:
+        yield made
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that comes; the timeout of the tests ends what never does."""
+    while not holds():
+        time.sleep(0.01)
+
+
+def names(view: View) -> list[str]:
+    return [row["name"] for row in view.select("SELECT name FROM app.listing ORDER BY name")]
+
+
+def seen(reader: Reader) -> list[str]:
+    with reader.view() as view:
+        return names(view)
+
+
+def fired(view: View) -> set[tuple[str, str]]:
+    rows = view.select("FROM app.fired")
+    return {(row["session_id"], row["signature"]) for row in rows}
+
+
+def looping(number: int) -> list[object]:
+    """Return a session that calls the same tool with the same input again and again."""
+    talk = Talk(number)
+    for _ in range(4):
+        [call] = talk.calls(("look", {"at": "the same thing, each time anew"}))
+        talk.result(call)
+    talk.says("done")
+    return list(talk.whole())
+
+
+def test_a_view_stays_as_it_is_and_the_next_has_what_is_new(home: Home, reader: Reader) -> None:
+    """What is recorded while a page is made changes nothing in it; who comes later sees it, ingested or not."""
+    record(home, conversation(1, name="first"))
+    with reader.view() as view:
+        assert names(view) == ["first"]
+        before = view.revision
+        record(home, conversation(2, name="second"))
+        ingest(home)
+        record(home, conversation(3, name="third"))
+        with reader.view() as later:
+            assert names(later) == ["first", "second", "third"]
+            assert later.revision > before
+        assert names(view) == ["first"]
+        assert len(view.named("sessions")) == 1
+    assert reader.revision() > before
+
+
+def test_a_number_tells_whether_anything_is_new(home: Home, reader: Reader) -> None:
+    """The revision is the same while nothing is recorded, whoever asks, and another one when something was."""
+    record(home, conversation(1))
+    until(lambda: seen(reader) == ["story"])
+
+    def is_whole() -> bool:
+        with reader.view() as view:
+            return view.has_signatures
+
+    until(is_whole)
+    before = reader.revision()
+    for _ in range(5):
+        assert seen(reader) == ["story"]
+    assert reader.revision() == before
+    record(home, conversation(2))
+    until(lambda: reader.revision() != before)
+
+
+def test_what_a_running_agent_writes_is_seen_while_it_runs(home: Home, reader: Reader) -> None:
+    """A session whose recorder is open is there as running, with each turn that was written, and then with its end."""
+    recorder = Recorder(home)
+    recorder(start(1))
+    for turn in (1, 2, 3):
+        recorder(attempt(1, turn))
+        recorder.flush(30)
+
+        def shows(turn: int = turn) -> bool:
+            with reader.view() as view:
+                rows = view.select("SELECT status, turns FROM app.listing")
+            return rows == [{"status": "running", "turns": turn}]
+
+        until(shows)
+    recorder(end(1))
+    assert recorder.close(30)
+    with reader.view() as view:
+        assert view.select("SELECT status FROM app.listing") == [{"status": "completed"}]
+
+
+def test_a_process_that_dies_without_a_word_is_noticed(home: Home, reader: Reader) -> None:
+    """A killed process writes nothing, and its session is shown as crashed all the same."""
+    code = """
+import sys, time, agentobs
+from agentobs.recording.session import start_recorder
+recorder = start_recorder(sys.argv[1])
+with agentobs.session("doomed"):
+    recorder.flush(30)
+    print("running", flush=True)
+    time.sleep(600)
+"""
+    process = python(code, home.path)
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "running\n"
+
+        def status() -> list[str]:
+            with reader.view() as view:
+                return [row["status"] for row in view.select("SELECT status FROM app.listing")]
+
+        until(lambda: status() == ["running"])
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        until(lambda: status() == ["crashed"])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a store is being opened, however long that takes, requests go on with the state before."""
+    record(home, conversation(1, name="first"))
+    held, begun = threading.Event(), threading.Event()
+    held.set()
+    really = reading.connected
+
+    def slowly(*arguments: object, **options: object) -> duckdb.DuckDBPyConnection:
+        begun.set()
+        assert held.wait(60)
+        return really(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "connected", slowly)
+    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 0.01)
+    with Reader(home) as reader:
+        assert seen(reader) == ["first"]
+        held.clear()
+        begun.clear()
+        record(home, conversation(2, name="second"))
+        until(lambda: bool(reader.revision()) and begun.is_set())
+        for _ in range(20):
+            assert seen(reader) == ["first"]
+        held.set()
+        until(lambda: seen(reader) == ["first", "second"])
+
+
+def test_connections_are_few_and_the_last_reader_closes_them(home: Home, reader: Reader) -> None:
+    """Whoever reads old states keeps MOST_OPEN connections open at most; with the last reader each is closed."""
+    record(home, conversation(1, name="0"))
+    contexts = []
+    views = []
+    for number in range(MOST_OPEN + 2):
+        contexts.append(reader.view())
+        views.append(contexts[-1].__enter__())
+        record(home, conversation(number + 2, name=f"{number + 1}"))
+        with reader.view():
+            pass
+    states = {id(view.connection): len(names(view)) for view in views}
+    assert len(set(states.values())) == MOST_OPEN
+    revisions = {view.revision for view in views}
+    assert len(revisions) <= MOST_OPEN + 1  # one may have been told its signatures meanwhile
+    for context in contexts:
+        context.__exit__(None, None, None)
+    for view in views:
+        with pytest.raises(duckdb.Error):
+            names(view)
+    assert len(seen(reader)) == MOST_OPEN + 3
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        ("gone", HomeError),
+        ("foreign", ForeignError),
+        ("newer", ForeignError),
+    ],
+)
+def test_a_store_that_cannot_be_read_is_said_and_read_when_it_can(
+    home: Home, reader: Reader, tmp_path: Path, harm: str, kind: type[AgentobsError]
+) -> None:
+    """Each request gets one clear error while the store cannot be read, and the sessions once it can again."""
+    record(home, conversation(1, name="first"))
+    ingest(home)
+    assert seen(reader) == ["first"]
+    kept = tmp_path / "kept"
+    shutil.copytree(home.path, kept)
+    match harm:
+        case "gone":
+            shutil.rmtree(home.path)
+        case "foreign":
+            home.database.unlink()
+            home.manifest.unlink()
+            home.database.write_bytes(b"nothing that we wrote")
+        case "newer":
+            made = tmp_path / "newer.duckdb"
+            made.write_bytes(home.database.read_bytes())
+            with duckdb.connect(str(made)) as changed:
+                changed.execute("UPDATE meta SET value = '9999' WHERE key = 'format'")
+            home.manifest.unlink()
+            made.replace(home.database)
+    before = reader.revision()
+
+    def fails() -> bool:
+        try:
+            seen(reader)
+        except kind:
+            return True
+        return False
+
+    until(fails)
+    assert reader.revision() != before
+    shutil.rmtree(home.path, ignore_errors=True)
+    shutil.move(kept, home.path)
+
+    def reads() -> bool:
+        try:
+            return seen(reader) == ["first"]
+        except kind:
+            return False
+
+    until(reads)
+
+
+def test_a_damaged_file_is_done_without(home: Home, reader: Reader) -> None:
+    """Where the published file does not read back, what the segments hold is shown."""
+    record(home, conversation(1, name="first"))
+    ingest(home)
+    home.database.chmod(0o600)
+    home.database.write_bytes(home.database.read_bytes()[:100])
+    record(home, conversation(2, name="second"))
+    until(lambda: seen(reader) == ["first", "second"])
+
+
+def test_a_home_without_sessions_is_no_error(reader: Reader) -> None:
+    """An empty home has an empty list."""
+    with reader.view() as view:
+        assert names(view) == []
+        assert view.named("cost_by_day") == []
+
+
+def test_signatures_are_told_after_the_rest_and_kept(
+    home: Home, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fires is what the store's own query tells, and sessions that did not change are not asked about again."""
+    record(home, [*looping(1), *conversation(2)])
+
+    def told(reader: Reader) -> set[tuple[str, str]] | None:
+        with reader.view() as view:
+            return fired(view) if view.has_signatures else None
+
+    until(lambda: told(reader) is not None)
+    with connect(home) as store:
+        rows = store.execute("SELECT DISTINCT session_id, signature FROM diagnoses").fetchall()
+    assert told(reader) == set(rows)
+    assert (session_id(1), "repeated_calls") in set(rows)
+    asked: list[list[str]] = []
+    really = reading.tell_signatures
+
+    def counted(cursor: duckdb.DuckDBPyConnection) -> bool:
+        sql = (
+            "SELECT session_id FROM app.listing ANTI JOIN app.told USING (fingerprint) ORDER BY ALL"
+        )
+        asked.append([row[0] for row in cursor.execute(sql).fetchall()])
+        return really(cursor)
+
+    monkeypatch.setattr(reading, "tell_signatures", counted)
+    record(home, looping(3))
+    until(lambda: len(told(reader) or ()) > len(rows))
+    assert asked == [[session_id(3)]]
+    with connect(home) as store:
+        rows = store.execute("SELECT DISTINCT session_id, signature FROM diagnoses").fetchall()
+    assert told(reader) == set(rows)
+
+
+def test_who_comes_after_the_end_is_told_so(home: Home) -> None:
+    """A closed reader has no state to give, and says so; nobody waits for ever."""
+    record(home, conversation(1))
+    reader = Reader(home)
+    assert seen(reader) == ["story"]
+    reader.close()
+    reader.close()
+    with pytest.raises(UsageError, match="closing"), reader.view():
+        pass
+
+
+def test_what_is_asked_is_stopped_when_the_application_ends(home: Home) -> None:
+    """A question that takes for ever ends with the application."""
+    record(home, conversation(1))
+    stopped: list[Exception] = []
+    asking = threading.Event()
+    with Reader(home) as reader:
+
+        def ask() -> None:
+            try:
+                with reader.view() as view:
+                    asking.set()
+                    view.select(
+                        "SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b WHERE hash(a, b) = 7"
+                    )
+            except duckdb.Error as error:
+                stopped.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert asking.wait(30)
+        while thread.is_alive():
+            reader.interrupt()
+            thread.join(0.05)
+    assert isinstance(stopped[0], duckdb.InterruptException)
+
+
+def test_pages_are_read_while_agents_write_and_all_of_it_comes(home: Home) -> None:
+    """Agents that record in parallel lose nothing, each page is answered, and in the end all sessions are listed."""
+    record(home, conversation(1, name="agent"))
+    statuses: list[int] = []
+    sessions, done = 60, threading.Event()
+
+    def write(numbers: range) -> None:
+        recorder = Recorder(home)
+        for number in numbers:
+            for each in conversation(number, name="agent", at=T0 + number * SECOND):
+                recorder(each)
+            recorder.flush(30)
+        assert recorder.close(30)
+        assert recorder.statistics().dropped == 0
+        written.append(numbers)
+
+    written: list[range] = []
+    with opened(home) as client:
+
+        def read() -> None:
+            while not done.is_set():
+                for path in ("/", "/?q=agent&sort=cost", "/revision"):
+                    statuses.append(client.get(path).status)
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        parts = (range(2, sessions // 2 + 1), range(sessions // 2 + 1, sessions + 1))
+        writers = [threading.Thread(target=write, args=(part,)) for part in parts]
+        for thread in (*readers, *writers):
+            thread.start()
+        for thread in writers:
+            thread.join(60)
+        until(lambda: len(statuses) > 3)
+        done.set()
+        for thread in readers:
+            thread.join(60)
+        assert len(written) == 2
+        assert set(statuses) == {200}
+        until(lambda: f"of {sessions}" in client.get("/").words)
+
+
+def test_an_error_of_the_data_is_an_error_of_ours(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails while a store is opened becomes one sentence, without what the failure says of the data."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("a secret of the recordings")
+
+    monkeypatch.setattr(reading, "connected", fails)
+    record(home, conversation(1))
+    with Reader(home) as reader, pytest.raises(DamagedError) as told, reader.view():
+        pass
+    assert told.value.found == "cannot be read: RuntimeError"
