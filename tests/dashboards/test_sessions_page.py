@@ -1,0 +1,255 @@
+"""The page of a session: its facts, what is missing, its figures, its steps in pages, and ways to the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentobs.recording.home import Home
+from agentobs.records.facts import Gap
+from agentobs.records.labels import Label
+from agentobs.store.diagnosis import SIGNATURES
+from dashboards.app.sessions import PAGE, WINDOW
+from tests.dashboards.opening import Client, asked, attempts, opened
+from tests.exporters.making_rich import rich_home
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    conversation,
+    end,
+    permission,
+    record,
+    session_id,
+    start,
+    tool,
+    write_facts,
+)
+
+LONG, FAILED, RUNNING, LOST, ODD = (session_id(number) for number in range(1, 6))
+TURNS = 120
+EVIL = "</td><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A long session, one that failed in two turns, one that died, one that lost records, and one with odd names."""
+    home = a_home(tmp_path_factory.mktemp("sessions"))
+    calls = [{"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}]
+    record(home, conversation(1, turns=TURNS, name="long", team="red"))
+    record(
+        home,
+        [
+            start(2, "failing"),
+            attempt(2, 1, content=calls),
+            tool(2, "toolu_1", "weather", at=T0 + 2 * SECOND),
+            permission(2, "toolu_1", at=T0 + 2 * SECOND, behaviour="deny", interaction_id=None),
+            attempt(2, 3, status=529),
+            end(2, failed=True),
+        ],
+    )
+    record(home, [start(3, "running"), attempt(3, 1)])
+    record(home, [start(4, "lossy"), attempt(4, 1), replace(end(4), dropped=3)])
+    write_facts(home, [Gap(LOST, T0 + SECOND, Label("tool_results"), Label("disk"), 3)])
+    odd = attempt(5, 1, model=EVIL)
+    record(home, [start(5, EVIL, tag=EVIL), odd, end(5)])
+    return home
+
+
+@pytest.fixture(scope="module")
+def client(home: Home) -> Iterator[Client]:
+    with opened(home) as made:
+        yield made
+
+
+def rows_of(page: str) -> int:
+    """Return how many rows the table of steps has."""
+    steps = page.partition('id="steps"')[2].partition("</section>")[0]
+    return len(re.findall(r"<tr>\s*<td>", steps))
+
+
+def test_the_head_tells_how_it_went(client: Client) -> None:
+    """Name, status in words, reason, instants with their zone, tags, tokens in four classes, and money."""
+    got = client.get(f"/sessions/{FAILED}")
+    assert got.status == 200
+    for word in (
+        "failing",
+        "failed",
+        "ValueError",
+        "exception:ValueError@stories:run",
+        "took 1 min 0 s",
+    ):
+        assert word in got.words
+    assert '<time datetime="2026-09-21T14:13:20Z">' in got.html
+    tiles = (
+        "Input tokens 10",
+        "Cache read tokens 0",
+        "Cache write tokens 0",
+        "Output tokens 20",
+        "Tool calls 1",
+    )
+    assert [tile for tile in tiles if tile not in got.words] == []
+    assert "team=red" in client.get(f"/sessions/{LONG}").words
+
+
+def test_a_session_is_found_by_its_name_and_an_end_of_its_id(client: Client) -> None:
+    """Either leads to the page under its whole id, with what else was asked."""
+    for told in ("long", LONG[:8]):
+        got = client.get(f"/sessions/{told}?page=2")
+        assert (got.status, got.headers["location"]) == (303, f"/sessions/{LONG}?page=2")
+
+
+def test_a_session_that_is_not_there_is_one_sentence(client: Client) -> None:
+    """With what to do, whatever stands in the address."""
+    for told in ("nothing-like-it", "%3Cscript%3Ealert(1)", "a" * 3000):
+        got = client.get(f"/sessions/{told}")
+        assert got.status == 404
+        assert "no session of that id or name" in got.words
+        assert "<script>" not in got.html
+
+
+def test_a_page_of_a_long_session_has_a_bounded_number_of_rows(home: Home, client: Client) -> None:
+    """Its steps come in pages, in order and each once; a page beyond the last is the last."""
+    seen: list[str] = []
+    for page in (1, 2, 3):
+        got = client.get(f"/sessions/{LONG}?page={page}")
+        assert rows_of(got.html) <= PAGE
+        seen += got.links("/attempts/")
+    assert seen == [f"/attempts/{each}" for each in asked_of(home, LONG)]
+    assert len(seen) == TURNS
+    assert f"101–{TURNS} of {TURNS} steps" in client.get(f"/sessions/{LONG}?page=99").words
+    assert f"1–50 of {TURNS} steps" in client.get(f"/sessions/{LONG}?page=x").words
+
+
+def asked_of(home: Home, session: str) -> list[str]:
+    found = asked(
+        home, f"SELECT attempt_id FROM attempts WHERE session_id = '{session}' ORDER BY started_ns"
+    )
+    return [str(row[0]) for row in found]
+
+
+def test_only_what_failed_is_shown_on_demand(home: Home, client: Client) -> None:
+    """Requests, calls and decisions that went wrong, each with the way to its request."""
+    everything = client.get(f"/sessions/{FAILED}")
+    failed = client.get(f"/sessions/{FAILED}?failed=1")
+    assert (rows_of(everything.html), rows_of(failed.html)) == (4, 2)
+    assert "http_error 529 overloaded_error" in failed.words
+    assert "deny person" in failed.words
+    first, second = asked_of(home, FAILED)
+    assert failed.links("/attempts/") == [f"/attempts/{first}", f"/attempts/{second}"]
+    assert "Nothing failed." in client.get(f"/sessions/{LONG}?failed=1").words
+
+
+def test_the_waterfall_shows_a_part_on_demand(client: Client) -> None:
+    """Turns from one number to another; whatever nonsense the address says, a part that is there is shown."""
+    whole = client.get(f"/sessions/{LONG}")
+    assert f"All {TURNS} turns" in whole.words
+    assert f"?from=1&to={WINDOW}#waterfall" in whole.links("?from")
+    part = client.get(f"/sessions/{LONG}?from=11&to=20")
+    assert f"Turns 11 to 20 of {TURNS}" in part.words
+    assert {"?from=1&to=10#waterfall", "?from=21&to=30#waterfall"} <= set(part.links("?from"))
+    for asked_for, shown in (
+        ("from=0&to=9999", f"1 to {TURNS}"),
+        ("from=50&to=3", "50 to 50"),
+        ("from=-1&to=x", "All"),
+    ):
+        assert shown in client.get(f"/sessions/{LONG}?{asked_for}").words
+
+
+def test_a_session_that_did_not_end_says_so(client: Client) -> None:
+    """Its process is gone: it crashed, and the page says what its money then is."""
+    words = client.get(f"/sessions/{RUNNING}").words
+    assert "crashed" in words
+    assert "Its process died before it ended" in words
+    assert "last seen" in words
+
+
+def test_what_was_lost_is_said_on_top(client: Client) -> None:
+    """How many records, of what, and that sums are lower bounds then."""
+    words = client.get(f"/sessions/{LOST}").words
+    assert "Something is missing: 3 records were not written" in words
+    assert "3 records of tool_results disk lost in the recorder" in words
+    assert "at least" in words
+
+
+def test_names_are_text_whatever_they_hold(client: Client) -> None:
+    """Of the session, its tags and its models."""
+    got = client.get(f"/sessions/{ODD}")
+    assert got.status == 200
+    allowed = {"application/json", None}
+    scripts = [attributes for tag, attributes in got.tags if tag == "script"]
+    assert {each.get("type") for each in scripts} <= allowed
+    assert all("src" in each for each in scripts if each.get("type") is None)
+
+
+def test_each_signature_of_failure_is_told(client: Client) -> None:
+    """Those that fire with what to do, those that do not, and those of which nothing can be told."""
+    words = client.get(f"/sessions/{FAILED}").words.replace("_", " ")
+    assert [each.name for each in SIGNATURES if each.name.replace("_", " ") not in words] == []
+    assert "Does not fire:" in words
+    assert "Cannot be told:" in words
+
+
+def test_commands_go_on_from_the_page(client: Client) -> None:
+    """What the terminal can do with this session is there to be copied, with its whole id."""
+    words = client.get(f"/sessions/{FAILED}").words
+    for command in ("show", "freeze", "report", "diagnose"):
+        assert f"agentobs {command} {FAILED}" in words
+
+
+def test_regions_that_change_can_be_replaced(client: Client) -> None:
+    """The head, the sums, figures and steps have ids by which a newer page replaces them; what was said has none."""
+    got = client.get(f"/sessions/{LONG}")
+    live = [str(attributes["id"]) for _, attributes in got.tags if "data-live" in attributes]
+    assert {"head", "totals", "panels", "steps", "diagnosis"} <= set(live)
+    assert "transcript" not in live
+    assert 'name="agentobs-revision"' in got.html
+
+
+def test_each_figure_has_words_and_numbers(client: Client) -> None:
+    """No figure stands alone: its sentence and its rows are in the page, for whoever cannot see it."""
+    got = client.get(f"/sessions/{LONG}")
+    drawn = [str(a["data-figure"]) for _, a in got.tags if "data-figure" in a]
+    assert "turns" in drawn
+    for name in drawn:
+        panel = got.html.partition(f'id="{name}"')[2].partition("</section>")[0]
+        assert re.search(r'<p class="says">[^<]+', panel), name
+        assert "<table>" in panel, name
+
+
+def test_a_rich_session_shows_hooks_permissions_and_agents(tmp_path: Path) -> None:
+    """What our own loop tells is there: hooks and what became of them, who allowed what, and each lane."""
+    home = rich_home(tmp_path)
+    with opened(home) as client:
+        session = str(asked(home, "SELECT session_id FROM sessions")[0][0])
+        got = client.get(f"/sessions/{session}")
+        assert got.status == 200
+        for heading in ("Hooks", "Permissions", "What happened, and when", "Cost by agent"):
+            assert heading in got.words
+        assert all(f"/attempts/{each}" in got.links("/attempts/") for each in attempts(home))
+
+
+def test_the_sessions_of_a_conversation_lead_to_each_other(tmp_path: Path) -> None:
+    """A session that goes on from another one names it, with what each cost."""
+    home = a_home(tmp_path)
+    record(home, conversation(1))
+    resumed = start(2, "resumed", T0 + 90 * SECOND)
+    fact = replace(resumed.start, continues_session_id=Label(session_id(1)), relation="resume")
+    record(
+        home,
+        [
+            replace(resumed, start=fact),
+            attempt(2, 1, at=T0 + 91 * SECOND),
+            end(2, T0 + 99 * SECOND),
+        ],
+    )
+    with opened(home) as client:
+        for one, other in ((1, 2), (2, 1)):
+            got = client.get(f"/sessions/{session_id(one)}")
+            assert "One conversation of 2 sessions" in got.words
+            assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
