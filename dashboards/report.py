@@ -288,7 +288,7 @@ def _ledger(connection: duckdb.DuckDBPyConnection, session_id: str) -> Part:
     rows = _selected(connection, _CALLS, [session_id, MOST])
     more = rows[0]["all_calls"] - len(rows) if rows else 0
     sql = f"FROM call_costs WHERE session_id = '{session_id}'"
-    return Part(_LEDGER, rows, more, f'agentobs sql "{sql}"')
+    return Part((), rows, more, f'agentobs sql "{sql}"')
 
 
 def _verdicts(connection: duckdb.DuckDBPyConnection, session_id: str) -> Verdicts:
@@ -387,10 +387,6 @@ _HOOKS = (
     "p95_ns",
     "max_ns",
 )
-_LEDGER = (
-    "at_ns", "lane", "turn", "model", "source", "input_tokens", "cache_read_tokens", "cache_write_tokens",
-    "output_tokens", "cost_usd", "cost_status",
-)  # fmt: skip
 _DEAREST = ("name", "session_id", "status", "started_ns", "turns", "cost_usd", "unpriced_calls")
 _FAILED = ("name", "session_id", "status", "reason", "signature", "started_ns", "turns", "cost_usd")
 _LOSSES = ("session_id", "where_lost", "what", "records", "at_ns")

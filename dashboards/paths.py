@@ -1,0 +1,182 @@
+"""Reports about two paths: where a replay parts from its recording, and two sessions side by side.
+
+Both come as the JSON that the command line prints, and the lines that tell what was said as text: this room knows
+nothing of replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentobs.records import shown
+from agentobs.records.labels import is_label
+from dashboards import figures
+from dashboards.app.pairs import totals
+from dashboards.panels import panel
+from dashboards.report import MOST, panels_report
+
+_CHANGES = {
+    "same": ("=", "alike"),
+    "changed": ("~", "changed"),
+    "removed": ("−", "only in A"),
+    "added": ("+", "only in B"),
+}
+_KINDS = {
+    "content": "a request whose body is another one",
+    "missing": "a recorded request that never came",
+    "extra": "a request more than were recorded",
+    "order": "a request that came before its turn",
+    "timing": "a request that came too late or too soon",
+    "tool": "a tool call",
+    "world": "another question of the loop",
+    "outcome": "how the run ended",
+    "network": "a connection that no recording answers",
+}
+"""What differs first, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What was said where paths differ, as lines of text; None in a report that holds nothing of it."""
+
+    report: str
+    """The whole report as a terminal shows it, the two lines below each other."""
+    explanation: str
+    """The way back to what it comes from."""
+
+
+def divergence_report(
+    told: Mapping[str, Any], texts: Texts | None, *, made_ns: int, light: bool = False
+) -> str:
+    """Return the report of a replay that parted from its recording.
+
+    Args:
+        told: the divergence, as `agentobs replay --json` prints it, parsed.
+        texts: what was said where they differ; None for a report without.
+        made_ns: when it is made, in nanoseconds since 1970.
+        light: without a script.
+    """
+    progress = told["progress"]
+    says = (
+        f"{progress['requests_matched']:,} of {progress['requests']:,} requests and "
+        f"{progress['tools_matched']:,} of {progress['tools']:,} tool calls were the recorded ones."
+    )
+    drawn = figures.divergence(told, content=texts is not None)
+    columns = ("lane", "asked", "of")
+    path = panel("path", "Where the paths part", says, drawn, columns, list(told["lanes"]))
+    cause = told["cause"] or {}
+    return panels_report(
+        "report_divergence.html",
+        "Report of a replay",
+        [path],
+        made_ns=made_ns,
+        light=light,
+        command="agentobs replay --json",
+        told=told,
+        kind=_KINDS.get(str(told["kind"]), str(told["kind"])),
+        cause=_cause(cause),
+        sites=_sites(told, cause),
+        texts=texts,
+    )
+
+
+def comparison_report(
+    told: Mapping[str, Any],
+    lines: Sequence[Sequence[str]],
+    *,
+    made_ns: int,
+    light: bool = False,
+) -> str:
+    """Return the report of two sessions side by side.
+
+    Args:
+        told: the comparison, as `agentobs diff --json` prints it, parsed.
+        lines: of each step the lines that tell where its texts differ; empty ones where nothing was compared.
+        made_ns: when it is made, in nanoseconds since 1970.
+        light: without a script.
+    """
+    steps = told["steps"]
+    counts = {change: 0 for change in _CHANGES}
+    for step in steps:
+        counts[step["change"]] += 1
+    says = ", ".join(f"{counts[change]:,} {word}" for change, (_, word) in _CHANGES.items())
+    drawn = figures.two_sessions(told)
+    two = panel("two-sessions", "Side by side", f"Of all steps: {says}.", drawn, (), ())
+    differing = [
+        {**_step(step), "lines": line}
+        for step, line in zip(steps, lines, strict=True)
+        if step["change"] != "same"
+    ]
+    return panels_report(
+        "report_pair.html",
+        "Report of two sessions",
+        [two],
+        made_ns=made_ns,
+        light=light,
+        command="agentobs diff --json",
+        a=told["a"],
+        b=told["b"],
+        totals=totals(told["a"], told["b"]),
+        changes=len(differing),
+        all_steps=len(steps),
+        steps=differing[:MOST],
+        more=max(len(differing) - MOST, 0),
+        holds=bool(told["content"]),
+    )
+
+
+def _cause(cause: Mapping[str, Any]) -> list[str]:
+    """Return what a divergence probably stems from, in words that hold nothing of what was said."""
+    if not cause:
+        return []
+    found = [str(cause["kind"]).replace("_", " ")]
+    for key, words in (("tool", "tool"), ("place", "place"), ("contains", "it holds")):
+        value = cause.get(key)
+        # What is no label may be what somebody wrote.
+        if value and (is_label(str(value)) or key == "contains"):
+            found.append(f"{words} {value}")
+    for key, words in (("message", "message"), ("line", "line")):
+        if cause.get(key) is not None:
+            found.append(f"{words} {cause[key]:,}")
+    return found
+
+
+def _sites(told: Mapping[str, Any], cause: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of the agent's code that a divergence is about."""
+    named = (("asked at", told.get("sent")), ("comes from", cause.get("site")))
+    return [{"what": what, **site} for what, site in named if site]
+
+
+def _step(step: Mapping[str, Any]) -> dict[str, Any]:
+    a, b = step.get("a") or {}, step.get("b") or {}
+    part = b or a
+    sign, words = _CHANGES[step["change"]]
+    return {
+        "sign": sign,
+        "words": words,
+        "lane": part.get("lane"),
+        "turn": part.get("turn"),
+        "kind": part.get("kind"),
+        "name": part.get("name"),
+        "a": _took(a),
+        "b": _took(b),
+        "differs": [
+            f"{name.replace('_', ' ')} {shown.text(a.get(name))} → {shown.text(b.get(name))}"
+            for name in step.get("differs") or ()
+            if name != "texts"
+        ],
+    }
+
+
+def _took(part: Mapping[str, Any]) -> str:
+    """Return what a step took, in a few words."""
+    tokens = (
+        f"in {part['input_tokens']:,}, out {part.get('output_tokens') or 0:,}"
+        if part.get("input_tokens")
+        else ""
+    )
+    ended = part.get("outcome") if part.get("outcome") != "ok" else part.get("stop_reason")
+    told = (ended, tokens, shown.seconds(part.get("duration_ns")))
+    return shown.printable(", ".join(str(each) for each in told if each))
