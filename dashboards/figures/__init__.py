@@ -4,6 +4,7 @@ A figure is drawn with floats, which is its only use of them: the rows keep the 
 not exact its label says so.
 """
 
+from dashboards.figures.comparing import two_sessions
 from dashboards.figures.context import context_growth
 from dashboards.figures.money import (
     MOST_AGENTS,
@@ -39,4 +40,5 @@ __all__ = [
     "time_split",
     "tool_errors",
     "tool_latency",
+    "two_sessions",
 ]

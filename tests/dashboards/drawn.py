@@ -87,4 +87,4 @@ def hold(figure: go.Figure) -> None:
         assert "<" not in bare, text
         assert ">" not in bare, text
         assert not re.search("[\\x00-\\x1f\u202a-\u202e\u2066-\u2069]", bare), text
-        assert len(text) < 1_000
+        assert len(text) < 3_000
