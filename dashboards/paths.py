@@ -98,7 +98,7 @@ def comparison_report(
         light: without a script.
     """
     steps = told["steps"]
-    counts = {change: 0 for change in _CHANGES}
+    counts = dict.fromkeys(_CHANGES, 0)
     for step in steps:
         counts[step["change"]] += 1
     says = ", ".join(f"{counts[change]:,} {word}" for change, (_, word) in _CHANGES.items())

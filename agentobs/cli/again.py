@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from agentobs.records.shown import printable
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
+    from replay import Divergence
     from replay.fixture import Fixture
 
 
@@ -123,6 +126,14 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     metavar="recorded|FACTOR",
     help="Let the recorded time pass, or that many times as fast. Default: none passes.",
 )
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Of one: write a divergence as one HTML file, too, without what was said.",
+)
+@click.option("--with-content", is_flag=True, help="Put what was said into that file, too.")
+@click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Of many: how many at once.")
 @click.option("-v", "--verbose", is_flag=True, help="Of many: show each divergence whole.")
 @click.option(
@@ -142,6 +153,9 @@ def replay(
     trajectory: bool,
     faults: tuple[str, ...],
     pace: str | None,
+    report: Path | None,
+    with_content: bool,
+    force: bool,
     jobs: int | None,
     verbose: bool,
     timeout: float,
@@ -154,12 +168,14 @@ def replay(
 
     given = {"faults": faults, "pace": _pace(pace), "accept_from": accept_from}
     if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
-        _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory)
+        write = _reporting(report, with_content, force)
+        _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory, write)
         return
     for name, value in {
         "--explain": explain,
         "--accept-from": accept_from,
         "--trajectory": trajectory,
+        "--report": report,
     }.items():
         if value:
             raise UsageError("is about one fixture", where=name, todo="Name that fixture alone")
@@ -180,6 +196,7 @@ def _replay_one(
     explain: bool,
     yes: bool,
     trajectory: bool,
+    write: Callable[[Divergence | None], None],
 ) -> None:
     from agentobs.cli.parting import offer, tell
     from replay import DivergenceError, Replayer, ReplayOptions, load
@@ -191,6 +208,7 @@ def _replay_one(
             replayed.run()
     except DivergenceError as error:
         tell(error.divergence, as_json=as_json, explain=explain)
+        write(error.divergence)
         sys.exit(1)
     except AgentobsError:
         raise
@@ -208,6 +226,35 @@ def _replay_one(
         f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
         f"{done.tools_matched} of {done.tools} tool calls{until}"
     )
+    write(None)
+
+
+def _reporting(
+    report: Path | None, content: bool, force: bool
+) -> Callable[[Divergence | None], None]:
+    """Return what writes a divergence to a file; a file that cannot be is refused before anything runs."""
+    if report is None:
+        if content:
+            raise UsageError("goes with --report", where="--with-content", todo="Say --report FILE")
+        return lambda divergence: None
+    from agentobs.cli.report import check_report
+
+    check_report(report, force)
+    return lambda divergence: _write_divergence(report, divergence, content, force)
+
+
+def _write_divergence(
+    report: Path, divergence: Divergence | None, content: bool, force: bool
+) -> None:
+    from agentobs.cli.report import now, write
+    from dashboards.paths import Texts, divergence_report
+
+    if divergence is None:
+        click.echo(f"no divergence: {printable(str(report))} was not written", err=True)
+        return
+    told = json.loads(divergence.json())
+    texts = Texts(divergence.text(100), divergence.explanation(100)) if content else None
+    write(report, divergence_report(told, texts, made_ns=now()), force=force, content=content)
 
 
 def _pace(told: str | None) -> Any:

@@ -12,6 +12,7 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.answers import as_dicts, open_store, rows_of, session_of
+from agentobs.cli.report import check_report, now, write
 from agentobs.cli.tables import show_table
 from agentobs.records.shown import money, printable, seconds, text
 
@@ -35,15 +36,33 @@ AROUND = 1
 )
 @click.option("--all", "everything", is_flag=True, help="Show equal steps, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the comparison as one HTML file, too; with what was said if --content says so.",
+)
+@click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
 @click.pass_context
 def diff(
-    context: click.Context, a: str, b: str, content: bool, everything: bool, as_json: bool
+    context: click.Context,
+    a: str,
+    b: str,
+    content: bool,
+    everything: bool,
+    as_json: bool,
+    report: Path | None,
+    force: bool,
 ) -> None:
     """Compare A with B: each a session's id, an end of it, its name; or a fixture, by its folder or file."""
     from replay.comparing import compared
 
+    if report is not None:
+        check_report(report, force)
     one, other = _Side(context, a, content), _Side(context, b, content)
     found = compared(one.parts, other.parts)
+    if report is not None:
+        _write_report(report, one, other, found, force)
     if as_json:
         click.echo(found.json(one.about, other.about))
         return
@@ -74,6 +93,20 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(compared(parts, others).json(about, other))
     return found
+
+
+def _write_report(report: Path, one: _Side, other: _Side, found: Comparison, force: bool) -> None:
+    """Write the comparison as one HTML file."""
+    from dashboards.paths import comparison_report
+    from replay.aligning import aligned
+
+    lines = [
+        [line for each in pair.differences for line in (each.path, *aligned(each, 96))]
+        for pair in found.pairs
+    ]
+    told = json.loads(found.json(one.about, other.about))
+    text = comparison_report(told, lines, made_ns=now())
+    write(report, text, force=force, content=found.has_texts)
 
 
 _Before = dict[str, tuple[Any, list[Any]]]

@@ -100,7 +100,7 @@ def report(
             todo="Name a SESSION",
         )
     writes = reports()
-    refuse_existing(output, force)
+    check_report(output, force)
     with open_store(context) as connection:
         if bounds is not None:
             text = writes.range_report(
@@ -138,12 +138,13 @@ def now() -> int:
     return world.now()
 
 
-def refuse_existing(output: Path, force: bool) -> None:
-    """Refuse a file that is there before any work is done.
+def check_report(output: Path, force: bool) -> None:
+    """Refuse a file that is there, and a set-up that makes no reports, before any work is done.
 
     Raises:
-        UsageError: it exists.
+        UsageError: it exists, or a package is not installed.
     """
+    reports()
     if output.exists() and not force:
         raise UsageError(
             "the file exists", where=str(output), todo="Name another one, or say --force"
