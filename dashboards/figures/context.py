@@ -44,7 +44,7 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         lanes.setdefault(row["lane"], []).append((number, row))
     order = sorted(lanes, key=lambda lane: (lane != "main", -_fullest(lanes[lane]), lane))
     size = -(-len(known) // MOST_POINTS)
-    figure = go.Figure()
+    figure = go.Figure(layout=layout(height=320, margin=dict(l=8, r=16, t=36, b=8)))
     apart = (
         order
         if len(order) <= MOST_LANES
@@ -56,9 +56,7 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         figure.add_trace(_rest(rest, lanes, size))
     note = _add_window(figure, known, lanes[order[0]])
     _add_compactions(figure, known)
-    figure.update_layout(
-        layout(height=320, margin=dict(l=8, r=16, t=36, b=8), showlegend=len(figure.data) > 1)
-    )
+    figure.update_layout(showlegend=len(figure.data) > 1)
     figure.update_xaxes(
         title_text="request, in the order in which they were sent"
         + (f"<br>{note}" if note else ""),

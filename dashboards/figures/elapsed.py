@@ -11,7 +11,7 @@ SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 LONG = 0.05
 """An idle stretch may be cut out that is longer than this share of the time in which something went on. Our choice."""
-MOST_IDLE = 1 / 3
+MOST_IDLE = 0.5
 """How much of what is drawn may be idle before stretches are cut out. Our choice."""
 CUT = 0.03
 """How wide a stretch that was cut out is drawn, as a share of the rest; less where there are many. Our choice."""

@@ -93,9 +93,9 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
             )
             for part in PARTS
             if any(spent[part] for spent in sums)
-        ]
+        ],
+        layout=layout(barmode="stack", margin=dict(l=8, r=16, t=36, b=8)),
     )
-    figure.update_layout(layout(barmode="stack", margin=dict(l=8, r=16, t=36, b=8)))
     figure.update_layout(legend_traceorder="normal")
     named_rows(figure, names, above=48, below=56)
     figure.update_xaxes(title_text=word, rangemode="tozero")
@@ -126,7 +126,11 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
             asked.setdefault(("", bucket), Counter()).update(asked[name, bucket])
     shown = [*order[:MOST_RESOLVERS], *([""] if "" in counted else [])]
     others = iter(_OTHERS * 2)
-    figure = go.Figure()
+    figure = go.Figure(
+        layout=layout(
+            barmode="stack", height=300, margin=dict(l=8, r=16, t=36, b=8), showlegend=True
+        )
+    )
     for name in shown:
         called = plain(name, 30) if name else f"{len(order) - MOST_RESOLVERS:,} others"
         figure.add_trace(
@@ -139,8 +143,6 @@ def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
                 hovertemplate="%{customdata}<extra></extra>",
             )
         )
-    figure.update_layout(layout(barmode="stack", height=300, margin=dict(l=8, r=16, t=36, b=8)))
-    figure.update_layout(showlegend=True)
     figure.update_xaxes(
         type="category",
         title_text="time to the answer",
@@ -181,7 +183,8 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
         go.Bar(
             name="half of them", orientation="h", y=places, x=at("p50_ns"), marker=bar(Mark(BLUE)),
             customdata=told("p50_ns", "half began within"), hovertemplate="%{customdata}<extra></extra>",
-        )
+        ),
+        layout=layout(margin=dict(l=8, r=16, t=36, b=8)),
     )  # fmt: skip
     for column, name, symbol, colour in (
         ("p95_ns", "95 of 100", "diamond", ORANGE),
@@ -194,7 +197,6 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
                 customdata=told(column, f"{name} began within"), hovertemplate="%{customdata}<extra></extra>",
             )
         )  # fmt: skip
-    figure.update_layout(layout(margin=dict(l=8, r=16, t=36, b=8)))
     named_rows(figure, names, above=48, below=56)
     figure.update_xaxes(title_text=f"{word} to the first piece of the answer", rangemode="tozero")
     return figure

@@ -67,7 +67,15 @@ _STATES: Final = {
 
 def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figure:
     """Return the figure of tracks along an axis; with `has_path` it says what the outline of bars means."""
-    figure = go.Figure()
+    bottom = tracks[-1].y + 0.6
+    figure = go.Figure(
+        layout=layout(
+            height=int(ROW * (bottom + 0.6)) + 96,
+            barmode="overlay",
+            margin=dict(l=LEFT, r=16, t=36, b=48),
+            hovermode="closest",
+        )
+    )
     bars = [
         (track, each, at, wide)
         for track in tracks
@@ -89,16 +97,10 @@ def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figur
     _add_names(figure, tracks)
     _add_cuts(figure, axis)
     places, texts = ticks(axis)
-    bottom = tracks[-1].y + 0.6
     width = axis.drawn_ns / 1e9
-    figure.update_layout(
-        layout(
-            height=int(ROW * (bottom + 0.6)) + 96,
-            barmode="overlay",
-            margin=dict(l=LEFT, r=16, t=36, b=48),
-            hovermode="closest",
-        )
-    )
+    if len(figure.data) > 12:
+        # On a narrow page so long a legend takes two lines.
+        figure.layout.height += 20
     figure.update_xaxes(
         title_text="time since the start of the session",
         tickvals=places,
@@ -162,7 +164,7 @@ def _bars(part: Part, bars: Sequence[_Bar], axis: Elapsed) -> go.Bar:
 
 def _outline(each: Stretch, *, has_room: bool) -> tuple[str, float]:
     """Return the colour and the width of the line around a bar."""
-    if 2 * each.failed > each.count:
+    if each.failed and 2 * each.failed >= each.count:
         return RED, 2.0 if has_room else 1.0
     if each.is_critical and has_room and each.count == 1:
         return INK, 1.2

@@ -43,7 +43,8 @@ LONGEST = 10
 """How many times as wide as the widest of what it stands for a bar is that stands for many, about. Our choice."""
 NO_END = ("open", "orphaned")
 """The states of what may still end, and of what never will."""
-_WORST = ("open", "orphaned", "failed", "stopped", "ok")
+STATES = ("open", "orphaned", "failed", "stopped", "ok")
+"""The states, the worst first."""
 
 
 def packed(intervals: Iterable[Stretch], most: int) -> list[list[Stretch]]:
@@ -116,7 +117,7 @@ def together(heap: Sequence[Stretch]) -> Stretch:
         part=part,
         label=None,
         ended_ns=max(each.ended_ns for each in heap),
-        state=min((each.state for each in heap), key=_WORST.index),
+        state=min((each.state for each in heap), key=STATES.index),
         says="",
         count=sum(each.count for each in heap),
         took_ns=sum(each.took_ns for each in heap),

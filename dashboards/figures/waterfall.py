@@ -18,7 +18,7 @@ from agentobs.store.walltime import PARTS, Piece
 from dashboards.figures.elapsed import Elapsed, elapsed
 from dashboards.figures.lanes import Track, tracks_of
 from dashboards.figures.timeline import WORDS, drawn
-from dashboards.figures.tracks import NO_END, Stretch, coarser
+from dashboards.figures.tracks import NO_END, STATES, Stretch, coarser
 from dashboards.figures.words import Row, nothing, plain
 
 NARROW = 900
@@ -97,7 +97,7 @@ def _stretch(row: Row, low: int, high: int) -> Stretch | None:
         lane=str(row["lane"]),
         started_ns=max(started, low),
         ended_ns=min(ended, high),
-        state=row["state"],
+        state=row["state"] if row["state"] in STATES else "ok",
         says=_says(row),
         took_ns=ended - started,
         failed=int(row["state"] == "failed"),
@@ -133,8 +133,8 @@ def _piece(piece: Piece, low: int, high: int) -> Stretch | None:
 
 
 def _axis(zero: int, low: int, high: int, shown: Iterable[Stretch]) -> Elapsed:
-    # What has no end says nothing about whether anything went on.
-    busy = [(s.started_ns, s.ended_ns) for s in shown if s.state not in NO_END]
+    # What nobody ended says nothing about how long anything went on.
+    busy = [(s.started_ns, s.ended_ns) for s in shown if s.state != "orphaned"]
     edges = [(s.started_ns, s.started_ns) for s in shown]
     return elapsed(zero, low, high, [*busy, *edges])
 

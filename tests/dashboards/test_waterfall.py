@@ -1,0 +1,572 @@
+"""The waterfall of a session: all that went on is drawn where and when it was, once, and nothing over anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanEnd, SpanStart
+from agentobs.records.labels import Label, unchecked
+from agentobs.store.database import connect
+from agentobs.store.walltime import PARTS, Part, Piece, interaction_times
+from dashboards.figures import session_waterfall
+from dashboards.figures.elapsed import HOUR, MINUTE, SECOND, duration, elapsed, ticks
+from dashboards.figures.lanes import GROUPS, MANY, MOST
+from dashboards.figures.tracks import Stretch, coarser, packed, united
+from dashboards.style import INK, RED
+from tests.dashboards.drawn import hold, hostile, nobody, rows_of
+from tests.exporters.making_rich import rich_home
+from tests.store.making import (
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    tool,
+    write_facts,
+)
+from tests.store.talking import Talk
+
+INTERACTION = "1" * 32
+Rows = list[dict[str, Any]]
+Told = tuple[Rows, list[Piece]]
+Bar = dict[str, Any]
+
+
+def told(home: Any, session: str = session_id(1)) -> Told:
+    """Return what the store knows of a session, as the page asks for it."""
+    with connect(home, ingest=False) as connection:
+        rows = rows_of(connection, "session_waterfall", session_id=session)
+        splits = interaction_times(connection, session)
+    return rows, [piece for split in splits for piece in split.path]
+
+
+def bars(figure: go.Figure) -> list[Bar]:
+    """Return the bars of a figure, track by track, in the order of time."""
+    names = {each.y: each.text for each in figure.layout.annotations if each.yref != "paper"}
+    found = [
+        {
+            "y": y, "track": names.get(y), "at": at, "wide": wide, "count": number, "says": says, "part": trace.name,
+            "line": (colour, width),
+        }
+        for trace in figure.data
+        if trace.type == "bar" and trace.customdata is not None
+        for y, at, wide, number, says, colour, width in zip(
+            trace.y, trace.base, trace.x, trace.customdata, trace.hovertext, trace.marker.line.color,
+            trace.marker.line.width, strict=True,
+        )
+    ]  # fmt: skip
+    return sorted(found, key=lambda each: (each["y"], each["at"]))
+
+
+def marked(figure: go.Figure, name: str) -> list[Any]:
+    """Return the points of a trace, without gaps."""
+    return [
+        (x, y)
+        for trace in figure.data
+        if trace.name == name and trace.type == "scatter"
+        for x, y in zip(trace.x, trace.y, strict=True)
+        if x is not None
+    ]
+
+
+def names(figure: go.Figure) -> list[str]:
+    """Return the names beside the tracks, from top to bottom."""
+    beside = [each for each in figure.layout.annotations if each.yref != "paper"]
+    return [each.text for each in sorted(beside, key=lambda each: each.y)]
+
+
+def span(
+    name: str,
+    started: float,
+    ended: float | None,
+    number: int,
+    parent: int | None = None,
+    **more: Any,
+) -> Iterator[Any]:
+    """Yield the start and the end of a span, in seconds from the beginning."""
+    trace, lane = more.get("trace", INTERACTION), Label(more.get("lane", "main"))
+    ids = f"{number:016x}", f"{parent:016x}" if parent else None
+    label = Label(more["label"]) if "label" in more else None
+    yield SpanStart(
+        session_id(1), trace, *ids, lane, unchecked(name), label, T0 + int(started * SECOND)
+    )
+    if ended is not None:
+        ended_ns = T0 + int(ended * SECOND)
+        yield SpanEnd(session_id(1), ids[0], ended_ns, more.get("status", "ok"), None)
+
+
+def row(kind: str, started: float, ended: float | None, **more: Any) -> dict[str, Any]:
+    """Return a row as the query gives it, in seconds from the beginning."""
+    parts = {
+        "request": "model",
+        "upkeep": "model",
+        "tool": "tool",
+        "person": "person",
+        "queued": "queued",
+    }
+    values: dict[str, Any] = {
+        "kind": kind, "id": f"{kind} {started}", "interaction_id": INTERACTION, "lane": "main", "is_upkeep": False,
+        "turn": None, "label": kind, "part": parts.get(kind, "own"), "started_ns": T0 + int(started * SECOND),
+        "ended_ns": None if ended is None else T0 + int(ended * SECOND), "state": "ok", "detail": None,
+        "prompt_tokens": None, "output_tokens": None,
+    }  # fmt: skip
+    assert more.keys() <= values.keys()
+    return values | more
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """A session of our loop with a failed attempt, tools, a person, a hook and a sub-agent."""
+    home = rich_home(tmp_path_factory.mktemp("rich"))
+    with connect(home) as connection:
+        [(session,)] = connection.execute("SELECT session_id FROM sessions").fetchall()
+    return told(home, session)
+
+
+def test_a_session_of_our_loop(rich: Told) -> None:
+    """Each lane has its tracks; every row is drawn once, in the part of time that it is, from when to when it was."""
+    rows, path = rich
+    figure = session_waterfall(rows, path)
+    hold(figure)
+    assert names(figure) == [
+        "critical path",
+        "clerk", "requests", "tools", "calls of agents", "waits for people", "queued", "waits to try again", "hooks",
+        "helper", "requests",
+    ]  # fmt: skip
+    below = [each for each in bars(figure) if each["y"] > 1]
+    assert sum(each["count"] for each in below) == len(rows) - 1
+    zero = rows[0]["started_ns"]
+    [waited] = [each for each in rows if each["kind"] == "retry_wait"]
+    [drawn] = [each for each in below if each["part"] == "waiting to try again"]
+    assert drawn["at"] == pytest.approx((waited["started_ns"] - zero) / SECOND)
+    assert drawn["wide"] == pytest.approx((waited["ended_ns"] - waited["started_ns"]) / SECOND)
+    assert "overloaded_error" in drawn["says"]
+    assert figure.layout.xaxis.title.text == "time since the start of the session"
+
+
+def test_what_failed_is_not_told_by_colour_alone(rich: Told) -> None:
+    """It has an outline, a cross, and words."""
+    rows, path = rich
+    figure = session_waterfall(rows, path)
+    failed = [each for each in bars(figure) if "failed" in each["says"]]
+    assert len(failed) == sum(each["state"] == "failed" for each in rows) == 2
+    assert [each["y"] for each in failed] == [y for _, y in marked(figure, "failed")]
+    assert all(each["line"][0] == RED for each in failed)
+    assert "http error 529 overloaded error" in failed[0]["says"]
+
+
+def test_the_critical_path(rich: Told) -> None:
+    """It lies on top, as long as the interactions took, and what it leads through is outlined."""
+    rows, path = rich
+    figure = session_waterfall(rows, path)
+    on_top = [each for each in bars(figure) if each["y"] == 0]
+    assert sum(each["wide"] for each in on_top) == pytest.approx(
+        sum(piece.ended_ns - piece.started_ns for piece in path) / SECOND, rel=0.01
+    )
+    [waited] = [each for each in bars(figure) if each["track"] == "waits to try again"]
+    assert waited["line"][0] == INK
+    assert "on the critical path" in waited["says"]
+    assert not any(each["line"][0] == INK for each in bars(session_waterfall(rows)))
+
+
+def test_of_two_beside_each_other_the_last_to_end_was_waited_for() -> None:
+    """Things beside each other lie beside each other, and the path leads through one of them."""
+    rows = [
+        row("interaction", 0, 10),
+        row("tool", 1, 5, label="short"),
+        row("tool", 2, 9, label="long"),
+    ]
+    path = [Piece("tool", "execution", "long", "main", T0 + 2 * SECOND, T0 + 9 * SECOND)]
+    figure = session_waterfall(rows, path)
+    [short], [long] = (
+        [b for b in bars(figure) if b["says"].startswith(name) and b["y"] > 1]
+        for name in ("short", "long")
+    )
+    assert long["y"] == short["y"] + 1
+    assert (short["line"][0] == INK, long["line"][0] == INK) == (False, True)
+
+
+def test_what_the_store_knows_of_each_kind(tmp_path: Path) -> None:
+    """The query tells requests by their attempts, calls by what came of them, waits, spans of the user's, in lanes."""
+    lane, inside = Label("main"), Label("main/toolu_2")
+    session = session_id(1)
+    home = a_home(tmp_path)
+    here = Place(session, INTERACTION, turn=1, span_id=f"{2:016x}")
+    content = [
+        {"type": "tool_use", "id": each, "name": name, "input": {}}
+        for each, name in (("toolu_1", "look"), ("toolu_2", "agent"), ("toolu_3", "lost"))
+    ]
+    asked = replace(attempt(1, 1, at=T0 + SECOND, content=content), ended_ns=2 * SECOND, place=here)
+    looked = tool(1, "toolu_1", "look", at=T0 + 4 * SECOND)
+    record(home, [
+        start(1), InteractionStart(session, INTERACTION, lane, T0), *span("interaction", 0, 20, 1, label="clerk"),
+        *span("llm_request", 1, 3, 2, 1), asked, *span("tool", 3, 6, 3, 1),
+        *span("blocked_on_user", 3, 4, 4, 3, label="look"), replace(looked, place=replace(here, span_id=None)),
+        *span("execution", 4, 5, 5, 3), *span("hook", 5, 6, 6, 3, label="watch"),
+        *span("tool", 6, 12, 7, 1), *span("queued", 6, 7, 8, 7),
+        *span("sub_agent", 7, 12, 9, 7, lane=inside, label="scout"), *span("llm_request", 8, 11, 10, 9, lane=inside),
+        *span("load", 13, 14, 11, 1), *span("compaction", 15, 16, 12, 1, label="auto", status="error"),
+        *span("llm_request", 15, None, 13, 12, lane="main/compaction:1"),
+        InteractionEnd(session, INTERACTION, T0 + 20 * SECOND, Label("success"), False), end(1),
+    ])  # fmt: skip
+    rows, _ = told(home)
+    found = [
+        (
+            each["kind"], each["lane"], each["is_upkeep"], each["label"], each["part"],
+            (each["started_ns"] - T0) / SECOND,
+            None if each["ended_ns"] is None else (each["ended_ns"] - T0) / SECOND, each["state"],
+        )
+        for each in rows
+    ]  # fmt: skip
+    assert found == [
+        ("session", None, False, "story", "own", 0, 60, "ok"),
+        ("interaction", "main", False, "clerk", "own", 0, 20, "ok"),
+        ("request", "main", False, "claude-sonnet-5-5", "model", 1, 3, "ok"),
+        ("person", "main", False, "look", "person", 3, 4, "ok"),
+        ("agent", "main", False, "agent", "own", 3, 3, "stopped"),
+        ("tool", "main", False, "lost", "tool", 3, 3, "stopped"),
+        ("tool", "main", False, "look", "tool", 4, 5, "ok"),
+        ("hook", "main", False, "watch", "hook", 5, 6, "ok"),
+        ("queued", "main", False, None, "queued", 6, 7, "ok"),
+        ("sub_agent", "main/toolu_2", False, "scout", "own", 7, 12, "ok"),
+        ("request", "main/toolu_2", False, None, "model", 8, 11, "ok"),
+        ("span", "main", False, "load", "own", 13, 14, "ok"),
+        ("request", "main", True, None, "model", 15, 20, "orphaned"),
+        ("compaction", "main", False, "auto", "own", 15, 16, "failed"),
+    ]  # fmt: skip
+    figure = session_waterfall(rows)
+    hold(figure)
+    assert names(figure)[-3:] == ["own spans", "scout", "requests"]
+
+
+def test_a_process_that_died(tmp_path: Path) -> None:
+    """What was open then is drawn to the last that is known, with a dotted edge, and says that it never ended."""
+    home = a_home(tmp_path)
+    record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
+        *span("interaction", 0, None, 1), *span("llm_request", 1, 5, 2, 1), *span("tool", 5, None, 3, 1),
+        *span("blocked_on_user", 6, None, 4, 3, label="send")])  # fmt: skip
+    rows, path = told(home)
+    figure = session_waterfall(rows, path)
+    hold(figure)
+    lost = [each for each in bars(figure) if "never ended" in each["says"]]
+    assert [(each["track"], each["at"]) for each in lost] == [
+        ("main", 0),
+        ("waits for people", pytest.approx(6, abs=0.02)),
+    ]
+    assert len(marked(figure, "no end is known")) == 2 * len(lost)
+
+
+def test_a_session_that_runs() -> None:
+    """What is open reaches to the edge, and says that it has not ended yet; it is no work that keeps hours uncut."""
+    rows = [
+        row("interaction", 0, None, state="open"),
+        row("request", 0, 4),
+        row("tool", 4, None, state="open"),
+    ]
+    figure = session_waterfall([row("session", 0, 10, state="open"), *rows])
+    reaching = [each for each in bars(figure) if "has not ended yet" in each["says"]]
+    assert [each["at"] + each["wide"] for each in reaching] == [10, 10]
+
+
+def test_another_client(tmp_path: Path) -> None:
+    """Of a client that is not our loop its requests and calls are drawn; a call without a result ran nowhere."""
+    talk = Talk()
+    [read, _lost] = talk.calls(("read", {}), ("lost", {}))
+    talk.result(read, is_error=True)
+    talk.says("Hm.")
+    home = a_home(tmp_path)
+    record(home, talk.whole())
+    rows, path = told(home)
+    assert [
+        (each["kind"], each["label"], each["state"]) for each in rows[1:] if each["kind"] == "tool"
+    ] == [
+        ("tool", "read", "failed"),
+        ("tool", "lost", "stopped"),
+    ]
+    figure = session_waterfall(rows, path)
+    assert names(figure) == ["critical path", "main", "requests", "tools"]
+
+
+def test_a_session_without_interactions(tmp_path: Path) -> None:
+    """Spans of a program that never asked a model are drawn all the same, and instants are seen."""
+    home = a_home(tmp_path)
+    trace = session_id(1)
+    compacted = Event(
+        session_id(1),
+        None,
+        Label("main"),
+        None,
+        T0 + 3 * SECOND,
+        Label("compaction"),
+        Label("auto"),
+        {},
+    )
+    write_facts(
+        home,
+        [start(1).start, *span("load", 1, 3.5, 1, trace=trace), compacted, end(1, T0 + 4 * SECOND)],
+    )
+    rows, path = told(home)
+    assert path == []
+    figure = session_waterfall(rows, path)
+    assert names(figure) == ["main", "compaction", "own spans"]
+    [made, load] = bars(figure)
+    assert (load["at"], load["wide"]) == (1, 2.5)
+    assert made["at"] == 3
+    assert made["wide"] > 0
+
+
+def test_a_night_is_cut_out() -> None:
+    """Hours in which nothing went on take a strip that says how many; what comes after them tells its true time."""
+    night = 8 * 3600
+    rows = [
+        each
+        for at in (0, 10 + night)
+        for each in (
+            row("interaction", at, at + 10),
+            row("request", at, at + 9),
+            row("tool", at + 9, at + 10),
+        )
+    ]
+    figure = session_waterfall(rows)
+    assert [each.text for each in figure.layout.annotations if each.yref == "paper"] == ["idle 8 h"]
+    low, high = figure.layout.xaxis.range
+    assert high - low < 25
+    assert "8 h" in figure.layout.xaxis.ticktext
+    late = [each for each in bars(figure) if "after 8 h" in each["says"]]
+    assert [round(each["wide"]) for each in late] == [10, 9, 1]
+
+
+def test_a_window_shows_its_part_alone() -> None:
+    """What lies outside is not drawn, what reaches in is cut at the edge, and time is told since the start."""
+    rows = [row("session", 0, 100), *(row("tool", at, at + 8) for at in range(0, 100, 10))]
+    figure = session_waterfall(rows, window=(T0 + 35 * SECOND, T0 + 52 * SECOND))
+    assert [(each["at"], each["wide"]) for each in bars(figure)] == [(0, 3), (5, 8), (15, 2)]
+    assert "after 50.0 s" in bars(figure)[-1]["says"] or "after 50 s" in bars(figure)[-1]["says"]
+    assert figure.layout.xaxis.ticktext[0].endswith(" s")
+    assert figure.layout.xaxis.ticktext[0] != "0 s"
+    assert not bars(session_waterfall(rows, window=(T0 + 8 * SECOND + 1, T0 + 9 * SECOND)))
+
+
+TURN: tuple[tuple[Part, str, float, float], ...] = (
+    ("model", "attempt", 0, 2),
+    ("tool", "execution", 2, 3),
+    ("own", "interaction", 3, 3.5),
+)
+"""The critical path of a turn, in seconds from its beginning."""
+
+
+def long_session(turns: int = 1000, agents: int = 40) -> Told:
+    """Return rows and path of a session with five intervals a turn."""
+    rows: Rows = [row("session", 0, turns * 4)]
+    path = []
+    for turn in range(turns):
+        at = turn * 4
+        rows += [
+            row("request", at, at + 2, id=f"r{turn}"),
+            row("interaction", at, at + 3.5, id=f"i{turn}"),
+        ]
+        state = "failed" if turn % 9 == 0 else "ok"
+        rows += [
+            row("tool", at + 2, at + 3, id=f"t{turn}{n}", label=f"t{n}", state=state) for n in "ab"
+        ]
+        rows.append(row("queued", at + 2, at + 2.5, id=f"q{turn}"))
+        path += [
+            Piece(part, name, "x", "main", T0 + int((at + low) * SECOND), T0 + int((at + high) * SECOND))
+            for part, name, low, high in TURN
+        ]  # fmt: skip
+    for agent in range(agents):
+        # All of them at once.
+        rows.append(
+            row("sub_agent", agent, turns * 4, lane=f"main/a{agent}", id=f"a{agent}", label="scout")
+        )
+    return rows, path
+
+
+def test_a_thousand_turns_are_bounded() -> None:
+    """Of 5,000 intervals at most as many bars are drawn as may be; what they stand for adds up, and they say so."""
+    rows, path = long_session()
+    figure = session_waterfall(rows, path)
+    hold(figure)
+    drawn = bars(figure)
+    assert len(drawn) <= 1000
+    on_top = sum(each["count"] for each in drawn if each["y"] == 0)
+    assert on_top == len(path)
+    assert sum(each["count"] for each in drawn) == on_top + len(rows) - 1
+    assert any("tool calls" in each["says"] and "failed" in each["says"] for each in drawn)
+    assert figure.layout.height < 2500
+    few = bars(session_waterfall(rows, path, most=200))
+    assert len(few) <= 200
+    assert sum(each["count"] for each in few) == sum(each["count"] for each in drawn)
+
+
+def test_many_agents_share_lanes() -> None:
+    """Agents that ran one after the other share a lane; those beside each other do not, until there are too many."""
+    shared = [
+        row("sub_agent", at, at + 1, lane=f"main/a{at}", label="scout") for at in range(MANY + 1)
+    ]
+    assert names(session_waterfall([row("request", 0, 20), *shared])) == [
+        "main",
+        "requests",
+        f"scout x {MANY + 1}",
+    ]
+    beside = [row("sub_agent", at, 50, lane=f"main/a{at}", label="scout") for at in range(40)]
+    told = names(session_waterfall([row("request", 0, 50), *beside]))
+    assert told[2:] == [
+        *(f"scout a{n}" for n in range(MOST - 1)),
+        f"and {40 - MOST + 1} more agents",
+    ]
+
+
+def test_lanes_stand_below_what_started_them() -> None:
+    """The main lane is first; each agent comes below the one that started it, in the order of their starts."""
+    lanes = {"main/b": 5, "main": 3, "main/b/x": 7, "main/a": 6, "main/b/w": 8, "other": 1}
+    rows = [row("sub_agent", at, at + 20, lane=lane, label=lane) for lane, at in lanes.items()]
+    assert names(session_waterfall(rows)) == [
+        "main",
+        "main/b",
+        "main/b/x",
+        "main/b/w",
+        "main/a",
+        "other",
+    ]
+
+
+def test_nothing_is_said_and_nothing_breaks(rich: Told) -> None:
+    """No rows are a figure that says so; rows of nothing, and texts that want to be markup, are drawn as they are."""
+    assert "nothing to show" in session_waterfall([]).layout.annotations[0].text
+    assert "nothing to show" in session_waterfall([row("session", 0, 1)]).layout.annotations[0].text
+    assert "nothing to show" in session_waterfall(nobody(rich[0])).layout.annotations[0].text
+    figure = session_waterfall(hostile(rich[0]), rich[1])
+    hold(figure)
+    assert sum(each["count"] for each in bars(figure) if each["y"] > 0) == len(rich[0])
+
+
+TIMES = st.integers(0, 60) | st.integers(0, 10**6)
+KINDS = [kind for kind, _, _ in GROUPS] + ["interaction", "sub_agent"]
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> Rows:
+    """Return rows of all kinds, in some lanes, of any length, some without an end."""
+    found = []
+    for number in range(draw(st.integers(1, 30))):
+        started = draw(TIMES)
+        ended = draw(st.none() | TIMES)
+        found.append(
+            row(
+                draw(st.sampled_from(KINDS)), started, None if ended is None else started + ended, id=str(number),
+                lane=draw(st.sampled_from(["main", "main/a", "main/a/b", "main/c"])),
+                part=draw(st.sampled_from(PARTS)),
+                state=draw(st.sampled_from(["ok", "failed", "stopped", "open", "orphaned"])),
+            )
+        )  # fmt: skip
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(sessions(), st.integers(1, 60))
+def test_every_interval_is_drawn_once_and_none_over_another(rows: Rows, most: int) -> None:
+    """In each track bars follow each other; all of them together stand for as many intervals as there are."""
+    figure = session_waterfall(rows, most=most)
+    drawn = bars(figure)
+    assert sum(each["count"] for each in drawn) == len(rows)
+    width = figure.layout.xaxis.range[1]
+    for before, after in pairwise(drawn):
+        assert (
+            before["y"] < after["y"] or before["at"] + before["wide"] <= after["at"] + 1e-9 * width
+        )
+    assert all(each["wide"] >= 0 for each in drawn)
+    tracks = len({each["y"] for each in drawn})
+    assert len(drawn) <= max(most, tracks)
+
+
+STRETCHES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 60)), max_size=25).map(
+    lambda each: [
+        Stretch("tool", "tool", "x", "main", at, at + took, took_ns=took) for at, took in each
+    ]
+)
+
+
+@given(STRETCHES, st.integers(1, 6))
+def test_tracks_are_as_few_as_are_needed(intervals: list[Stretch], most: int) -> None:
+    """There are as many tracks as things ran beside each other at once, and no track has two at a time."""
+    tracks = packed(intervals, most)
+    beside = max(
+        (sum(e.started_ns <= at.started_ns < max(e.ended_ns, e.started_ns) for e in intervals) for at in intervals),
+        default=0,
+    )  # fmt: skip
+    assert len(tracks) <= max(beside, bool(intervals)) + 1
+    assert len(tracks) <= most + 1
+    assert all(a.ended_ns <= b.started_ns for track in tracks for a, b in pairwise(track))
+    assert sum(each.count for track in tracks for each in track) == len(intervals)
+
+
+@given(STRETCHES, st.integers(0, 100))
+def test_parts_add_up(intervals: list[Stretch], narrow: int) -> None:
+    """Whatever is put together took as long as all that it stands for, and begins and ends with some of it."""
+    for made in ([united(intervals)], [coarser(each, narrow) for each in packed(intervals, 100)]):
+        whole = [each for track in made for each in track]
+        assert sum(each.took_ns for each in whole) == sum(each.took_ns for each in intervals)
+        assert sum(each.count for each in whole) == len(intervals)
+        assert {each.started_ns for each in whole} <= {each.started_ns for each in intervals}
+        assert {each.ended_ns for each in whole} <= {each.ended_ns for each in intervals}
+
+
+BUSY = st.lists(st.tuples(st.integers(0, 10**5), st.integers(0, 500)), max_size=12)
+
+
+@given(BUSY)
+def test_an_axis_goes_on(busy: Sequence[tuple[int, int]]) -> None:
+    """Later is never drawn before earlier, only what was idle is cut out, and ticks tell true times in order."""
+    spans = [(T0 + at * SECOND, T0 + (at + took) * SECOND) for at, took in busy]
+    axis = elapsed(T0, T0, T0 + 10**6 * SECOND, spans)
+    instants = sorted({axis.started_ns, axis.ended_ns, *(each for pair in spans for each in pair)})
+    places = [axis.at(each) for each in instants]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert places[-1] == pytest.approx(axis.drawn_ns / SECOND)
+    for cut in axis.cuts:
+        assert all(high <= cut.started_ns or low >= cut.ended_ns for low, high in spans)
+    for low, high in spans:
+        assert axis.at(high) - axis.at(low) == pytest.approx((high - low) / SECOND, abs=1e-6)
+    at, texts = ticks(axis)
+    assert at == sorted(at)
+    assert len(at) == len(texts) == len(set(at))
+
+
+def test_the_times_of_ticks() -> None:
+    """They are no more exact than they are apart, and say days and hours as people do."""
+
+    def texts(ns: int) -> list[str]:
+        return ticks(elapsed(T0, T0, T0 + ns, [(T0, T0 + ns)]))[1]
+
+    assert texts(SECOND // 20)[:3] == ["0 s", "10 ms", "20 ms"]
+    assert texts(2 * SECOND)[:3] == ["0 s", "0.5 s", "1.0 s"]
+    assert texts(50 * SECOND)[:3] == ["0 s", "10 s", "20 s"]
+    assert texts(4 * MINUTE)[:4] == ["0 s", "30 s", "1 min", "1 min 30 s"]
+    assert texts(30 * HOUR)[-2:] == ["1 d", "1 d 6 h"]
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 s"), (900, "1 µs"), (1_500_000, "1.5 ms"), (84_000_000, "84 ms"), (1_420_000_000, "1.42 s"),
+        (42_700_000_000, "42.7 s"), (59_990_000_000, "60.0 s"), (3 * MINUTE + 20 * SECOND, "3 min 20 s"),
+        (7 * HOUR + 12 * MINUTE, "7 h 12 min"), (51 * HOUR, "2 d 3 h"), (-SECOND, "-1 s"),
+    ],
+)  # fmt: skip
+def test_durations_read_well(ns: int, text: str) -> None:
+    """Each has one unit, or two."""
+    assert duration(ns) == text
