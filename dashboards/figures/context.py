@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 import plotly.graph_objects as go
@@ -44,6 +44,8 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         lanes.setdefault(row["lane"], []).append((number, row))
     order = sorted(lanes, key=lambda lane: (lane != "main", -_fullest(lanes[lane]), lane))
     size = -(-len(known) // MOST_POINTS)
+    shorter = [(number, row) for number, row in known if row["compacted"]][:MOST_LINES]
+    stay = {number for number, _ in shorter}
     figure = go.Figure(layout=layout(height=320, margin=dict(l=8, r=16, t=36, b=8)))
     apart = (
         order
@@ -51,11 +53,11 @@ def context_growth(rows: Sequence[Row]) -> go.Figure:
         else [lane for lane in order[:MOST_LANES] if "/" not in lane]
     )
     for lane, (colour, dash) in zip(apart, _LINES, strict=False):
-        figure.add_trace(_line(_called(lane), _thinned(lanes[lane], size), colour, dash))
+        figure.add_trace(_line(_called(lane), _thinned(lanes[lane], size, stay), colour, dash))
     if rest := [lane for lane in order if lane not in apart]:
-        figure.add_trace(_rest(rest, lanes, size))
+        figure.add_trace(_rest(rest, lanes, size, stay))
     note = _add_window(figure, known, lanes[order[0]])
-    _add_compactions(figure, known)
+    _add_compactions(figure, shorter)
     figure.update_layout(showlegend=len(figure.data) > 1)
     figure.update_xaxes(
         title_text="request, in the order in which they were sent"
@@ -90,13 +92,13 @@ def _fullest(requests: Numbered) -> int:
     return int(max(row["context_tokens"] for _, row in requests))
 
 
-def _thinned(requests: Numbered, size: int) -> list[tuple[int, Row, int]]:
-    """Return the largest of `size` neighbours each, with how many it stands for; where it was made shorter stays."""
+def _thinned(requests: Numbered, size: int, stay: Set[int]) -> list[tuple[int, Row, int]]:
+    """Return the largest of `size` neighbours each, with how many it stands for, and those of the numbers `stay`."""
     found: list[tuple[int, Row, int]] = []
     for at in range(0, len(requests), size):
         group = requests[at : at + size]
         keep = {max(group, key=lambda each: each[1]["context_tokens"])[0]}
-        keep |= {number for number, row in group if row["compacted"]}
+        keep |= {number for number, _ in group if number in stay}
         found += [(number, row, len(group)) for number, row in group if number in keep]
     return found
 
@@ -116,13 +118,15 @@ def _line(
     )
 
 
-def _rest(rest: Sequence[str], lanes: dict[str, list[tuple[int, Row]]], size: int) -> go.Scatter:
+def _rest(
+    rest: Sequence[str], lanes: Mapping[str, Numbered], size: int, stay: Set[int]
+) -> go.Scatter:
     """Return one trace of many lanes, with gaps between them."""
     x: list[int | None] = []
     y: list[int | None] = []
     told: list[str] = []
     for lane in rest:
-        for number, row, stands_for in _thinned(lanes[lane], size):
+        for number, row, stands_for in _thinned(lanes[lane], size, stay):
             x.append(number)
             y.append(row["context_tokens"])
             told.append(_says(number, row, stands_for))
@@ -187,10 +191,9 @@ def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
     return ""
 
 
-def _add_compactions(figure: go.Figure, known: Numbered) -> None:
+def _add_compactions(figure: go.Figure, shorter: Numbered) -> None:
     """Draw a line where a conversation was made shorter."""
-    shorter = [(number, row) for number, row in known if row["compacted"]]
-    for number, row in shorter[:MOST_LINES]:
+    for number, row in shorter:
         figure.add_shape(
             type="line", x0=number - 0.5, x1=number - 0.5, y0=0, y1=1, yref="paper",
             line=dict(color=FAINT, width=1, dash="dot"),

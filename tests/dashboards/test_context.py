@@ -1,0 +1,177 @@
+"""The figure of the context: every request in order, the largest where many share a place, and each compaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import Event
+from agentobs.records.labels import Label
+from agentobs.store.database import connect
+from dashboards.figures import context_growth
+from dashboards.figures.context import MOST_LANES, MOST_POINTS
+from tests.dashboards.drawn import hold, hostile, marks, nobody, rows_of, says
+from tests.store.making import SECOND, T0, a_home, record, session_id
+from tests.store.talking import Talk
+
+Rows = list[dict[str, Any]]
+
+
+def row(tokens: int | None, lane: str = "main", **more: Any) -> dict[str, Any]:
+    """Return a row as the query gives it."""
+    return {
+        "lane": lane, "turn": 1, "attempt_id": "a", "started_ns": T0, "model": "claude-sonnet-5-5",
+        "input_tokens": tokens, "cache_read_tokens": 0, "cache_write_tokens": 0, "context_tokens": tokens,
+        "window_tokens": None, "compacted": None, "was_tokens": None, **more,
+    }  # fmt: skip
+
+
+def event(kind: str, second: float, label: str | None = None, **numbers: float) -> Event:
+    """Return something that our loop tells of the context, so many seconds after the start."""
+    at = T0 + int(second * SECOND)
+    return Event(
+        session_id(1),
+        None,
+        Label("main"),
+        None,
+        at,
+        Label(kind),
+        Label(label) if label else None,
+        numbers,
+    )
+
+
+def grown(tmp_path: Path, *events: Event, model: str = "claude-sonnet-5-5") -> Rows:
+    """Return the rows of a session of four requests, with what the loop told of it."""
+    talk = Talk(model=model)
+    talk.says("One.", input_tokens=1_000, cache_read_input_tokens=50_000)
+    talk.says(
+        "Two.", input_tokens=10, cache_read_input_tokens=151_000, cache_creation_input_tokens=2_000
+    )
+    talk.says("Three.", input_tokens=30_000)
+    talk.says("Four.", input_tokens=31_000)
+    home = a_home(tmp_path)
+    record(home, [*talk.records, *events])
+    with connect(home, ingest=False) as connection:
+        return rows_of(connection, "context_growth", session_id=session_id(1))
+
+
+def test_each_request_is_a_point(tmp_path: Path) -> None:
+    """In the order in which they were sent, with the whole of what went in: new, read from the cache, written to it."""
+    figure = context_growth(grown(tmp_path))
+    hold(figure)
+    [line] = figure.data
+    assert (line.name, list(line.x), list(line.y)) == (
+        "main",
+        [1, 2, 3, 4],
+        [51_000, 153_010, 30_000, 31_000],
+    )
+    assert "10 new, 151,000 from the cache, 2,000 written to it" in line.customdata[1]
+    assert figure.layout.yaxis.title.text == "tokens in the prompt"
+    assert "never more than 15% of the window of 1,000,000 tokens" in figure.layout.xaxis.title.text
+
+
+def test_a_compaction_is_a_line_before_the_next_request(tmp_path: Path) -> None:
+    """It says why, and how many tokens there were; it belongs to the request that came after it."""
+    made = event("compaction", 2.6, "auto", tokens_before=153_500)
+    rows = grown(tmp_path, made)
+    assert [(each["compacted"], each["was_tokens"]) for each in rows] == [
+        (None, None), (None, None), ("auto", 153_500), (None, None),
+    ]  # fmt: skip
+    figure = context_growth(rows)
+    hold(figure)
+    [line] = figure.layout.shapes
+    assert (line.type, line.x0, line.x1) == ("line", 2.5, 2.5)
+    assert [each.text for each in figure.layout.annotations] == ["compacted (auto)"]
+    assert "compacted before (auto), 153,500 tokens until then" in figure.data[0].customdata[2]
+
+
+def test_the_window_is_what_was_told(tmp_path: Path) -> None:
+    """Our loop's own word counts, from when it was said; it is a line where the prompts come near it."""
+    told = [event("context", 0.5, window=200_000.0), event("context", 2.8, window=160_000.0)]
+    rows = grown(tmp_path, *told)
+    assert [each["window_tokens"] for each in rows] == [200_000, 200_000, 160_000, 160_000]
+    figure = context_growth(rows)
+    hold(figure)
+    [window] = [trace for trace in figure.data if trace.name == "window of the model"]
+    assert window.line.shape == "hv"
+    at = dict(zip(window.x, window.y, strict=True))
+    assert (at[0.5], at[2], at[3], at[4.5]) == (200_000, 200_000, 160_000, 160_000)
+    assert "77% of the window of 200,000" in figure.data[0].customdata[1]
+
+
+def test_a_window_that_nobody_knows(tmp_path: Path) -> None:
+    """Of a model that is in no table nothing is said."""
+    rows = grown(tmp_path, model="in-house-1")
+    assert [each["window_tokens"] for each in rows] == [None] * 4
+    assert "window" not in says(context_growth(rows))
+
+
+def test_upkeep_is_no_conversation(tmp_path: Path) -> None:
+    """A request that makes a summary is none of the conversation that it is about."""
+    talk = Talk()
+    talk.says("One.", input_tokens=100)
+    talk.says("A summary.", input_tokens=90_000)
+    asked = talk.records[-1]
+    place = Place(session_id(1), lane="main/compaction:1", query_source="compaction")
+    home = a_home(tmp_path)
+    record(home, [*talk.records[:-1], _at(asked, place)])
+    with connect(home, ingest=False) as connection:
+        rows = rows_of(connection, "context_growth", session_id=session_id(1))
+    assert [each["context_tokens"] for each in rows] == [100]
+
+
+def _at(exchange: Any, place: Place) -> Any:
+    """Return an exchange at another place."""
+    return type(exchange)(
+        **{name: getattr(exchange, name) for name in exchange.__slots__} | {"place": place}
+    )
+
+
+def test_lanes_have_lines_of_their_own() -> None:
+    """Agents beside the main lane; with many of them they are one trace, with gaps between them, and say how many."""
+    rows = [row(100 + n, "main" if n % 2 else "main/toolu_0123456789abc") for n in range(6)]
+    figure = context_growth(rows)
+    assert [(trace.name, list(trace.x)) for trace in figure.data] == [
+        ("main", [2, 4, 6]), ("agent …789abc", [1, 3, 5]),
+    ]  # fmt: skip
+    many = [row(100, "main"), *(row(n, f"main/{n}") for n in range(MOST_LANES + 1))]
+    figure = context_growth(many)
+    hold(figure)
+    assert [trace.name for trace in figure.data] == ["main", f"{MOST_LANES + 1} agents"]
+    assert list(figure.data[1].y).count(None) == MOST_LANES + 1
+
+
+def test_nothing_is_said_and_nothing_breaks() -> None:
+    """No rows are a figure that says so; rows of nothing, and texts that want to be markup, change nothing."""
+    for rows in ([], nobody([row(1)])):
+        assert context_growth(rows).layout.annotations[0].text == "nothing to show"
+    hold(context_growth(hostile([row(5, compacted="auto", was_tokens=7, window_tokens=10)] * 3)))
+    hold(context_growth([row(0), row(0, window_tokens=0)]))
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 10**6), st.sampled_from(["main", "main/a", "main/b"]), st.booleans()),
+    min_size=1,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(REQUESTS, st.integers(1, 400))
+def test_the_largest_is_always_drawn(requests: list[tuple[int, str, bool]], times: int) -> None:
+    """However many requests there are: each lane's largest is drawn, and the number of points is bounded."""
+    rows = [
+        row(tokens, lane, compacted="auto" if made else None)
+        for n in range(times)
+        for tokens, lane, made in requests
+    ]
+    figure = context_growth(rows)
+    assert marks(figure) <= 2 * MOST_POINTS
+    for lane in {lane for _, lane, _ in requests}:
+        name = lane if lane == "main" else f"agent {lane[-1]}"
+        [line] = [trace for trace in figure.data if trace.name == name]
+        assert max(line.y) == max(tokens for tokens, of, _ in requests if of == lane)
