@@ -58,7 +58,7 @@ COLUMNS = (
         "input_tokens + cache_read_tokens + cache_write_tokens + output_tokens",
     ),
     Column("cost", "Cost", "cost_usd"),
-    Column("signatures", "Signatures", "len(fired)"),
+    Column("signatures", "Signatures", "len(coalesce(told.fired, []))"),
 )
 """The columns, in their order."""
 _BY_NAME = {column.name: column for column in COLUMNS}
@@ -124,11 +124,11 @@ def chosen(asked: Asked, name: str | None = None) -> Choice:
 
     Args:
         asked: what stands in the address.
-        name: what is searched as it stands in a row where it is the name of a session and no label.
+        name: what is searched as it stands in a row where it is the name of a session, or a tag, and no label.
     """
     parts, values, misread = ["true"], dict[str, Any](), list[str]()
     if asked.q:
-        parts.append("(contains(words, $q) OR name = $digest)")
+        parts.append("(contains(words, $q) OR contains(words, $digest))")
         values |= {"q": asked.q.lower(), "digest": name}
     if asked.model:
         parts.append("list_contains(models, $model)")
@@ -167,7 +167,7 @@ def rows_of(view: View, asked: Asked, choice: Choice) -> list[Row]:
         WITH told AS (
             SELECT session_id, list(signature ORDER BY signature) AS fired FROM app.fired GROUP BY session_id
         )
-        SELECT listing.* EXCLUDE (words, fingerprint), coalesce(fired, []) AS fired
+        SELECT listing.* EXCLUDE (words, fingerprint), coalesce(told.fired, []) AS fired
         FROM app.listing AS listing
         LEFT JOIN told USING (session_id)
         WHERE {choice.sql}
@@ -277,7 +277,9 @@ def _usd(text: str) -> Decimal | None:
         usd = Decimal(text.removeprefix("$"))
     except InvalidOperation:
         return None
-    return usd if usd.is_finite() and abs(usd) < 10**12 else None
+    # Of a number that is out of reach not even the absolute value can be told.
+    fits = usd.is_finite() and usd.adjusted() < 12
+    return round(usd, 12) if fits else None
 
 
 def day_ns(text: str, more: int) -> int | None:

@@ -105,7 +105,8 @@ class Questions:
 
 def cell(value: Any) -> str:
     """Return a value as text; of a long one its beginning, and how long it is."""
-    text = shown.text(value) if value is not None else "NULL"
+    # Again: of what lies in a list or a struct the characters are as they were.
+    text = shown.printable(shown.text(value)) if value is not None else "NULL"
     return text if len(text) <= CELL else f"{text[:CELL]}… ({len(text):,} characters)"
 
 
@@ -119,7 +120,7 @@ def _answered(
         made = [cell(value) for value in row]
         left -= sum(map(len, made))
         if left < 0 and texts:
-            note = note or f"The first {len(texts):,} rows are shown: the others are too long."
+            note = f"{note} The first {len(texts):,} rows are shown: the others are too long.".strip()
             break
         texts.append(made)
     numbers = [

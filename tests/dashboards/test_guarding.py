@@ -27,6 +27,8 @@ from dashboards.app.guarding import Guard, Keys
 from dashboards.app.server import Bound, Options
 from tests.dashboards.opening import FORM, Got
 
+pytestmark = pytest.mark.xdist_group("dashboards_guarding")
+
 PASSWORD = "correct horse battery staple"
 OURS: dict[str, Any] = {"sec-fetch-site": "same-origin"}
 

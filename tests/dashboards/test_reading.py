@@ -15,9 +15,11 @@ import pytest
 from agentobs.errors import AgentobsError, DamagedError, ForeignError, HomeError, UsageError
 from agentobs.recording.home import Home
 from agentobs.recording.recorder import Recorder
-from agentobs.store.database import connect
+from agentobs.sink import Record
+from agentobs.store.database import connect, connected
 from agentobs.store.ingest import ingest
 from dashboards.app import reading
+from dashboards.app.gathering import tell_signatures
 from dashboards.app.reading import MOST_OPEN, Reader, View
 from tests.dashboards.opening import opened
 from tests.store.making import (
@@ -74,14 +76,14 @@ def fired(view: View) -> set[tuple[str, str]]:
     return {(row["session_id"], row["signature"]) for row in rows}
 
 
-def looping(number: int) -> list[object]:
+def looping(number: int) -> list[Record]:
     """Return a session that calls the same tool with the same input again and again."""
     talk = Talk(number)
     for _ in range(4):
         [call] = talk.calls(("look", {"at": "the same thing, each time anew"}))
         talk.result(call)
     talk.says("done")
-    return list(talk.whole())
+    return talk.whole()
 
 
 def test_a_view_stays_as_it_is_and_the_next_has_what_is_new(home: Home, reader: Reader) -> None:
@@ -173,7 +175,7 @@ def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.M
     record(home, conversation(1, name="first"))
     held, begun = threading.Event(), threading.Event()
     held.set()
-    really = reading.connected
+    really = connected
 
     def slowly(*arguments: object, **options: object) -> duckdb.DuckDBPyConnection:
         begun.set()
@@ -304,7 +306,7 @@ def test_signatures_are_told_after_the_rest_and_kept(
     assert told(reader) == set(rows)
     assert (session_id(1), "repeated_calls") in set(rows)
     asked: list[list[str]] = []
-    really = reading.tell_signatures
+    really = tell_signatures
 
     def counted(cursor: duckdb.DuckDBPyConnection) -> bool:
         sql = (
