@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from importlib.metadata import version
@@ -29,6 +29,8 @@ MOST = 100
 """How many rows a table of a report has at most. Our choice: what is longer nobody reads on paper."""
 STEPS = 200
 """How many steps of a session are listed."""
+LIGHT = 50
+"""How many rows the numbers of a figure, and the steps, have in a light report: its size is bounded."""
 EVIDENCE = 5
 """How many rows of evidence are shown of each signature, as in `agentobs diagnose`."""
 _MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
@@ -129,9 +131,9 @@ def session_report(
         kept=_selected(connection, _KEPT, {"session_id": session_id})[0],
         losses=rows_of(connection, "losses", session_id=session_id),
         verdicts=_verdicts(connection, session_id),
-        panels=_drawn(session_panels(connection, session_id), command),
+        panels=_drawn(session_panels(connection, session_id), command, light),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
-        steps=_part((), steps, STEPS, command),
+        steps=_part((), steps, LIGHT if light else STEPS, command),
         ledger=_ledger(connection, session_id),
         conversation=_part(_SESSIONS, conversation if len(conversation) > 1 else [], MOST, command),
         open=_asked(
@@ -180,7 +182,7 @@ def range_report(
         totals=totals,
         spent=spent,
         sure=_sureness(spent),
-        panels=_drawn(fleet_panels(connection, **bounds), "agentobs sql"),
+        panels=_drawn(fleet_panels(connection, **bounds), "agentobs sql", light),
         signatures=_fired(rows_of(connection, "signatures_by_day", **bounds)),
         dearest=Part(
             _DEAREST, dearest, totals["sessions"] - len(dearest), "agentobs cost --by session"
@@ -202,7 +204,7 @@ def panels_report(
 ) -> str:
     """Return a report of something that is not in the store: a template with some figures."""
     frame = _frame(about, made_ns, light)
-    return page(template, frame=frame, panels=_drawn(panels, command), **values)
+    return page(template, frame=frame, panels=_drawn(panels, command, light), **values)
 
 
 def _frame(about: str, made_ns: int, light: bool) -> Frame:
@@ -234,16 +236,14 @@ def _scripts() -> tuple[str, ...]:
     return scripts
 
 
-def _drawn(panels: Sequence[Panel], command: str) -> list[Drawn]:
-    return [
-        Drawn(
-            each,
-            Markup(svg(each.figure, title=each.title, says=each.says)),
-            each.more,
-            command,
-        )
-        for each in panels
-    ]
+def _drawn(panels: Sequence[Panel], command: str, light: bool) -> list[Drawn]:
+    made = []
+    for each in panels:
+        kept = replace(each, rows=each.rows[:LIGHT]) if light else each
+        more = each.more + len(each.rows) - len(kept.rows)
+        still = Markup(svg(each.figure, title=each.title, says=each.says))
+        made.append(Drawn(kept, still, more, command))
+    return made
 
 
 def _part(columns: Sequence[str], rows: Sequence[Row], most: int, command: str) -> Part:

@@ -1,0 +1,357 @@
+"""`agentobs report`: one file that needs no network, holds nothing that was said unless told to, and adds up."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.home import Home
+from dashboards.report import LIGHT
+from tests.cli.test_commands import Shell
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    tool,
+    usage_row,
+    write_facts,
+)
+
+SAID = ("line 0 of session", "canary-answer", "Bern", "sunny", "canary-error", "canary-thought")
+"""What users, the model and tools said; none of it is a name."""
+HOSTILE = "</title></pre><script>hacked()</script><img src=x onerror=hacked()>\x1b[31m\u202e{{7*7}}"
+DAY = 86_400 * SECOND
+
+Write = Callable[..., str]
+
+
+class Page(HTMLParser):
+    """What an HTML page is made of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: dict[str, list[str]] = {"script": [], "style": []}
+        self.shown: list[str] = []
+        self._within = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._within = tag
+        if tag in self.raw:
+            self.raw[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within in self.raw:
+            self.raw[self._within][-1] += data
+        else:
+            self.shown.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.shown).split())
+
+    def scripts(self) -> list[str]:
+        """Return the scripts that run."""
+        kinds = [attrs.get("type") for tag, attrs in self.tags if tag == "script"]
+        return [s for kind, s in zip(kinds, self.raw["script"], strict=True) if kind is None]
+
+    @property
+    def policy(self) -> str:
+        [found] = [a["content"] for t, a in self.tags if a.get("http-equiv") and t == "meta"]
+        return str(found)
+
+
+def calls(number: int, turn: int, error: bool = False) -> list[Any]:
+    """Return a turn that thinks and calls a tool, and the call."""
+    use = {
+        "type": "tool_use",
+        "id": f"toolu_{number}_{turn}",
+        "name": "weather",
+        "input": {"city": "Bern"},
+    }
+    said = [
+        {"type": "thinking", "thinking": "canary-thought", "signature": "c2ln"},
+        {"type": "text", "text": "canary-answer" if not error else f"canary-answer {HOSTILE}"},
+        use,
+    ]
+    asked = attempt(number, turn, content=said, cache_read_input_tokens=100 * turn)
+    return [asked, tool(number, f"toolu_{number}_{turn}", "weather", at=T0 + turn * SECOND)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A session that failed, one of 200 turns, one that runs, and one of another day that no price is known for."""
+    home = a_home(tmp_path_factory.mktemp("reports"))
+    failed = [start(1, "unlucky", team="blue"), *calls(1, 1, error=True), attempt(1, 2, status=529)]
+    long = [start(2, "long", at=T0 + 100 * SECOND)]
+    for turn in range(1, 201):
+        long += calls(2, turn)
+    record(home, [*failed, end(1, failed=True)])
+    record(home, [*long, end(2, T0 + 400 * SECOND)])
+    running = write_facts(
+        home, [start(3, "still").start, usage_row(3, session_id=session_id(3))], close=False
+    )
+    record(
+        home, [start(4, "later", at=T0 + 3 * DAY), attempt(4, 1, at=T0 + 3 * DAY, model="in-house")]
+    )
+    record(home, [end(4, T0 + 3 * DAY + SECOND)])
+    yield home
+    running.close()
+
+
+@pytest.fixture
+def write(home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Write:
+    """Write a report and return it."""
+
+    def written(*arguments: str) -> str:
+        ended = Shell(home.path, capsys)(
+            "report", *arguments, "-o", str(tmp_path / "r.html"), "--force"
+        )
+        assert ended.code == 0, ended.err
+        return (tmp_path / "r.html").read_text("utf-8")
+
+    return written
+
+
+@pytest.mark.parametrize("arguments", [("unlucky",), ("unlucky", "--light"), ("--range", "..")])
+def test_nothing_that_was_said_is_in_it(write: Write, arguments: tuple[str, ...]) -> None:
+    """Names are there; of prompts, answers, thoughts, inputs, results and errors not a word, and the page says so."""
+    page = write(*arguments)
+    assert not [word for word in SAID if word in page]
+    assert "unlucky" in page
+    assert "holds nothing that was said" in Page(page).text
+
+
+def test_what_was_said_is_text_in_it_when_asked_for(write: Write) -> None:
+    """With content the words are there, escaped, and the page says loudly that it holds them."""
+    text = write("unlucky", "--with-content", "--light")
+    page = Page(text)
+    assert "This file holds what was said" in page.text
+    for word in ("line 0 of session", "canary-answer", "canary-thought", "Bern"):
+        assert word in page.text
+    assert "<script>hacked()</script>" in page.text
+    assert "<img src=x onerror=hacked()>" in page.text
+    assert "{{7*7}}" in page.text
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
+    assert "the provider answered with status 529" in page.text
+
+
+def test_it_needs_no_network_and_forbids_itself_any(write: Write) -> None:
+    """Nothing is loaded; scripts and style stand in it once, and its policy allows these alone, by their digests."""
+    page = Page(write("unlucky"))
+    for _, attrs in page.tags:
+        assert not {"src", "srcset", "action", "style"} & attrs.keys()
+        assert not str(attrs.get("href") or "#").startswith(("http:", "https:", "//"))
+        assert not any(name.startswith("on") for name in attrs)
+    assert not [
+        tag for tag, attrs in page.tags if "src" in attrs or tag in ("link", "iframe", "base")
+    ]
+    scripts = page.scripts()
+    assert [len(script) > 1_000_000 for script in scripts] == [True, False, False]
+    rules = dict(rule.strip().partition(" ")[::2] for rule in page.policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "connect-src" not in rules
+    assert rules["script-src"].split() == [_digest(script) for script in scripts]
+    assert "unsafe" not in rules["script-src"] + rules["style-src"]
+    assert _digest(page.raw["style"][0]) in rules["style-src"].split()
+    assert len(page.raw["style"]) == 1
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_figures_stand_in_it_twice(write: Write) -> None:
+    """Each figure is there as JSON for the script, and still for paper; their data is a table of at most 200 rows."""
+    page = Page(write("long"))
+    data = [a for t, a in page.tags if t == "script" and a.get("class") == "figure-data"]
+    stills = [a for t, a in page.tags if t == "svg" and a.get("class") == "drawing"]
+    assert len(data) == len(stills) >= 4
+    for _, attrs in page.tags:
+        assert attrs.get("class") != "figure-data" or attrs["type"] == "application/json"
+    bodies = [s for s in page.raw["script"] if s.startswith("{") and '"layout"' in s]
+    assert len([json.loads(body)["data"] for body in bodies]) == len(data)
+
+
+def test_a_light_one_has_no_script_and_is_small(write: Write) -> None:
+    """200 turns take less than 500 kB without any script, and less than 6 MB with; it says that times are UTC."""
+    light = write("long", "--light")
+    page = Page(light)
+    assert not [tag for tag, _ in page.tags if tag == "script"]
+    assert "script-src 'none'" in page.policy
+    assert len(light.encode()) < 500_000
+    assert len(write("long").encode()) < 6_000_000
+    assert [attrs for tag, attrs in page.tags if tag == "svg"]
+    assert "no script that could turn them to your zone" in page.text
+
+
+def test_lists_are_bounded_and_say_what_lists_the_rest(write: Write) -> None:
+    """Of 400 steps the first stand there; how many more there are is said, with the command that lists them."""
+    text = Page(write("long", "--light")).text
+    more = re.search(r"And ([\d,]+) more steps: (agentobs show [0-9a-f]{32}) lists all", text)
+    assert more is not None
+    assert int(more[1]) == 400 - LIGHT
+    assert more[2].endswith(session_id(2))
+    assert re.search(r"And 100 more calls: agentobs sql", text)
+
+
+def test_it_answers_what_happened_and_what_it_cost(write: Write) -> None:
+    """Status, reason, what failed, and money with how sure it is stand on the page."""
+    text = Page(write("unlucky", "--light")).text
+    assert "✕ failed" in text
+    assert "ValueError" in text
+    assert "http_error 529" in text
+    assert "all calls are exact" in text
+    assert "blue" in text
+    assert "It was running when this file was made" in Page(write("still", "--light")).text
+    unpriced = Page(write("later", "--light")).text
+    assert "unknown" in unpriced
+    assert "of 1 calls: 1 without a price" in unpriced
+
+
+def test_a_range_counts_what_started_and_was_sent_in_it(write: Write) -> None:
+    """Sessions and money of other days are not in it; nothing in a range is said."""
+    text = Page(write("--range", "..", "--light")).text
+    assert re.search(r"Sessions 4 1 failed or crashed", text)
+    assert "at least" in text, "one model has no price"
+    assert "1 of its sessions were running" in text
+    day = Page(write("--range", "2026-09-24..2026-09-25", "--light")).text
+    assert re.search(r"Sessions 1 0 failed", day)
+    assert "unlucky" not in day
+    assert "later" in day
+    same = Page(write("--since", "2026-09-24", "--until", "2026-09-25", "--light")).text
+    assert re.sub(r"Made by.*", "", same) == re.sub(r"Made by.*", "", day)
+    assert (
+        "Nothing was recorded in this range" in Page(write("--until", "2020-01-01", "--light")).text
+    )
+
+
+def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session of which records are missing says so before its numbers, which are at least what is there."""
+    home = a_home(tmp_path)
+    lost = end(1)
+    record(home, [start(1), attempt(1, 1)])
+    write_facts(home, [type(lost)(**{**_fields(lost), "dropped": 7})])
+    ended = Shell(home.path, capsys)("report", "story", "--light", "-o", str(tmp_path / "r.html"))
+    assert ended.code == 0, ended.err
+    text = Page((tmp_path / "r.html").read_text()).text
+    assert "Something is missing: 7 records were not written" in text
+    assert text.index("Something is missing") < text.index("Cost")
+    assert "≥" in text
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def test_content_that_is_gone_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where what was said was pruned, a report with content says when, and has the facts."""
+    home = a_home(tmp_path)
+    record(home, [start(1, at=T0), *calls(1, 1), end(1)])
+    shell = Shell(home.path, capsys)
+    shell("ingest")
+    pruned = shell("prune", "--content-only", "--older-than", "1h")
+    assert pruned.code == 0, pruned.err
+    file = tmp_path / "r.html"
+    ended = shell("report", session_id(1), "--with-content", "--light", "-o", str(file))
+    assert ended.code == 0, ended.err
+    text = Page(file.read_text()).text
+    assert "What was said was deleted on" in text
+    assert "weather" in text
+    assert "canary-answer" not in text
+
+
+def test_it_is_written_whole_for_its_owner_alone(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that exists is refused before anything is done, and stays; a new one is its owner's."""
+    shell, file = Shell(home.path, capsys), tmp_path / "r.html"
+    file.write_text("mine")
+    ended = shell("report", "still", "--light", "-o", str(file))
+    assert ended.code == 1
+    assert "the file exists" in ended.err
+    assert file.read_text() == "mine"
+    ended = shell("report", "still", "--light", "-o", str(file), "--force")
+    assert ended.code == 0
+    assert "without what was said" in ended.out
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nobody-of-this-name",), "no session of that id or name"),
+        ((), "one session is needed, or a range"),
+        (("still", "--range", ".."), "one session is needed, or a range"),
+        (("--range", "2026-11-02..2026-11-01"), "ends before it starts"),
+        (("--range", "yesterday"), "is no range"),
+        (("--range", "..", "--since", "7d"), "--range says both ends already"),
+        (("--range", "..", "--with-content"), "of one session only"),
+    ],
+)
+def test_bad_calls_are_one_clear_error(
+    home: Home,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    told: str,
+) -> None:
+    """What cannot be reported is told in a sentence, with a non-zero exit and no file."""
+    ended = Shell(home.path, capsys)("report", *arguments, "-o", str(tmp_path / "r.html"))
+    assert ended.code > 0
+    assert told in ended.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_an_error(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is not there is named."""
+    ended = Shell(home.path, capsys)("report", "still", "-o", str(tmp_path / "no" / "r.html"))
+    assert ended.code == 1
+    assert "cannot be written" in ended.err
+
+
+def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path) -> None:
+    """Where plotly or Jinja2 is missing, the command names the extra."""
+    code = """
+import sys
+sys.modules["plotly"] = None
+from agentobs.cli import main
+try:
+    main(["--home", sys.argv[1], "report", "x", "-o", sys.argv[2]])
+except SystemExit as end:
+    print(end.code)
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(tmp_path / "r.html")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert process.stdout.strip() == "1"
+    assert "pip install 'agentobs-kit[dashboards]'" in process.stderr
