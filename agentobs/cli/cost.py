@@ -416,7 +416,9 @@ def _draw(name: str, rows: Rows, file: str) -> None:
         ) from error
     drawn = getattr(figures, name)(as_dicts(rows))
     title = name.replace("_", " ").capitalize()
-    html = drawn.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
+    # Two sums in dollars are no formula between them.
+    shown = {"displaylogo": False, "typesetMath": False}
+    html = drawn.to_html(full_html=False, include_plotlyjs=True, config=shown)
     try:
         Path(file).write_text(_PAGE.format(title=title, figure=html), encoding="utf-8")
     except OSError as error:

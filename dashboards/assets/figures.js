@@ -3,7 +3,8 @@
 (() => {
   const DARK = JSON.parse(document.getElementById("dark-colours").textContent);
   const media = matchMedia("(prefers-color-scheme: dark)");
-  const config = { displaylogo: false, responsive: true, showSendToCloud: false, topojsonURL: "",
+  // Two sums in dollars are no formula between them: typesetMath.
+  const config = { displaylogo: false, responsive: true, showSendToCloud: false, topojsonURL: "", typesetMath: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
   function isDark() {
