@@ -158,14 +158,25 @@ def _edit(found: Difference) -> Edit:
 
 
 def _readable(value: Json) -> str:
-    """Return a message with its texts as they read, and anything else as JSON."""
+    """Return a message with its blocks as they read, and anything else as JSON."""
     if not (isinstance(value, dict) and isinstance(value.get("content"), list)):
         return text_of(value)
-    told = [f"{value.get('role', '')}:"]
-    for block in value["content"]:
-        is_text = isinstance(block, dict) and isinstance(block.get("text"), str)
-        told.append(block["text"] if is_text and len(block) == 2 else text_of(block))
-    return "\n".join(told)
+    return "\n".join([f"{value.get('role', '')}:", *map(_block, value["content"])])
+
+
+def _block(block: Json) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "thinking", "thinking": str(text)}:
+            return f"thinks: {text}"
+        case {"type": "tool_use", "name": name, "input": given}:
+            return f"calls {name} ({block.get('id', '')}): {text_of(given)}"
+        case {"type": "tool_result", "tool_use_id": call}:
+            failed = "error" if block.get("is_error") else "result"
+            return f"{failed} of {call}: {text_of(block.get('content', ''))}"
+        case _:
+            return text_of(block)
 
 
 def _names(value: Json) -> str:

@@ -55,10 +55,6 @@ def pair(request: Request) -> Response:
     """Show two sessions side by side; without two, a form to name them."""
     query = request.query_params
     named = (query.get("a", "").strip(), query.get("b", "").strip())
-    # The list sends each session that is ticked as `session`.
-    ticked = query.getlist("session")
-    if ticked and not any(named):
-        named = (ticked[0], ticked[1] if len(ticked) > 1 else "")
     with site_of(request).reader.view() as view:
         ids, found = _ids(request, view, named)
         if len(ids) == 2 and (query.get("a"), query.get("b")) != ids:

@@ -80,7 +80,7 @@ def test_secrets_that_were_taken_out_are_counted_by_kind(home: Home, client: Cli
     words = client.press(f"/attempts/{first}/exchange").words
     assert "Taken out before it was written: 1 × " in words
     assert SECRET not in words
-    assert "redactions 1" in client.get(f"/attempts/{first}").words
+    assert "secrets taken out of the request 1" in client.get(f"/attempts/{first}").words
 
 
 def test_facts_stand_on_the_page_without_a_click(rich: tuple[Home, Client]) -> None:

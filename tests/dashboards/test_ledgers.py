@@ -99,8 +99,8 @@ def test_each_call_stands_with_its_parts(home: Home, client: Client) -> None:
 def test_a_call_without_a_price_is_never_free(client: Client) -> None:
     """It is said to be unknown, its model is named, and the sum says that it is left out."""
     words = client.get(f"/sessions/{KNOWN}/ledger").words
-    assert "No price is known for model-of-nobody: 1 calls." in words
-    assert "1 have no price and are not in the sum" in words
+    assert "No price is known for model-of-nobody: 1 call." in words
+    assert "1 without a price and not in the sum" in words
     assert "unknown unknown model" in words
 
 

@@ -91,8 +91,8 @@ def test_the_transcript_tells_all_that_was_said_once(home: Home, client: Client)
     assert [got.html.count(each) for each in CANARIES] == [1, 1, 1, 1]
     words = got.words
     order = (
-        "canary-system",
         "canary-prompt",
+        "canary-system",
         "Calls weather",
         "canary-result",
         "canary-answer",
