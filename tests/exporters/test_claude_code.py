@@ -159,7 +159,7 @@ QUERIES = {
         "cache_efficiency", "cost_by_agent", "cost_by_conversation", "cost_by_day", "cost_by_model",
         "cost_by_model_and_day", "cost_by_source", "recorded_lately", "session_range", "slowest_requests",
         "slowest_tools", "tool_latency", "usage_by_model_day", "costs_not_exact", "large_results",
-        "repeated_tool_errors", "diagnoses_by_session",
+        "repeated_tool_errors", "diagnoses_by_session", "sessions_by_day", "signatures_by_day",
     ),
     "failures": (
         "broken_caches", "cache_misses", "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
