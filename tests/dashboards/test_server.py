@@ -58,6 +58,17 @@ def address_of(process: subprocess.Popen[str]) -> str:
     raise AssertionError(process.communicate()[1])
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return the rest of what a process prints until it has ended."""
+    assert process.stdout
+    assert process.stderr
+    rest = process.stdout.read(), process.stderr.read()
+    process.wait(60)
+    process.stdout.close()
+    process.stderr.close()
+    return rest
+
+
 def refused(home: Home, *arguments: str, **environment: str) -> str:
     """Return the one line with which the command refuses."""
     runner = CliRunner()
@@ -82,7 +93,7 @@ def test_it_prints_an_address_and_ends_cleanly(home: Home, end: signal.Signals) 
         (client.host, client.port)
     )  # somebody who never asks does not keep it
     process.send_signal(end)
-    out, err = process.communicate(timeout=60)
+    out, err = ended(process)
     held.close()
     assert process.returncode == 0
     assert err == ""
@@ -168,7 +179,7 @@ def test_it_is_served_to_others_with_all_of_it(home: Home, certificate: tuple[Pa
         line.close()
     finally:
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = ended(process)
     assert (process.returncode, err) == (0, "")
     assert PASSWORD not in out
 
@@ -221,7 +232,7 @@ def test_the_browser_is_led_there_without_telling_other_users(home: Home, tmp_pa
         argument, mode, *page = told.read_text().splitlines()
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        ended(process)
     assert argument.startswith("file://")
     assert "token" not in argument
     assert mode == "600"
