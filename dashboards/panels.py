@@ -21,8 +21,6 @@ from dashboards.pages import figure_json
 Row = Mapping[str, Any]
 SHOWN = 200
 """How many rows the table of a panel has at most. Our choice: more is a question for SQL."""
-TOP = 100
-"""How many sessions a range is asked for where it lists some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def session_panels(
         _context(asked("context_growth")),
         _split(splits),
         _agents(asked("cost_by_agent")),
-        _misses(asked("cache_misses")),
+        _waste(asked("cache_waste")),
         _latency(asked("tool_latency")),
         _errors(asked("tool_latency")),
         _waits(asked("waits_for_people")),
@@ -116,9 +114,9 @@ def fleet_panels(
         _days(asked("cost_by_day")),
         _signatures(asked("signatures_by_day"), asked("sessions_by_day")),
         _models(asked("cost_by_model")),
-        _agents(asked("cost_by_agent", limit=TOP)),
-        _efficiency(asked("cache_by_session", limit=TOP)),
-        _misses(asked("cache_misses")),
+        _names(asked("cost_by_name")),
+        _efficiency(asked("cache_by_name")),
+        _waste(asked("cache_waste")),
         _latency(asked("tool_latency")),
         _errors(asked("tool_latency")),
         _first_token(asked("first_token_by_model")),
@@ -225,6 +223,15 @@ def _agents(rows: Sequence[Row]) -> Panel | None:
     return panel("cost-by-agent", "Cost by agent", says, drawn, columns, rows)
 
 
+def _names(rows: Sequence[Row]) -> Panel | None:
+    if not rows:
+        return None
+    says = f"Sessions of {_count(len(rows), 'name')} cost {_sum(rows)}, their sub-agents included."
+    columns = _cost_columns("name", "sessions")
+    drawn = figures.cost_by_name(rows)
+    return panel("cost-by-name", "Cost by agent", says, drawn, columns, rows)
+
+
 def _efficiency(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
@@ -233,35 +240,18 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
     whole = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
     share = f"{read / whole:.0%} of the input was read from it" if whole else "nothing went in"
     says = f"The cache saved {money(saved)} beyond what writing it cost: {share}."
-    columns = (
-        "name",
-        "session_id",
-        "calls",
-        "hit_ratio",
-        "saved_usd",
-        "wasted_usd",
-        "misses",
-        "cost_usd",
-    )
+    columns = ("name", "sessions", "calls", "hit_ratio", "saved_usd", *_TOKENS[:3], "cost_usd")
     drawn = figures.cache_efficiency(rows)
     return panel("cache", "What caching saved", says, drawn, columns, rows)
 
 
-def _misses(rows: Sequence[Row]) -> Panel | None:
+def _waste(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
+    calls = sum(row["calls"] for row in rows)
     wasted = sum((row["wasted_usd"] or Decimal(0) for row in rows), Decimal(0))
-    says = f"{_count(len(rows), 'call')} paid again for what the cache had held: about {money(wasted)} more."
-    columns = (
-        "at_ns",
-        "lane",
-        "turn",
-        "reason",
-        "zones_changed",
-        "missed_tokens",
-        "wasted_usd",
-        "model",
-    )
+    says = f"{_count(calls, 'call')} paid again for what the cache had held: about {money(wasted)} more."
+    columns = ("reason", "said_by", "calls", "missed_tokens", "wasted_usd", "unpriced_calls")
     drawn = figures.cache_waste(rows)
     return panel("cache-waste", "What the cache was paid for twice", says, drawn, columns, rows)
 

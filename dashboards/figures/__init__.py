@@ -6,6 +6,7 @@ not exact its label says so.
 
 from dashboards.figures.comparing import two_sessions
 from dashboards.figures.context import context_growth
+from dashboards.figures.divergence import divergence
 from dashboards.figures.money import (
     MOST_AGENTS,
     PARTS,
@@ -14,7 +15,7 @@ from dashboards.figures.money import (
     cost_by_agent,
     cost_by_day,
     cost_by_model,
-    cost_by_session,
+    cost_by_name,
 )
 from dashboards.figures.signatures import failure_signatures
 from dashboards.figures.time import blocked_on_user, first_token, time_split
@@ -32,7 +33,8 @@ __all__ = [
     "cost_by_agent",
     "cost_by_day",
     "cost_by_model",
-    "cost_by_session",
+    "cost_by_name",
+    "divergence",
     "failure_signatures",
     "first_token",
     "session_turns",

@@ -61,13 +61,13 @@ def cost_by_agent(rows: Sequence[Row]) -> go.Figure:
     return _named(rows, [_agent(row) for row in rows], "agents")
 
 
-def cost_by_session(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of what each session cost with its sub-agents, stacked by part, the dearest on top.
+def cost_by_name(rows: Sequence[Row]) -> go.Figure:
+    """Return bars of what all sessions of each name cost with their sub-agents, stacked by part, the dearest on top.
 
     Args:
-        rows: the rows of the query `cost_by_session`.
+        rows: the rows of the query `cost_by_name`.
     """
-    return _named(rows, [name_of(row, NAME) for row in rows], "sessions")
+    return _named(rows, [name_of(row, NAME) for row in rows], "names")
 
 
 def cost_by_day(rows: Sequence[Row]) -> go.Figure:
@@ -97,10 +97,10 @@ def cost_by_day(rows: Sequence[Row]) -> go.Figure:
 
 
 def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
-    """Return bars of where the input of each session came from, with what caching saved; in the order of the rows.
+    """Return bars of where the input of sessions came from, with what caching saved; in the order of the rows.
 
     Args:
-        rows: the rows of the query `cache_efficiency`, or of `cache_by_session`.
+        rows: the rows of the query `cache_by_name`, `cache_efficiency` or `cache_by_session`.
     """
     columns = ("cache_read_tokens", "cache_write_tokens", "input_tokens")
     rest = rows[MOST_AGENTS:]
@@ -142,7 +142,7 @@ def cache_waste(rows: Sequence[Row]) -> go.Figure:
     """Return bars of what was paid again for what the cache had held, by reason, the dearest on top.
 
     Args:
-        rows: the rows of the query `cache_misses`: each a call.
+        rows: the rows of the query `cache_waste`.
     """
     if not rows:
         return nothing("no call paid again for what the cache had held")
@@ -336,10 +336,10 @@ def _saved(row: Row) -> str:
 
 
 def _wasted(rows: Sequence[Row]) -> dict[str, Any]:
-    found = _summed(rows, ("missed_tokens", "wasted_usd"))
-    found["calls"] = len(rows)
-    found["unpriced_calls"] = sum(row["wasted_usd"] is None for row in rows)
-    found["said_by"] = Counter(str(row.get("said_by") or "") for row in rows)
+    found = _summed(rows, ("missed_tokens", "wasted_usd", "calls", "unpriced_calls"))
+    found["said_by"] = Counter[str]()
+    for row in rows:
+        found["said_by"][str(row.get("said_by") or "")] += row["calls"] or 0
     return found
 
 

@@ -15,12 +15,8 @@ from tests.store.making import T0, a_home, record, session_id, start, usage_row,
 from tests.store.test_money import call, read, said
 
 pytestmark = pytest.mark.xdist_group("dashboards_figures")
-STACKED = ("cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_session")
-QUERIES = {
-    **{name: name for name in STACKED},
-    "cache_efficiency": "cache_efficiency",
-    "cache_waste": "cache_misses",
-}
+STACKED = ("cost_by_model", "cost_by_day", "cost_by_agent", "cost_by_name")
+QUERIES = (*STACKED, "cache_efficiency", "cache_waste")
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +42,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     record(wasteful, [start(1), *calls])
     found = {}
     with connect(home) as connection, connect(wasteful) as other:
-        for name, query in QUERIES.items():
-            found[name] = rows_of(other if name == "cache_waste" else connection, query)
+        for name in QUERIES:
+            found[name] = rows_of(other if name == "cache_waste" else connection, name)
     return found
 
 
@@ -116,7 +112,7 @@ def test_many_days_stand_together(rows: dict[str, Rows], days: int, title: str, 
 
 
 @pytest.mark.parametrize(
-    "name", ["cost_by_model", "cost_by_agent", "cost_by_session", "cache_efficiency"]
+    "name", ["cost_by_model", "cost_by_agent", "cost_by_name", "cache_efficiency"]
 )
 def test_many_names_end_in_one_bar(rows: dict[str, Rows], name: str) -> None:
     """Beyond what can be read the rest stands together, so that nothing is missing."""
@@ -163,7 +159,9 @@ def test_waste_has_causes(rows: dict[str, Rows]) -> None:
     assert "1 call without a price" in says(figure)
     mixed = figures.cache_waste([{**row, "reason": "expired"} for row in asked])
     assert mixed.layout.annotations[0].text == "at least $0.0023 · 2,100 tokens"
-    unpriced = figures.cache_waste([{**row, "wasted_usd": None} for row in asked])
+    unpriced = figures.cache_waste(
+        [{**row, "wasted_usd": None, "unpriced_calls": 1} for row in asked]
+    )
     assert sum(unpriced.data[0].x) == 2_100
     assert unpriced.layout.xaxis.title.text == "tokens"
 

@@ -30,9 +30,11 @@ def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnect
     """Each named query begins with its question and runs without any parameter."""
     assert query_names() == [
         "broken_caches",
+        "cache_by_name",
         "cache_by_session",
         "cache_efficiency",
         "cache_misses",
+        "cache_waste",
         "clock_jumps",
         "context_growth",
         "contradictions",
@@ -42,6 +44,7 @@ def test_every_query_answers_and_says_what_it_asks(asked: duckdb.DuckDBPyConnect
         "cost_by_day",
         "cost_by_model",
         "cost_by_model_and_day",
+        "cost_by_name",
         "cost_by_session",
         "cost_by_source",
         "costs_not_exact",
@@ -120,7 +123,7 @@ def test_a_query_that_is_not_there(asked: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(UsageError) as refused:
         named(asked, "cost_by_modell")
     assert str(refused.value) == (
-        "cost_by_modell: no query of that name. Did you mean cost_by_model or cost_by_model_and_day or cost_by_day."
+        "cost_by_modell: no query of that name. Did you mean cost_by_model or cost_by_name or cost_by_model_and_day."
     )
     with pytest.raises(UsageError) as refused:
         named(asked, "sessions", limits=1)

@@ -7,13 +7,15 @@
 -- with is_upkeep. part is what its time counts as. state is `ok`, `failed`, `stopped` (cancelled, denied, skipped), `open`
 -- (it may still end) or `orphaned` (it will never end). ended_ns is the last that is known of what is `open` or `orphaned`;
 -- NULL where that is nothing. detail is the error, or what came of a call. tokens are those of the whole prompt.
-WITH is_running AS (
-    SELECT status = 'running' FROM sessions WHERE session_id = $session_id::VARCHAR
+WITH this AS MATERIALIZED (
+    SELECT * FROM sessions WHERE session_id = $session_id::VARCHAR
+), is_running AS (
+    SELECT status = 'running' FROM this
 ), is_over AS (
-    SELECT status NOT IN ('running', 'crashed') FROM sessions WHERE session_id = $session_id::VARCHAR
-), mine AS (
+    SELECT status NOT IN ('running', 'crashed') FROM this
+), mine AS MATERIALIZED (
     SELECT * FROM spans WHERE session_id = $session_id::VARCHAR
-), tried AS (
+), tried AS MATERIALIZED (
     SELECT
         *,
         coalesce(query_source NOT IN ('main', 'sub_agent'), false) AND contains(lane, '/') AS is_upkeep,
@@ -32,7 +34,7 @@ WITH is_running AS (
     GROUP BY attempt_id
 ), last_tried AS (
     SELECT lane, max(started_ns) AS started_ns FROM tried GROUP BY lane
-), calls AS (
+), calls AS MATERIALIZED (
     SELECT
         tool_calls.*,
         -- A conversation that went on, or a session that ended well, did without the result: nothing ran that is known of.
@@ -55,8 +57,7 @@ WITH is_running AS (
             ELSE 'stopped'
         END AS state,
         reason AS detail, NULL::BIGINT AS prompt_tokens, NULL::BIGINT AS output_tokens
-    FROM sessions
-    WHERE session_id = $session_id::VARCHAR
+    FROM this
     UNION ALL BY NAME
     SELECT
         'interaction' AS kind, whole.interaction_id AS id, whole.interaction_id, whole.lane, mine.label, 'own' AS part,
@@ -161,6 +162,16 @@ WITH is_running AS (
         END AS detail
     FROM calls
     LEFT JOIN lanes ON lanes.lane = calls.lane || '/' || calls.tool_use_id
+    UNION ALL BY NAME
+    -- A tool that ran before the answer that asks for it was there whole, when its process died.
+    SELECT
+        'tool' AS kind, span_id AS id, trace_id AS interaction_id, lane, label, 'tool' AS part, started_ns,
+        coalesce(last_activity_ns, ended_ns) AS ended_ns, status AS state
+    FROM mine AS ran
+    WHERE
+        name = 'execution' AND status IN ('open', 'orphaned') AND NOT EXISTS (
+            FROM calls WHERE calls.lane = ran.lane AND calls.name = ran.label AND calls.outcome IS NULL
+        )
     UNION ALL BY NAME
     -- Waits from before there were spans of them.
     SELECT

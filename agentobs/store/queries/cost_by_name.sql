@@ -1,0 +1,44 @@
+-- What did all sessions of one name cost, their sub-agents included, dearest first?
+--
+-- $since_ns, $until_ns: only calls sent then or later, and before then, or NULL. $limit: at most so many names, or NULL
+-- for all.
+WITH named AS (
+    SELECT session_id, arg_min(name, started_ns) AS name
+    FROM session_starts
+    GROUP BY session_id
+)
+SELECT
+    named.name,
+    count(DISTINCT sure_costs.session_id) AS sessions,
+    count(*) AS calls,
+    sum(input_tokens) AS input_tokens,
+    sum(output_tokens) AS output_tokens,
+    sum(cache_read_tokens) AS cache_read_tokens,
+    sum(cache_write_tokens) AS cache_write_tokens,
+    sum(cost_usd) AS cost_usd,
+    CASE
+        WHEN count(cost_usd) = 0 THEN 'unknown_model'
+        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+        ELSE 'exact'
+    END AS cost_status,
+    count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
+    count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
+    count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
+    count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls,
+    sum(cache_write_5m_tokens) AS cache_write_5m_tokens,
+    sum(cache_write_1h_tokens) AS cache_write_1h_tokens,
+    sum(input_usd) AS input_usd,
+    sum(output_usd) AS output_usd,
+    sum(cache_read_usd) AS cache_read_usd,
+    sum(cache_write_5m_usd) AS cache_write_5m_usd,
+    sum(cache_write_1h_usd) AS cache_write_1h_usd,
+    sum(server_tools_usd) AS server_tools_usd
+FROM sure_costs
+LEFT JOIN named ON sure_costs.session_id = named.session_id
+WHERE
+    ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
+GROUP BY named.name
+ORDER BY sum(cost_usd) DESC NULLS LAST, named.name
+LIMIT coalesce($limit::BIGINT, 9223372036854775807);

@@ -1,0 +1,126 @@
+"""Panels: questions that have an answer are shown, in words and numbers; ranges take nothing twice and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import plotly.graph_objects as go
+import pytest
+
+from agentobs.sink import Record
+from agentobs.store.database import connect
+from dashboards.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
+from dashboards.style import layout
+from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
+
+pytestmark = pytest.mark.xdist_group("dashboards_panels")
+DAY = 86_400 * SECOND
+COUNTED = {
+    "cost_by_model": "calls",
+    "cost_by_day": "calls",
+    "cost_by_name": "calls",
+    "cost_by_agent": "calls",
+    "cache_by_name": "sessions",
+    "cache_waste": "calls",
+    "cache_misses": "missed_tokens",
+    "tool_latency": "calls",
+    "first_token_by_model": "calls",
+    "waits_for_people": "answered",
+    "sessions_by_day": "sessions",
+    "signatures_by_day": "sessions",
+}
+"""The queries that take a range, and what adds up over ranges that follow each other."""
+NONE = {
+    "cache_waste",
+    "cache_misses",
+    "first_token_by_model",
+    "waits_for_people",
+    "signatures_by_day",
+}
+"""Of these there is nothing in the store."""
+
+
+def story(number: int, name: str, at: int) -> list[Record]:
+    """A session of three turns, the first of which calls a tool."""
+    use = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {}}
+    return [
+        start(number, name, at),
+        attempt(number, 1, at=at + SECOND, content=[use]),
+        tool(number, f"toolu_{number}", "look", at=at + 2 * SECOND),
+        attempt(number, 2, at=at + 4 * SECOND),
+        attempt(number, 3, at=at + 5 * SECOND),
+        end(number, at + 6 * SECOND),
+    ]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Two sessions of one name, a day apart, and a third of another."""
+    home = a_home(tmp_path_factory.mktemp("panels"))
+    record(home, story(1, "loop", T0))
+    record(home, story(2, "loop", T0 + DAY))
+    record(home, story(3, "other", T0 + DAY))
+    with connect(home) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_ranges_that_follow_each_other_are_the_whole(
+    store: duckdb.DuckDBPyConnection, name: str
+) -> None:
+    """What lies before an instant and what lies from it on are together all there is, and neither is all."""
+
+    def counted(**given: int) -> int:
+        return sum(row[COUNTED[name]] for row in rows_of(store, name, **given))
+
+    middle = T0 + DAY
+    before, since = counted(until_ns=middle), counted(since_ns=middle)
+    assert before + since == counted()
+    if name not in NONE:
+        assert 0 < before < since
+
+
+def test_names_are_taken_together(store: duckdb.DuckDBPyConnection) -> None:
+    """Sessions of one name are one row, whose money and saving are the sums of theirs."""
+    names = {row["name"]: row for row in rows_of(store, "cost_by_name")}
+    each = rows_of(store, "cost_by_session")
+    assert {name: row["sessions"] for name, row in names.items()} == {"loop": 2, "other": 1}
+    for name, row in names.items():
+        own = [other for other in each if other["name"] == name]
+        assert row["cost_usd"] == sum(other["cost_usd"] for other in own)
+    caches = rows_of(store, "cache_by_name")
+    saved = [row["saved_usd"] for row in rows_of(store, "cache_by_session")]
+    assert sum(row["saved_usd"] for row in caches) == sum(saved)
+
+
+def test_what_a_session_shows(store: duckdb.DuckDBPyConnection) -> None:
+    """The panels of a session stand in the order in which people ask; a question without an answer has none."""
+    found = {each.name: each for each in session_panels(store, session_id(1))}
+    assert list(found) == ["waterfall", "turns", "context", "time", "tools", "tool-errors"]
+    assert found["turns"].says.startswith("3 turns used ")
+    assert found["tool-errors"].says.endswith("calls failed (0.0%).")
+    for each in found.values():
+        assert set(each.columns) <= set(each.rows[0])
+        assert each.title
+        assert each.says
+        assert each.figure.data
+    assert session_panels(store, "nobody") == []
+
+
+def test_what_a_fleet_shows(store: duckdb.DuckDBPyConnection) -> None:
+    """The panels of a range tell of that range alone."""
+    found = {each.name: each for each in fleet_panels(store)}
+    assert list(found)[:4] == ["cost-by-day", "signatures", "cost-by-model", "cost-by-name"]
+    assert found["cost-by-name"].says.startswith("Sessions of 2 names cost $")
+    [day] = [p for p in fleet_panels(store, until_ns=T0 + DAY) if p.name == "cost-by-name"]
+    assert day.says.startswith("Sessions of 1 name cost $")
+    assert fleet_panels(store, since_ns=T0 + 9 * DAY) == []
+
+
+def test_the_table_of_a_panel_is_bounded() -> None:
+    """A table has so many rows at most, and says how many more there are."""
+    made = panel(
+        "x", "X", "Says.", go.Figure(layout=layout()), ("a",), [{"a": n} for n in range(999)]
+    )
+    assert (len(made.rows), made.more) == (SHOWN, 999 - SHOWN)
