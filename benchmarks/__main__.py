@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 
 from benchmarks import (
+    dashboards,
     durability,
     events,
     exporting,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "events": events.sections,
     "spans": spans.sections,
     "exporting": exporting.sections,
+    "dashboards": dashboards.sections,
 }
 
 

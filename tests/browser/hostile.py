@@ -40,6 +40,8 @@ TEXTS = {
     "template": "{{7*191}} {%raw%} ${7*191} #{7*191} <%= 7*191 %> %(name)s {0}",
     "plotly": f"<b>bold</b><br><a href='{AWAY}/plotly'>link</a> %{{x}} $\\alpha$",
     "json": '"}]</script><!--<script>\u2028\u2029 --> ]]> &lt;b&gt; &#x3c;i&#x3e;',
+    "prototype": "__proto__ constructor prototype toString",
+    "marks": "z" + "\u0301\u0489" * 40 + " tall",
     "bidi": "invoice\u202egnp.exe\u2066 \u200b\u200f\u2069 zero",
     "ansi": f"\x1b[31mred\x1b[0m \x1b]8;;{AWAY}\x07link\x1b]8;;\x07 \x9b2J\r\x08",
 }
@@ -66,7 +68,7 @@ def tell_hostile(tell: Callable[[Record], None], at_ns: int) -> str:
 
 def _short(tell: Callable[[Record], None], number: int, words: str, at_ns: int) -> None:
     """A session in whose every place one of the texts stands."""
-    tags = {"branch": words, "note": words[:60]}
+    tags = {"branch": words, "__proto__": words[:60]}
     story = Story(tell, words, at_ns, model=words, system=words, seed=number, **tags)
     with story.interaction(words):
         _turn(story, words, words)
@@ -90,7 +92,7 @@ def _turn(story: Story, words: str, result: str) -> None:
         "type": "tool_use",
         "id": story.call_id(),
         "name": words[:64],
-        "input": {words[:200]: words, "path": f"/tmp/{words}"},
+        "input": {words[:200]: words, "path": f"/tmp/{words}", "__proto__": {"polluted": words}},
     }
     story.turn(thinking(words), text(words), call, fails=("overloaded_error",))
     story.results(story.run(call, result, is_error=True, waited=1.0, hook="audit"))
@@ -122,6 +124,13 @@ def spoil(home: Home, but: str) -> None:
                     f"WHERE {column} IS NOT NULL AND session_id <> $but",
                     {"texts": texts, "but": but},
                 )
+        # Each text is the name of one session.
+        connection.execute(
+            "UPDATE session_starts SET name = list_extract($texts, nr) || session_id FROM (SELECT session_id AS id, "
+            "row_number() OVER (ORDER BY started_ns) AS nr FROM session_starts WHERE session_id <> $but) "
+            "WHERE session_id = id",
+            {"texts": texts, "but": but},
+        )
         connection.execute(
             "INSERT INTO session_starts BY NAME SELECT * REPLACE ($strange AS session_id, "
             "MAP {$words: $words} AS tags) FROM session_starts LIMIT 1",

@@ -64,12 +64,12 @@ def one(path: Path) -> Home:
     return rich_home(path)
 
 
-def long(path: Path) -> Home:
+def long(path: Path, turns: int = TURNS) -> Home:
     """A store of one session with a thousand turns, in which agents are started and the window is full at times."""
     home = open_home(path)
     with telling(home) as tell:
         story = Story(tell, "long-haul", FIRST_NS, branch="main", seed=7)
-        for begin in range(0, TURNS, 50):
+        for begin in range(0, turns, 50):
             with story.interaction(f"Go through the orders from {begin} on."):
                 for number in range(begin, begin + 50):
                     _long_turn(story, number)

@@ -45,14 +45,14 @@ def pages(tab: Tab) -> Iterator[str]:
     tab.go(session)
     yield "session"
     tab.page.get_by_role("button", name="Show what was said").click()
-    tab.page.wait_for_selector("#transcript pre")
+    tab.page.wait_for_selector("#transcript pre", state="attached")
     tab.settle()
     yield "transcript"
     attempt = _links(tab, session, "#steps tbody a[href^='/attempts/']")[4]
     tab.go(attempt)
     yield "attempt"
     tab.page.get_by_role("button", name="Show the request and the response").click()
-    tab.page.wait_for_selector("#exchange pre")
+    tab.page.wait_for_selector("#exchange pre", state="attached")
     yield "exchange"
     tab.go(attempt + "/diff")
     for button in tab.page.locator("form[data-into] button").all():
@@ -99,10 +99,7 @@ def photograph(browser: Browser, store: str, folder: Path, names: set[str] | Non
 
 def _whole(tab: Tab, path: Path) -> None:
     """Take a picture of a page from its top to its end, every figure drawn."""
-    for place in tab.page.locator("[data-figure]").all():
-        place.scroll_into_view_if_needed()
-    tab.page.evaluate("scrollTo(0, 0)")
-    tab.settle()
+    tab.draw()
     tab.page.screenshot(path=path, full_page=True)
 
 

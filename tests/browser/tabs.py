@@ -134,6 +134,13 @@ class Tab:
         self.page.wait_for_load_state("load")
         self.page.wait_for_function(_DRAWN)
 
+    def draw(self) -> None:
+        """Have every figure come into view once, so that all are drawn, and go back to the top."""
+        for place in self.page.locator("[data-figure]").all():
+            place.scroll_into_view_if_needed()
+            self.page.wait_for_function(_DRAWN)
+        self.page.evaluate("scrollTo(0, 0)")
+
     def check(self) -> None:
         """Nothing went wrong, and nothing was asked of anybody but the server."""
         faults = [f for f in self.faults if not any(word in f for word in self.forgiven)]

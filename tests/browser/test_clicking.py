@@ -67,7 +67,7 @@ def test_nothing_that_was_said_comes_before_a_click(tab: Tab) -> None:
     tab.go(session)
     assert not _words_in(tab.page.content())
     tab.page.get_by_role("button", name=SHOW).click()
-    tab.page.wait_for_selector("#transcript pre")
+    tab.page.wait_for_selector("#transcript pre", state="attached")
     shown = tab.page.locator("#transcript").inner_text()
     assert PROMPT.search(shown)
     assert ANSWER.search(shown)
@@ -78,7 +78,7 @@ def test_what_was_thought_is_folded(tab: Tab) -> None:
     """Thinking stands in the transcript, but only who opens it reads it."""
     tab.go(_a_session(tab))
     tab.page.get_by_role("button", name=SHOW).click()
-    tab.page.wait_for_selector("#transcript pre")
+    tab.page.wait_for_selector("#transcript pre", state="attached")
     thought = tab.page.locator("#transcript details", has_text=THOUGHT).first
     assert THOUGHT not in thought.inner_text()
     thought.locator("summary").click()
@@ -154,7 +154,7 @@ def test_the_keyboard_alone_goes_from_the_list_to_what_was_said(tab: Tab) -> Non
     tab.settle()
     _tab_to(tab, f"document.activeElement.textContent.trim() === {SHOW!r}")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#transcript pre")
+    page.wait_for_selector("#transcript pre", state="attached")
     page.wait_for_function("() => document.activeElement.closest('#transcript') !== null")
 
 

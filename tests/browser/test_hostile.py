@@ -38,8 +38,8 @@ def test_names_are_shown_as_text(served: Served, tabs) -> None:
     _unharmed(tab)
     shown = _squeezed(tab.page.locator("#found").inner_text())
     assert [name for name, words in TEXTS.items() if _visible(words) not in shown] == []
-    for invisible in ("\u202e", "\x1b", "\u2066", "\u200b", "\x07"):
-        assert invisible not in tab.page.content()
+    told = tab.page.evaluate(_TOLD)
+    assert [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in told] == []
 
 
 def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
@@ -47,9 +47,7 @@ def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
     tab: Tab = tabs(served)
     for path in ("/fleet", *_sessions(tab)[:3]):
         tab.go(path)
-        for place in tab.page.locator("[data-figure]").all():
-            place.scroll_into_view_if_needed()
-        tab.settle()
+        tab.draw()
         _unharmed(tab)
         assert tab.page.locator(".js-plotly-plot a").count() == 0
         assert tab.page.locator(".js-plotly-plot tspan[style*=bold]").count() == 0
@@ -113,13 +111,13 @@ def test_requests_and_differences_are_shown_as_text(served: Served, tabs) -> Non
     for path in attempts:
         tab.go(path)
         tab.page.get_by_role("button", name="Show the request and the response").click()
-        tab.page.wait_for_selector("#exchange pre")
+        tab.page.wait_for_selector("#exchange pre", state="attached")
         _unharmed(tab)
         assert len(tab.page.content()) < 2_000_000
     tab.go(attempts[-1] + "/diff")
     for button in tab.page.locator("form[data-into] button").all():
         button.click()
-    tab.page.wait_for_selector("[data-said] pre")
+    tab.page.wait_for_selector("[data-said] pre", state="attached")
     tab.settle()
     _unharmed(tab)
     assert len(tab.page.content()) < 2_000_000
@@ -160,9 +158,7 @@ def test_a_report_holds_them_as_text(how: tuple[str, ...], served: Served, tabs,
     tab: Tab = tabs(None, offline=True)
     tab.page.goto(path.as_uri())
     tab.settle()
-    for place in tab.page.locator("[data-figure]").all():
-        place.scroll_into_view_if_needed()
-    tab.settle()
+    tab.draw()
     assert tab.page.evaluate("window.hacked") is None
     shown = _squeezed(tab.page.locator("main").text_content() or "")
     missing = [name for name, words in TEXTS.items() if _visible(words) not in shown]
@@ -198,7 +194,7 @@ def _report(served: Served, folder: Path, *how: str) -> Path:
 
 def _unharmed(tab: Tab) -> None:
     """Nothing ran, and no text became markup."""
-    assert tab.page.evaluate("window.hacked") is None
+    assert tab.page.evaluate("[window.hacked, {}.polluted]") == [None, None]
     assert tab.page.locator(OURS).count() == 0
     assert tab.page.locator("main").is_visible()
 
@@ -221,7 +217,7 @@ def _session_at_length(tab: Tab, served: Served) -> str:
 def _open_transcript(tab: Tab, served: Served) -> None:
     tab.go(_session_at_length(tab, served))
     tab.page.get_by_role("button", name=SHOW).click()
-    tab.page.wait_for_selector("#transcript pre")
+    tab.page.wait_for_selector("#transcript pre", state="attached")
     tab.settle()
 
 
@@ -235,6 +231,13 @@ def _visible(words: str) -> str:
     """The longest part of a text without signs that nobody sees: it must stand there as it is."""
     parts = re.split(r"[^ -~]+", words)
     return _squeezed(max(parts, key=len))
+
+
+_TOLD = """
+() => document.body.innerText + [...document.querySelectorAll("*")].flatMap((each) =>
+    ["aria-label", "title", "alt", "placeholder"].map((name) => each.getAttribute(name))).join(" ")
+"""
+"""What is seen and what is read out."""
 
 
 def _squeezed(text: str) -> str:

@@ -62,7 +62,7 @@ def test_a_new_session_appears_and_the_reader_stays_where_they_are(
     page = tab.page
     link = page.locator("#found tbody a[href^='/sessions/']").nth(30)
     link.focus()
-    page.mouse.wheel(0, 300)
+    page.evaluate("scrollBy({ top: 300, behavior: 'instant' })")
     before = page.evaluate("[document.activeElement.href, Math.round(scrollY)]")
     assert before[1] > 0
     agent.run("newcomer")

@@ -13,7 +13,7 @@ from tests.browser.walking import PHONE, WIDE, Seen, barriers_of, walk
 ACCESSIBLE = ("empty", "one", "long", "shop", "hostile")
 """Where axe looks, too: it takes seconds a page, and other stores have the same pages."""
 EVERY = stores("empty", "one", "long", "shop", "large", "transcripts", "wire", "hostile")
-ELEMENTS = 3_000
+ELEMENTS = 10_000
 """How many elements a page may have beside its figures: bounded tables, whatever the store holds. Our choice."""
 MARKS = 12_000
 """How many elements its figures may have in all. Our choice."""

@@ -12,6 +12,8 @@ from tests.browser.tabs import Tab
 
 OF_A_KIND = 2
 """How many pages of one kind are looked at; with a query one."""
+RESIZED_MS = 5_000
+"""How long figures may take until they fit a window of another size, on a machine that is busy."""
 WIDE, PHONE = 1280, 390
 """Widths that pages are looked at in. [CSS pixels]"""
 _ID = re.compile(r"(?<=/)[^/]*[0-9][^/]*")
@@ -91,6 +93,7 @@ def look(tab: Tab, path: str, *, barriers: bool) -> Seen:
     page, before = tab.page, len(tab.faults)
     answered = page.goto(tab.served.origin + path)
     tab.settle()
+    tab.draw()
     counted: dict[str, Any] = page.evaluate(_COUNTED)
     wide = {WIDE: _overflow(tab, WIDE)}
     found = barriers_of(tab) if barriers else ()
@@ -108,11 +111,9 @@ def look(tab: Tab, path: str, *, barriers: bool) -> Seen:
 
 
 def _overflow(tab: Tab, width: int) -> int:
+    """How much wider than its window a page is, once its figures have followed the window."""
     tab.page.set_viewport_size({"width": width, "height": 800})
-    wider: int = tab.page.evaluate(
-        "new Promise((told) => requestAnimationFrame(() => setTimeout(() => "
-        "told(document.documentElement.scrollWidth - Math.ceil(document.body.getBoundingClientRect().width)), 50)))"
-    )
+    wider: int = tab.page.evaluate(_WIDER, RESIZED_MS)
     return wider
 
 
@@ -145,6 +146,15 @@ def _axe(tab: Tab, only: dict[str, Any]) -> list[str]:
     ]
 
 
+_WIDER = """
+async (patience) => {
+    const wider = () => document.documentElement.scrollWidth - Math.ceil(document.body.getBoundingClientRect().width);
+    const until = performance.now() + patience;
+    do await new Promise((seen) => requestAnimationFrame(() => setTimeout(seen, 20)));
+    while (wider() > 0 && performance.now() < until);
+    return wider();
+}
+"""
 _COUNTED = """
 () => ({
     title: document.title,
