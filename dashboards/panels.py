@@ -110,9 +110,11 @@ def fleet_panels(
     def asked(name: str, **more: Any) -> list[Row]:
         return rows_of(connection, name, since_ns=since_ns, until_ns=until_ns, **more)
 
+    # Without them, a question about a week looks for signatures in all the years before.
+    bounds = dict(*rows_of(connection, "session_range", since_ns=since_ns))
     made = (
         _days(asked("cost_by_day")),
-        _signatures(asked("signatures_by_day"), asked("sessions_by_day")),
+        _signatures(asked("signatures_by_day", **bounds), asked("sessions_by_day")),
         _models(asked("cost_by_model")),
         _names(asked("cost_by_name")),
         _efficiency(asked("cache_by_name")),
