@@ -134,7 +134,7 @@ def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
 
     After each cut stands one, so that what lies beyond it has a time. What does not fit beside them is left out.
     """
-    step = next((each for each in _STEPS if axis.drawn_ns <= each * most), _STEPS[-1])
+    step = _step(axis, most)
     places: list[tuple[bool, float, str]] = []
     for number, (low, high) in enumerate(axis.stretches()):
         after = low - axis.zero_ns
@@ -156,14 +156,30 @@ def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
     return [at for at, _ in kept], [text for _, text in kept]
 
 
+def _step(axis: Elapsed, most: int) -> int:
+    """Return how far ticks are apart: so that there are not too many, and each has room for what it says."""
+    last = axis.ended_ns - axis.zero_ns
+    for step in _STEPS:
+        room = step / axis.drawn_ns * PLOT
+        if axis.drawn_ns <= step * most and room >= len(_tick(last, step)) * LETTER + GAP:
+            return step
+    return _STEPS[-1]
+
+
 def _tick(after_ns: int, step_ns: int) -> str:
-    """Return the time that a tick tells, no more exact than ticks are apart."""
+    """Return the time that a tick tells, as exact as ticks are apart."""
     if after_ns == 0:
         return "0 s"
-    if abs(after_ns) >= MINUTE:
-        return duration(round(after_ns / SECOND) * SECOND)
     if step_ns >= SECOND:
-        return f"{after_ns / SECOND:.0f} s"
+        finest = next(unit for unit, _ in _UNITS if unit <= step_ns)
+        told, rest = [], round(after_ns / finest) * finest
+        for unit, word in _UNITS:
+            if rest >= unit:
+                told.append(f"{rest // unit} {word}")
+                rest %= unit
+        return " ".join(told) or duration(after_ns)
+    if abs(after_ns) >= MINUTE:
+        return duration(after_ns)
     if step_ns >= SECOND // 1000 and abs(after_ns) < SECOND and step_ns < SECOND // 10:
         return f"{after_ns * 1000 / SECOND:.0f} ms"
     digits = next((n for n in range(1, 10) if step_ns * 10**n >= SECOND), 9)

@@ -35,6 +35,8 @@ LETTER = 5.8
 """How wide a letter on a bar is, about. [pixels]"""
 MOST_TITLES = 300
 """How many bars are written on. Our choice."""
+LEAST_CUT = 4.4
+"""How high the tracks are at least where time was cut out. [heights of a track]"""
 OUTLINED = 0.005
 """How wide a bar is at least that has an outline, as a share of the width: a line takes room, too."""
 _HEAD: Final = dict(size=12, color=INK, weight=700)
@@ -67,7 +69,8 @@ _STATES: Final = {
 
 def drawn(tracks: Sequence[Track], axis: Elapsed, *, has_path: bool) -> go.Figure:
     """Return the figure of tracks along an axis; with `has_path` it says what the outline of bars means."""
-    bottom = tracks[-1].y + 0.6
+    # What was cut out is written upright, which takes room.
+    bottom = max(tracks[-1].y, LEAST_CUT if axis.cuts else 0) + 0.6
     figure = go.Figure(
         layout=layout(
             height=int(ROW * (bottom + 0.6)) + 96,

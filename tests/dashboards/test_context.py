@@ -160,8 +160,8 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
-@given(REQUESTS, st.integers(1, 400))
+@settings(max_examples=10, deadline=None)
+@given(REQUESTS, st.integers(1, 200))
 def test_the_largest_is_always_drawn(requests: list[tuple[int, str, bool]], times: int) -> None:
     """However many requests there are: each lane's largest is drawn, and the number of points is bounded."""
     rows = [

@@ -78,7 +78,7 @@ def test_parts_add_up_to_the_wall_time(rich: dict[str, Rows]) -> None:
     assert waited.customdata[-1] == "waiting for people: 4 s of 10 s (40%)"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=3 * MOST_BARS))
 def test_many_interactions_share_bars(walls: list[int]) -> None:
     """However many there are, no more bars than can be read, and not a nanosecond is missing."""

@@ -256,7 +256,7 @@ def test_a_process_that_died(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
         *span("interaction", 0, None, 1), *span("llm_request", 1, 5, 2, 1), *span("tool", 5, None, 3, 1),
-        *span("blocked_on_user", 6, None, 4, 3, label="send")])  # fmt: skip
+        *span("execution", 6, None, 5, 3, label="send"), *span("blocked_on_user", 6, None, 4, 3, label="send")])  # fmt: skip
     rows, path = told(home)
     figure = session_waterfall(rows, path)
     hold(figure)
@@ -343,7 +343,7 @@ def test_a_night_is_cut_out() -> None:
     assert [each.text for each in figure.layout.annotations if each.yref == "paper"] == ["idle 8 h"]
     low, high = figure.layout.xaxis.range
     assert high - low < 25
-    assert "8 h" in figure.layout.xaxis.ticktext
+    assert "8 h 10 s" in figure.layout.xaxis.ticktext
     late = [each for each in bars(figure) if "after 8 h" in each["says"]]
     assert [round(each["wide"]) for each in late] == [10, 9, 1]
 
@@ -556,6 +556,10 @@ def test_the_times_of_ticks() -> None:
     assert texts(2 * SECOND)[:3] == ["0 s", "0.5 s", "1.0 s"]
     assert texts(50 * SECOND)[:3] == ["0 s", "10 s", "20 s"]
     assert texts(4 * MINUTE)[:4] == ["0 s", "30 s", "1 min", "1 min 30 s"]
+    assert ticks(replace(elapsed(T0, T0, T0 + MINUTE, []), zero_ns=T0 - 50 * HOUR))[1][:2] == [
+        "2 d 2 h",
+        "2 d 2 h 15 s",
+    ]
     assert texts(30 * HOUR)[-2:] == ["1 d", "1 d 6 h"]
 
 
