@@ -96,7 +96,7 @@ def divergence(report: Mapping[str, Any], *, content: bool = False) -> go.Figure
         return nothing("the replay did not part from its recording")
     path = _path(number, of)
     figure = go.Figure(layout=layout(legend_traceorder="normal", barmode="overlay"))
-    _add_matched(figure, path)
+    _add_matched(figure, path, report)
     has_rest = of >= number
     if has_rest:
         _add_recorded(figure, path, report, content)
@@ -106,22 +106,9 @@ def divergence(report: Mapping[str, Any], *, content: bool = False) -> go.Figure
     _write_sides(figure, path, report, below, last, has_rest=has_rest)
     low = -1.5 - 0.34 * len(below)
     low = _add_lanes(figure, report, last, low)
-    numbers = [*path.before, *([number] if has_rest else []), *path.after]
-    figure.update_xaxes(
-        side="top",
-        title_text=f"requests of the lane {plain(report.get('lane') or 'main', 30)}",
-        tickmode="array",
-        tickvals=[path.at(each) for each in numbers],
-        ticktext=[f"{each:,}" for each in numbers],
-        range=[-0.4, last + 0.6],
-        showgrid=False,
-        zeroline=False,
-    )
+    figure.update_xaxes(visible=False, range=[-0.4, last + 0.6])
     figure.update_yaxes(range=[low, 2.1], showgrid=False, zeroline=False, ticklabelstandoff=4)
-    # The legend stands below: above are the numbers of the requests.
-    figure.update_layout(
-        height=round(_UNIT * (2.1 - low)) + 100, legend=dict(y=0, yanchor="top", yref="paper")
-    )
+    figure.update_layout(height=round(_UNIT * (2.1 - low)) + 48)
     return figure
 
 
@@ -134,10 +121,13 @@ def _path(number: int, of: int) -> _Path:
     return _Path(before, left_out, number, after, max(0, of - number - MOST_AFTER))
 
 
-def _add_matched(figure: go.Figure, path: _Path) -> None:
+def _add_matched(figure: go.Figure, path: _Path, report: Row) -> None:
     """Draw the way that both went."""
     x: list[float | None] = [0, *(path.at(each) for each in path.before)]
     said = ["the start", *(f"request {each:,}: as recorded" for each in path.before)]
+    lane = plain(report.get("lane") or "main", 30)
+    _write(figure, -0.1, 0.35, f"lane {lane}", anchor="left")
+    _number(figure, path, path.before, -0.33)
     if path.left_out:
         x[3:3] = [None]
         said[3:3] = [""]
@@ -161,6 +151,7 @@ def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) ->
     due = [path.number, *path.after]
     x = [path.at(each) for each in due]
     _line(figure, x[0] - 1, 0, x[0], 1, STEEL, dash="dash")
+    _number(figure, path, due, 0.67)
     said = [f"request {each:,}: recorded, never asked" for each in due]
     said[0] = f"request {path.number:,}: what was recorded"
     if content:
@@ -180,7 +171,7 @@ def _add_recorded(figure: go.Figure, path: _Path, report: Row, content: bool) ->
     )
     if path.more:
         _line(figure, x[-1], 1, x[-1] + 1, 1, STEEL, dash="dot")
-        _write(figure, x[-1] + 0.5, 0.65, f"{path.more:,} more")
+        _write(figure, x[-1] + 0.5, 1.33, f"{path.more:,} more")
 
 
 def _add_replayed(figure: go.Figure, path: _Path, report: Row, content: bool) -> None:
@@ -263,7 +254,7 @@ def _add_lanes(figure: go.Figure, report: Row, last: float, low: float) -> float
                 hovertemplate="%{hovertext}<extra></extra>",
             )
     for at, a, b in zip(y, asked, of, strict=True):
-        _write(figure, whole, at, f" {a:,} of {b:,} as recorded", anchor="left")
+        _write(figure, whole + 0.01 * last, at, f"{a:,} of {b:,} as recorded", anchor="left")
     low -= 0.6 * len(shown) + 0.2 * bool(shown)
     if rest := len(others) - len(shown):
         _write(figure, 0, low - 0.1, f"and {count(rest, 'lane')} more", anchor="left")
@@ -378,6 +369,12 @@ def _write(
         align="left" if anchor == "center" else anchor,
         font=dict(color=colour, size=11),
     )
+
+
+def _number(figure: go.Figure, path: _Path, numbers: Sequence[int], y: float) -> None:
+    """Write the numbers of requests below their marks."""
+    for each in numbers:
+        _write(figure, path.at(each), y, f"{each:,}")
 
 
 def _whole(value: Any) -> int:

@@ -65,7 +65,8 @@ def tool_latency(rows: Sequence[Row]) -> go.Figure:
     low, high = _scale(figure, timed)
     for at, row in enumerate(shown):
         if row["p50_ns"] is None:
-            _note(figure, math.log10(low), at, "never seen running")
+            # Where an annotation stands on a scale of powers is told in powers by some, and in values by others.
+            _note(figure, 0.02, at, "never seen running", xref="paper")
     figure.update_layout(xaxis_range=[math.log10(low) - 0.1, math.log10(high) + 0.1])
     return figure
 
@@ -192,7 +193,7 @@ def _name(row: Row) -> str:
 
 def _took(row: Row, column: str, name: str) -> str:
     timed = row["timed_calls"] or 0
-    lines = [f"{plain(row['name'] or 'unnamed')}: {name} took at most {_time(row[column])}"]
+    lines = [f"{plain(row['name'] or 'unnamed')}: {name}: {_time(row[column])} or less"]
     if row["max_ns"] is not None:
         lines.append(f"the slowest took {_time(row['max_ns'])}")
     calls = count(timed, "call")
@@ -207,9 +208,10 @@ def _time(ns: int) -> str:
     return str(seconds(ns))
 
 
-def _note(figure: go.Figure, x: float, y: int, text: str) -> None:
+def _note(figure: go.Figure, x: float, y: int, text: str, xref: str = "x") -> None:
     figure.add_annotation(
         x=x,
+        xref=xref,
         y=y,
         text=text,
         showarrow=False,

@@ -50,8 +50,9 @@ def test_the_paths_part_at_the_first_request_that_differs(told: dict[str, Any]) 
         "recorded, never asked": ([3], [1]),
         "replayed otherwise": ([3], [-1]),
     }
-    assert figure.layout.xaxis.ticktext == ("1", "2", "3")
-    written = figure.layout.annotations[-1].text.split("<br>")
+    notes = [note.text for note in figure.layout.annotations]
+    assert notes[:4] == ["lane main", "1", "2", "3"]
+    written = notes[-1].split("<br>")
     assert written == [
         "request 3 of 3, turn 3",
         "another request than recorded",
@@ -94,9 +95,10 @@ def test_a_long_way_is_shortened(told: dict[str, Any]) -> None:
     hold(figure)
     assert "4,991 more" in says(figure)
     assert f"{85_000 - MOST_AFTER:,} more" in says(figure)
-    assert figure.layout.xaxis.ticktext == (
-        "1", "2", *(f"{n:,}" for n in range(4_994, 5_000)), *(f"{n:,}" for n in range(5_000, 5_007))
-    )  # fmt: skip
+    notes = [note.text for note in figure.layout.annotations]
+    for number in (1, 2, *range(4_994, 5_007)):
+        assert f"{number:,}" in notes
+    assert "3" not in notes
     line = figure.data[0]
     assert len([x for x in line.x if x is not None]) == 9
     assert None in line.y
