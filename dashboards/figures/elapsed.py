@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
@@ -25,7 +26,7 @@ LETTER = 6.6
 """How wide a letter of a tick is, about. [pixels]"""
 GAP = 10
 """How far ticks are apart. [pixels]"""
-_STEPS = (
+_STEPS: Final[tuple[int, ...]] = (
     *(n * 10**power for power in range(9) for n in (1, 2, 5)),
     *(n * SECOND for n in (1, 2, 5, 10, 15, 30)),
     *(n * MINUTE for n in (1, 2, 5, 10, 15, 30)),

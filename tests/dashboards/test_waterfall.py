@@ -256,7 +256,8 @@ def test_a_process_that_died(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, [start(1), InteractionStart(session_id(1), INTERACTION, Label("main"), T0),
         *span("interaction", 0, None, 1), *span("llm_request", 1, 5, 2, 1), *span("tool", 5, None, 3, 1),
-        *span("execution", 6, None, 5, 3, label="send"), *span("blocked_on_user", 6, None, 4, 3, label="send")])  # fmt: skip
+        *span("execution", 6, None, 5, 3, label="send"),
+        *span("blocked_on_user", 6, None, 4, 3, label="send")])  # fmt: skip
     rows, path = told(home)
     figure = session_waterfall(rows, path)
     hold(figure)
