@@ -184,10 +184,8 @@ def range_report(
         sure=_sureness(spent),
         panels=_drawn(fleet_panels(connection, **bounds), "agentobs sql", light),
         signatures=_fired(rows_of(connection, "signatures_by_day", **bounds)),
-        dearest=Part(
-            _DEAREST, dearest, totals["sessions"] - len(dearest), "agentobs cost --by session"
-        ),
-        failed=Part(_FAILED, failures, totals["failed"] - len(failures), listed),
+        dearest=Part((), dearest, totals["sessions"] - len(dearest), "agentobs cost --by session"),
+        failed=Part((), failures, totals["failed"] - len(failures), listed),
         losses=_part(_LOSSES, losses, MOST, "agentobs doctor"),
     )
 
@@ -387,8 +385,6 @@ _HOOKS = (
     "p95_ns",
     "max_ns",
 )
-_DEAREST = ("name", "session_id", "status", "started_ns", "turns", "cost_usd", "unpriced_calls")
-_FAILED = ("name", "session_id", "status", "reason", "signature", "started_ns", "turns", "cost_usd")
 _LOSSES = ("session_id", "where_lost", "what", "records", "at_ns")
 """The columns of the tables, of those that their queries give."""
 

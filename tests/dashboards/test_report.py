@@ -68,7 +68,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        return " ".join("".join(self.shown).split())
+        return " ".join(" ".join(self.shown).split())
 
     def scripts(self) -> list[str]:
         """Return the scripts that run."""

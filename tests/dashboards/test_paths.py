@@ -1,0 +1,134 @@
+"""Reports of two paths: a replay's divergence and two sessions, with and without what was said."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replay.freeze import freeze
+from tests.cli.test_commands import Shell
+from tests.dashboards.test_report import Page
+from tests.provider_script import call, streamed, text
+from tests.replay.agents import last_session, recorded
+from tests.replay.mailer import once
+
+AGENT = '''
+import os, pathlib
+import agentobs
+from anthropic import Anthropic
+
+@agentobs.session("parting")
+def answer(prompt):
+    """Answer; where a file says so, ask something else."""
+    client = agentobs.record(Anthropic(api_key="sk-made-up", base_url=os.environ.get("URL")))
+    other = pathlib.Path("other")
+    asked = other.read_text() if other.exists() else prompt
+    list(client.messages.create(model="m", max_tokens=9, stream=True, messages=[{"role": "user", "content": asked}]))
+'''
+NOW = "canary-now </pre><script>hacked()</script>"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with an agent and a fixture of it."""
+    path = tmp_path_factory.mktemp("parting")
+    (path / "parting_agent.py").write_text(AGENT)
+    before = Path.cwd()
+    os.chdir(path)
+    sys.path.insert(0, str(path))
+    try:
+        from parting_agent import answer  # type: ignore[import-not-found]  # the agent of this project
+
+        def ask(url: str) -> None:
+            os.environ["URL"] = url
+            answer("canary-recorded")
+
+        freeze(recorded(path, ask, [streamed(text("canary-answer"))]), path / "fixture", {})
+        yield path
+    finally:
+        os.chdir(before)
+        os.environ.pop("URL", None)
+        sys.path.remove(str(path))
+        sys.modules.pop("parting_agent", None)
+
+
+@pytest.fixture
+def shell(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shell]:
+    monkeypatch.chdir(project)
+    yield Shell(project / "home", capsys)
+    for name in ("other", "page.html"):
+        (project / name).unlink(missing_ok=True)
+
+
+def test_a_divergence_is_told_without_what_was_said(shell: Shell) -> None:
+    """Kind, lane, request and commands are on the page; neither the recorded words nor the new ones."""
+    Path("other").write_text(NOW)
+    ended = shell("replay", "fixture", "--report", "page.html")
+    assert ended.code == 1
+    assert "DIVERGED" in ended.out
+    text = Path("page.html").read_text()
+    assert "canary" not in text
+    page = Page(text)
+    assert "parting parts from its recording" in page.text
+    assert "at request 1 of 1 of lane main" in page.text
+    assert "a request whose body is another one" in page.text
+    assert "1 place differs" in page.text
+    assert "agentobs replay" in page.text
+    assert "parting_agent.py:" in page.text
+    assert [attrs for tag, attrs in page.tags if attrs.get("class") == "drawing"]
+
+
+def test_a_divergence_is_told_with_both_lines_when_asked_for(shell: Shell) -> None:
+    """With content both lines stand below each other as text, and the page says loudly that they do."""
+    Path("other").write_text(NOW)
+    shell("replay", "fixture", "--report", "page.html")
+    refused = shell("replay", "fixture", "--report", "page.html", "--with-content")
+    assert (refused.code, "the file exists" in refused.err) == (1, True)
+    shell("replay", "fixture", "--report", "page.html", "--with-content", "--force")
+    page = Page(Path("page.html").read_text())
+    assert "This file holds what was said" in page.text
+    assert "canary-recorded" in page.text
+    assert "<script>hacked()</script>" in page.text
+    assert not [script for script in page.scripts() if "hacked" in script]
+
+
+def test_no_divergence_is_no_page(shell: Shell) -> None:
+    """A replay that matches writes nothing, and says so."""
+    ended = shell("replay", "fixture", "--report", "page.html")
+    assert ended.code == 0
+    assert "no divergence: page.html was not written" in ended.err
+    assert not Path("page.html").exists()
+    alone = shell("replay", "fixture", "--with-content")
+    assert (alone.code, "goes with --report" in alone.err) == (1, True)
+
+
+def test_two_sessions_are_set_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Totals with their difference, and each step that differs; what was said only with --content."""
+    ids = []
+    for to in ("ann", "canary-eve"):
+        given = [streamed(call(1, "send", to=to), number=1), streamed(text("Done."), number=2)]
+        once(tmp_path, given)
+        ids.append(last_session(tmp_path / "home").session_id)
+    shell = Shell(tmp_path / "home", capsys)
+    file = tmp_path / "pair.html"
+    told = shell("diff", *ids, "--report", str(file))
+    assert told.code == 0, told.err
+    page = Page(file.read_text())
+    assert "canary" not in file.read_text()
+    assert "Two sessions side by side" in page.text
+    assert "holds nothing that was said" in page.text
+    assert all(session_id in page.text for session_id in ids)
+    assert "Requests 2 2 the same" in page.text
+    loud = shell("diff", *ids, "--content", "--report", str(file), "--force")
+    assert loud.code == 0, loud.err
+    page = Page(file.read_text())
+    assert "This file holds what was said" in page.text
+    assert "canary-eve" in page.text
