@@ -145,7 +145,7 @@ def _difference(key: str, old: Any, new: Any) -> str:
     if old == new:
         return "the same"
     more = "more" if new > old else "less"
-    share = f" ({abs(new - old) / old:.0%})" if old else ""
+    share = f" ({abs(new - old) / old:,.0%})" if old else ""
     return f"B {_shown(key, abs(new - old), False)} {more}{share}"
 
 

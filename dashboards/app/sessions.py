@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -14,12 +17,14 @@ from agentobs.store.asking import find_session
 from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
 from dashboards.app.reading import Row, View
 from dashboards.app.site import answer, site_of
-from dashboards.panels import session_panels
+from dashboards.panels import Panel, session_panels
 
 PAGE = 50
 """Rows of a page of steps. Our choice: a screen or two."""
 MOST = 20
 """Rows of the small tables of the page: sessions of the conversation, evidence, what was open. Our choice."""
+KEPT = 8
+"""Of how many sessions that have ended the figures are kept in memory, each some 400 kB. Our choice."""
 WINDOW = 25
 """Turns of the part of the waterfall that is offered first where a session has more."""
 _WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
@@ -87,9 +92,7 @@ def session(request: Request) -> Response:
         [about] = view.select("SELECT * FROM sessions WHERE session_id = ?", [session_id])
         turns = view.named("session_turns", session_id=session_id)
         window = _window(turns, query.get("from"), query.get("to"))
-        panels = session_panels(
-            view.connection, session_id, window=_instants(turns, window) if window else None
-        )
+        instants = _instants(turns, window) if window else None
         return answer(
             request,
             "session.html",
@@ -102,7 +105,7 @@ def session(request: Request) -> Response:
             losses=_losses(view, session_id),
             conversation=view.select(_CONVERSATION, [about["conversation_id"]]),
             verdicts=_Verdicts.of(diagnose(view.connection, session_id)),
-            panels=panels,
+            panels=_panels(request, view, about, instants),
             turns=len(turns),
             window=window,
             windows=_windows(len(turns), window),
@@ -125,6 +128,31 @@ def kept_of(view: View, session_id: str) -> Row:
     return first_of(view.select(_KEPT, {"session_id": session_id})) or dict.fromkeys(
         ("content", "source", "pruned_ns", "redactions")
     )
+
+
+_drawn: OrderedDict[tuple[Any, ...], list[Panel]] = OrderedDict()
+_drawing = Lock()
+
+
+def _panels(
+    request: Request, view: View, about: Row, instants: tuple[int, int] | None
+) -> list[Panel]:
+    """Return what is drawn of a session. Of one that has ended it is kept for a while: whoever looks at it while other
+    agents run gets it anew each time that there is anything new.
+    """
+    session_id = about["session_id"]
+    [told] = view.select(_FINGERPRINT, [session_id]) or [{"fingerprint": None}]
+    key = (site_of(request).home.path, session_id, told["fingerprint"], instants)
+    with _drawing:
+        if key in _drawn and about["status"] != "running":
+            _drawn.move_to_end(key)
+            return _drawn[key]
+    panels = session_panels(view.connection, session_id, window=instants)
+    with _drawing:
+        _drawn[key] = panels
+        while len(_drawn) > KEPT:
+            _drawn.popitem(last=False)
+    return panels
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +260,7 @@ _CONVERSATION = """
 _ORPHANS = """
     SELECT 1 FROM spans WHERE session_id = $session_id AND status = 'orphaned' LIMIT 1
 """
+_FINGERPRINT = "SELECT fingerprint FROM app.listing WHERE session_id = ?"
 _CALLS = """
     SELECT lane, turn, tool_use_id, attempt_id, is_error FROM tool_calls WHERE session_id = ?
 """

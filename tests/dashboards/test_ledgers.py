@@ -26,7 +26,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A session of calls with money in all classes and one without a price; a long one; one that asked nothing."""
     home = a_home(tmp_path_factory.mktemp("ledger"))
     written = {"ephemeral_5m_input_tokens": 500, "ephemeral_1h_input_tokens": 250}
-    cached = {
+    cached: dict[str, Any] = {
         "cache_read_input_tokens": 90_000,
         "cache_creation_input_tokens": 750,
         "cache_creation": written,

@@ -70,7 +70,7 @@ def client(home: Home) -> Iterator[Client]:
 def rows_of(page: str) -> int:
     """Return how many rows the table of steps has."""
     steps = page.partition('id="steps"')[2].partition("</section>")[0]
-    return len(re.findall(r"<tr>\s*<td>", steps))
+    return len(re.findall(r"<tr>\s*<td class=.at.>", steps))
 
 
 def test_the_head_tells_how_it_went(client: Client) -> None:
@@ -253,3 +253,17 @@ def test_the_sessions_of_a_conversation_lead_to_each_other(tmp_path: Path) -> No
             got = client.get(f"/sessions/{session_id(one)}")
             assert "One conversation of 2 sessions" in got.words
             assert f"/sessions/{session_id(other)}" in got.links("/sessions/")
+
+
+def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
+    """Figures of a session that has ended are kept, until anything of it is another."""
+    home = a_home(tmp_path)
+    record(home, conversation(1, turns=1))
+    with opened(home) as client:
+        assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}").words
+        assert "1 turn used 30 tokens" in client.get(f"/sessions/{LONG}").words
+        record(home, [attempt(1, 2, at=T0 + 61 * SECOND)])
+        for _ in range(200):
+            if "2 turns used 60 tokens" in client.get(f"/sessions/{LONG}").words:
+                return
+        pytest.fail("what is new was not drawn")
