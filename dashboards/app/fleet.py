@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentobs import world
 from dashboards.app.listing import day_ns
 from dashboards.app.reading import View
 from dashboards.app.site import answer, site_of
-from dashboards.panels import fleet_panels
+from dashboards.panels import Panel, fleet_panels
 
 DAYS = 30
 """How many days are shown where none are named: up to the last one on which a session started. Our choice."""
+FOLLOWED_NS = 1_000_000_000
+"""How long the page may take to be made and still follow what is new by itself. Our choice."""
 _DAY_NS = 86_400_000_000_000
 
 
@@ -26,18 +32,34 @@ def fleet_page(request: Request) -> Response:
         is_usual = since_ns is None and until_ns is None
         if is_usual and last_ns is not None:
             since_ns = (last_ns // _DAY_NS - DAYS + 1) * _DAY_NS
+        made = view.kept.get(("fleet", since_ns, until_ns), lambda: _made(view, since_ns, until_ns))
         return answer(
             request,
             "fleet.html",
             here="fleet",
             figures=True,
-            revision=view.revision,
-            panels=fleet_panels(view.connection, since_ns=since_ns, until_ns=until_ns),
+            # What takes long is made anew for who asks, not each time that an agent does something.
+            revision=view.revision if made.took_ns < FOLLOWED_NS else None,
+            panels=made.panels,
             texts=texts,
             misread=misread,
             days=DAYS if is_usual else None,
             has_sessions=last_ns is not None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The panels of a range."""
+
+    panels: Sequence[Panel]
+    took_ns: int
+
+
+def _made(view: View, since_ns: int | None, until_ns: int | None) -> _Made:
+    started_ns = world.monotonic()
+    panels = fleet_panels(view.connection, since_ns=since_ns, until_ns=until_ns)
+    return _Made(panels, world.monotonic() - started_ns)
 
 
 def _last_ns(view: View) -> int | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 
@@ -36,10 +36,33 @@ MEMORY_BYTES = 2 * 1024**3
 """What DuckDB may take for one connection; a page over 100,000 sessions takes a twentieth of it."""
 MOST_OPEN = 3
 """How many connections there are at most: the one that is shown, and those before it that somebody still reads."""
+MOST_KEPT = 4
+"""How many answers that took long are kept of a state: ranges that somebody goes back to. Our choice."""
 MOST_WATCHED = 1_000
 """Of how many running processes it is noticed that they died without a word."""
 
 Row = dict[str, Any]
+T = TypeVar("T")
+
+
+class Kept:
+    """What is worked out once for a state of the store and shown again; the oldest goes where there is too much."""
+
+    def __init__(self) -> None:
+        """Make it empty."""
+        self._found: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        """Return what was made for a key; one is made at a time, for it takes seconds and all cores."""
+        with self._lock:
+            if key not in self._found:
+                found = make()
+                while len(self._found) >= MOST_KEPT:
+                    self._found.pop(next(iter(self._found)))
+                self._found[key] = found
+            kept: T = self._found[key]
+            return kept
 
 
 @dataclass(slots=True)
@@ -53,6 +76,7 @@ class _Opened:
     """Segments whose process lived when it was opened."""
     readers: set[duckdb.DuckDBPyConnection] = field(default_factory=set)
     """The cursors of the requests that read it now."""
+    kept: Kept = field(default_factory=Kept)
     is_old: bool = False
     """Whether there is a newer one, so that the last reader closes it."""
     has_signatures: bool = False
@@ -79,6 +103,8 @@ class View:
     """Which state it is; another number is another state."""
     has_signatures: bool
     """Whether `app.fired` is whole: failure signatures over all sessions are told a while after the rest."""
+    kept: Kept
+    """What other requests worked out about this state."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
         """Return the rows of a named query, as `agentobs.store.asking.named`."""
@@ -122,7 +148,7 @@ class Reader:
         """
         opened, cursor = self._taken()
         try:
-            yield View(cursor, opened.revision, opened.has_signatures)
+            yield View(cursor, opened.revision, opened.has_signatures, opened.kept)
         finally:
             with self._changed:
                 opened.readers.discard(cursor)
