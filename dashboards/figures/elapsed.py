@@ -158,11 +158,15 @@ def ticks(axis: Elapsed, most: int = 9) -> tuple[list[float], list[str]]:
 
 
 def _step(axis: Elapsed, most: int) -> int:
-    """Return how far ticks are apart: so that there are not too many, and each has room for what it says."""
+    """Return how far ticks are apart: so that there are not too many, and each has room for what it says.
+
+    Where time was cut out they are not as far apart anyhow, and what has no room is left out one by one.
+    """
     last = axis.ended_ns - axis.zero_ns
     for step in _STEPS:
         room = step / axis.drawn_ns * PLOT
-        if axis.drawn_ns <= step * most and room >= len(_tick(last, step)) * LETTER + GAP:
+        fits = room >= len(_tick(last, step)) * LETTER + GAP
+        if axis.drawn_ns <= step * most and (fits or axis.cuts):
             return step
     return _STEPS[-1]
 

@@ -25,7 +25,7 @@ from dashboards.style import (
     layout,
 )
 
-THINNEST = 0.0015
+THINNEST = 0.002
 """How wide a bar is drawn at least, as a share of the width, where there is room. Our choice."""
 ROW = 20
 """How high a track is. [pixels]"""
@@ -312,7 +312,7 @@ def _add_cuts(figure: go.Figure, axis: Elapsed) -> None:
             y0=0,
             y1=1,
             fillcolor=GRID,
-            line_width=0,
+            line=dict(color=GRID, width=0),
             layer="below",
         )
         if len(axis.cuts) <= 12:
