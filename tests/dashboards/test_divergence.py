@@ -87,6 +87,8 @@ def test_words_are_shown_only_with_content(told: dict[str, Any]) -> None:
         assert said not in without.to_json()
         assert said in whole.to_json()
     assert "messages[0].content[0].input.…" in says(without)
+    own = [{**told["differences"][0], "keys": ["messages", 1, "my own key", "text"]}]
+    assert "changed messages[1].…" in says(divergence({**told, "differences": own}))
 
 
 def test_a_long_way_is_shortened(told: dict[str, Any]) -> None:
