@@ -179,15 +179,6 @@ def diagnose_all(
     return named(connection, "diagnoses_by_session", since_ns=since_ns, **(bounds or [{}])[0])
 
 
-def signatures_by_day(
-    connection: duckdb.DuckDBPyConnection, since_ns: int | None = None, until_ns: int | None = None
-) -> list[dict[str, Any]]:
-    """Return in how many of the sessions that started on each day, within these bounds, which signature fires."""
-    bounds = _dicts(named(connection, "session_range", since_ns=since_ns))
-    chosen = {"since_ns": since_ns, "until_ns": until_ns, **(bounds or [{}])[0]}
-    return _dicts(named(connection, "signatures_by_day", **chosen))
-
-
 def _verdict(signature: Signature, found: Iterable[Mapping[str, Any]], known: Known) -> Verdict:
     evidence = tuple(row for row in found if row["signature"] == signature.name)
     return Verdict(

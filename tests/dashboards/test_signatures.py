@@ -9,7 +9,6 @@ import pytest
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
 from agentobs.store.database import connect
-from agentobs.store.diagnosis import signatures_by_day
 from dashboards.figures.signatures import MOST_SIGNATURES, failure_signatures
 from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
 from tests.store.making import (
@@ -52,10 +51,12 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows, Rows]:
     ]
     write_facts(home, facts)
     with connect(home) as connection:
+        [bounds] = rows_of(connection, "session_range", since_ns=later)
+        assert rows_of(connection, "signatures_by_day", until_ns=T0) == []
         return (
             rows_of(connection, "signatures_by_day"),
             rows_of(connection, "sessions_by_day"),
-            signatures_by_day(connection, later),
+            rows_of(connection, "signatures_by_day", since_ns=later, **bounds),
         )
 
 
