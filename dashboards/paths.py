@@ -23,6 +23,8 @@ _CHANGES = {
     "removed": ("−", "only in A"),
     "added": ("+", "only in B"),
 }
+_TELLING = ("chain", "waiting", "suspicions", "proposals", "normalised")
+"""What of a divergence is told in sentences, which may quote what was said."""
 _KINDS = {
     "content": "a request whose body is another one",
     "missing": "a recorded request that never came",
@@ -58,6 +60,8 @@ def divergence_report(
         made_ns: when it is made, in nanoseconds since 1970.
         light: without a script.
     """
+    if texts is None:
+        told = without_content(told)
     progress = told["progress"]
     says = (
         f"{progress['requests_matched']:,} of {progress['requests']:,} requests and "
@@ -80,6 +84,24 @@ def divergence_report(
         sites=_sites(told, cause),
         texts=texts,
     )
+
+
+def without_content(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a divergence without what was said, as it is told by facts alone.
+
+    Places are left whole: the figure shows of them what is no key that somebody made up.
+    """
+    bare = {**told, "summary": "", **dict.fromkeys(_TELLING, ())}
+    bare["differences"] = [
+        {**each, "expected": None, "actual": None} for each in told["differences"]
+    ]
+    if told["cause"]:
+        kept = ("kind", "site", "tool", "place", "line", "message", "contains")
+        bare["cause"] = {**dict.fromkeys(told["cause"]), **{k: told["cause"][k] for k in kept}}
+        for key in ("tool", "place"):
+            if not is_label(str(bare["cause"][key] or "-")):
+                bare["cause"][key] = None
+    return bare
 
 
 def comparison_report(

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dashboards.paths import Texts, divergence_report
 from replay.freeze import freeze
 from tests.cli.test_commands import Shell
 from tests.dashboards.test_report import Page
@@ -132,3 +134,59 @@ def test_two_sessions_are_set_side_by_side(
     page = Page(file.read_text())
     assert "This file holds what was said" in page.text
     assert "canary-eve" in page.text
+
+
+def test_a_place_holds_no_key_that_somebody_made_up() -> None:
+    """Of a place in what a tool was given, and of a cause in words, nothing is on a page without content."""
+    told: dict[str, Any] = {
+        "fixture": "mailer",
+        "kind": "content",
+        "lane": "main",
+        "number": 2,
+        "of": 3,
+        "turn": 2,
+        "request": 2,
+        "attempt": 1,
+        "more": 0,
+        "sent": {"file": "mailer.py", "line": 7, "function": "run"},
+        "progress": {"requests_matched": 1, "requests": 3, "tools_matched": 1, "tools": 2},
+        "left": {"requests": 1, "tools": 1, "answers": 0, "following": ["canary"]},
+        "lanes": [{"lane": "main", "asked": 1, "of": 3}],
+        "versions": [{"package": "anthropic", "recorded": "2.12.0", "now": "2.13.0"}],
+        "commands": ["agentobs replay mailer --explain"],
+        "suspicions": [{"text": "canary"}],
+        "summary": "canary in a sentence",
+        "nature": "",
+        "chain": [{"what": "canary", "site": None, "request": 1}],
+        "waiting": [{"task": "canary"}],
+        "differences": [
+            {
+                "path": "$.messages[2].content[0].input.canary@example.com",
+                "keys": ["messages", 2, "content", 0, "input", "canary@example.com"],
+                "change": "changed",
+                "expected": "canary",
+                "actual": "canary",
+            }
+        ],
+        "cause": {
+            "kind": "tool_result",
+            "text": "canary",
+            "site": None,
+            "tool": "look up canary",
+            "tool_use_id": "toolu_1",
+            "input": {"canary": 1},
+            "place": "system",
+            "line": 2,
+            "message": 2,
+            "contains": None,
+        },
+    }
+    for light in (True, False):
+        text = divergence_report(told, None, made_ns=0, light=light)
+        assert "canary" not in text
+        page = Page(text).text
+        assert "tool result; place system; message 2; line 2" in page
+        assert "mailer.py:7" in page
+        assert "anthropic" in page
+    lines = Texts("recorded canary-a\nnow canary-b", "the way back")
+    assert "now canary-b" in divergence_report(told, lines, made_ns=0, light=True)

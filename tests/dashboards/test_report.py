@@ -89,7 +89,7 @@ def calls(number: int, turn: int, error: bool = False) -> list[Any]:
         "name": "weather",
         "input": {"city": "Bern"},
     }
-    said = [
+    said: list[dict[str, Any]] = [
         {"type": "thinking", "thinking": "canary-thought", "signature": "c2ln"},
         {"type": "text", "text": "canary-answer" if not error else f"canary-answer {HOSTILE}"},
         use,
