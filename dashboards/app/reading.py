@@ -26,7 +26,7 @@ from agentobs.store.asking import named
 from agentobs.store.database import connected
 from dashboards.app.gathering import make_tables, take_over, tell_signatures
 
-PAUSE_SECONDS = 2.0
+PAUSE_SECONDS = 1.0
 """How long nothing is looked for after a look. Our choice: agents take turns of seconds."""
 SHARE = 5
 """After an opening that took long the pause is so many times as long, so that a large store does not take a core."""
@@ -161,6 +161,12 @@ class Reader:
             self._want()
             return self._revision
 
+    def latest(self) -> int:
+        """Return which state would be read, after a look where the last one is long ago; waits as `view` does."""
+        with self._changed:
+            self._await_look()
+            return self._revision
+
     def interrupt(self) -> None:
         """Stop what is asked right now, and let nobody ask more."""
         with self._changed:
@@ -199,10 +205,7 @@ class Reader:
     def _taken(self) -> tuple[_Opened, duckdb.DuckDBPyConnection]:
         """Return the state to read, after a look where the last one is long ago and this one comes soon."""
         with self._changed:
-            # A look that has begun already may have looked before what this request is about was written.
-            number = self._begun + 1
-            if self._want():
-                self._changed.wait_for(lambda: self._is_over(number), PATIENCE_SECONDS)
+            self._await_look()
             self._changed.wait_for(lambda: self._opened or self._error or self._is_closed)
             if self._is_closed:
                 raise UsageError("the application is closing")
@@ -211,6 +214,12 @@ class Reader:
             cursor = self._opened.connection.cursor()
             self._opened.readers.add(cursor)
             return self._opened, cursor
+
+    def _await_look(self) -> None:
+        # A look that has begun already may have looked before what this request is about was written.
+        number = self._begun + 1
+        if self._want():
+            self._changed.wait_for(lambda: self._is_over(number), PATIENCE_SECONDS)
 
     def _is_over(self, number: int) -> bool:
         return self._over >= number or self._is_closed

@@ -70,9 +70,9 @@ def asset(request: Request) -> Response:
     return Response(asset_text(name), media_type=KINDS[Path(name).suffix], headers=kept)
 
 
-async def revision(request: Request) -> Response:
+def revision(request: Request) -> Response:
     """Tell which state of the store would be shown now."""
-    return JSONResponse({"revision": site_of(request).reader.revision()})
+    return JSONResponse({"revision": site_of(request).reader.latest()})
 
 
 routes = [
