@@ -26,6 +26,9 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 SHOWN = 20_000
 """How many characters of a text stand in a page; all of it can be downloaded. Our choice: some 5 pages of a book."""
+MOST_OPEN = 2
+"""How many segments are held open: one that is still written to is read into memory, up to 64 MB (see
+`recording.writer`); what is asked for next nearly always lies in the same."""
 AT_ONCE = BoundedSemaphore(2)
 """Held while content is read and set in a page: bodies are large, and each reader has some of them in memory."""
 
@@ -116,6 +119,8 @@ class Content:
     def _vault(self, row: Row) -> Vault:
         segment_id = str(row["segment_id"])
         if segment_id not in self._vaults:
+            while len(self._vaults) >= MOST_OPEN:
+                self._vaults.pop(next(iter(self._vaults)))
             self._vaults[segment_id] = Vault(self._home, segment_id, str(row["session_id"]))
         return self._vaults[segment_id]
 
