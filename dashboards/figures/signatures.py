@@ -144,8 +144,8 @@ def _draw_sessions(figure: go.Figure, days: Sequence[Row], axis: Calendar) -> No
     _bars(figure, "sessions that failed", Mark(RED, "/"), axis, failed, -2, said, True, peak, 2)
     _bars(figure, "other sessions", Mark(SILVER), axis, others, bases, said, True, peak, 2)
     total = sum(whole.values())
-    told = f"{sum(failed.sessions.values()):,} of {total:,} failed"
-    _note(figure, -1, _peak(_Line("all", whole), axis), told)
+    told = (f"{sum(failed.sessions.values()):,} failed", f"of {total:,}")
+    _note(figure, -1, _peak(_Line("all", whole), axis), *told)
 
 
 def _bars(

@@ -92,7 +92,7 @@ def test_bars_are_as_high_as_their_counts(rows: tuple[Rows, Rows, Rows]) -> None
     assert (waits.base[0], hooks.base[0]) == (-3, -4)
     assert figure.layout.yaxis.ticktext == ("all sessions", "long waits", "silent hook cancels")
     notes = [note.text for note in figure.layout.annotations]
-    assert "at most 3 a day<br>2 of 4 failed" in notes
+    assert "at most 3 a day<br>2 failed<br>of 4" in notes
     assert "at most 2 a day<br>3 sessions" in notes
 
 
