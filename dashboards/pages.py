@@ -7,6 +7,7 @@ through Jinja's escaping; characters that hide or turn text around are shown as 
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -25,6 +26,8 @@ from dashboards.style import DARK
 _HERE = Path(__file__).parent
 _WORDS = {"input_usd": "input $", "output_usd": "output $", "at_ns": "at", "started_ns": "started"}
 _UNITS = ("_ns", "_usd")
+_MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
+"""The style of maps in plotly's script. No figure of ours is one, and the policy of our pages refuses it."""
 
 
 def page(template: str, **values: Any) -> str:
@@ -46,9 +49,10 @@ def figure_json(figure: go.Figure) -> Markup:
     return Markup(text)
 
 
+@cache
 def plotly_script() -> str:
-    """Return the source of plotly.js, from its package."""
-    return str(plotly.offline.get_plotlyjs())
+    """Return the source of plotly.js, from its package, without the style of maps, which it would set in each page."""
+    return _MAPS.sub("''", str(plotly.offline.get_plotlyjs()), count=1)
 
 
 @cache

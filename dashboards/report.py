@@ -7,7 +7,6 @@ report has those alone. What was said is in none of them unless it is given.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -33,8 +32,6 @@ LIGHT = 50
 """How many rows the numbers of a figure, and the steps, have in a light report: its size is bounded."""
 EVIDENCE = 5
 """How many rows of evidence are shown of each signature, as in `agentobs diagnose`."""
-_MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
-"""The style of maps in plotly's script. No figure of ours is one, and the policy would refuse it."""
 _WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
 """Outcomes of requests and calls that are no failure."""
 
@@ -229,7 +226,7 @@ def _style() -> str:
 @cache
 def _scripts() -> tuple[str, ...]:
     """Return the scripts of a report, plotly's first; none can end its element early."""
-    scripts = (_MAPS.sub("''", plotly_script(), count=1), asset("figures.js"), asset("report.js"))
+    scripts = (plotly_script(), asset("figures.js"), asset("report.js"))
     assert not any("</script" in script or "<!--" in script for script in scripts)
     return scripts
 

@@ -267,3 +267,14 @@ def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
             if "2 turns used 60 tokens" in client.get(f"/sessions/{LONG}").words:
                 return
         pytest.fail("what is new was not drawn")
+
+
+def test_plotly_brings_no_style_that_the_policy_refuses(client: Client) -> None:
+    """The only text that it sets as a style is empty; that of maps, which no page has, was taken out."""
+    got = client.get(f"/sessions/{LONG}")
+    [script] = [
+        str(a["src"]) for _, a in got.tags if str(a.get("src", "")).endswith("plotly.min.js")
+    ]
+    source = client.get(script).body.decode()
+    assert source.count('createElement("style")') == 2
+    assert "maplibregl-map{" not in source
