@@ -169,6 +169,7 @@ def _turns(rows: Sequence[Row]) -> Panel | None:
         "stop_reason",
         *_TOKENS,
         "cost_usd",
+        "cost_status",
     )
     drawn = figures.session_turns(rows)
     return panel(
@@ -192,7 +193,8 @@ def _split(splits: Sequence[Split]) -> Panel | None:
         return None
     rows = [dataclasses.asdict(split) for split in splits]
     waited = sum(split.person_ns for split in splits)
-    says = f"Each nanosecond counts once. People were waited for {seconds(waited)}."
+    people = f" People were waited for {seconds(waited)}." if waited else ""
+    says = f"Along the critical path, so that all parts add up to the time that passed.{people}"
     columns = ("started_ns", "lane", "wall_ns", *(f"{part}_ns" for part in PARTS))
     return panel("time", "Where the time went", says, figures.time_split(rows), columns, rows)
 

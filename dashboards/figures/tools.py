@@ -175,7 +175,7 @@ def _scale(figure: go.Figure, timed: Sequence[Row]) -> tuple[float, float]:
     named = named[:: -(-len(named) // 7)]
     figure.update_xaxes(
         type="log",
-        title_text="time, on a scale of powers",
+        title_text="time (logarithmic)",
         tickmode="array",
         tickvals=[at for at, _ in named],
         ticktext=[name for _, name in named],
