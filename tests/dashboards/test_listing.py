@@ -6,15 +6,19 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
+import duckdb
 import pytest
 
 from agentobs.recording.home import Home, open_home
 from agentobs.records.labels import label
 from agentobs.sink import Record
 from agentobs.store.database import connect
+from dashboards.app import fleet
 from dashboards.app.listing import COLUMNS, PAGE, Asked, asked_of, chosen
+from dashboards.panels import Panel, fleet_panels
 from tests.dashboards.opening import Client, opened
 from tests.store.making import (
     MODEL,
@@ -287,6 +291,36 @@ def test_the_fleet_is_of_the_days_that_are_asked_for(home: Home, client: Client)
         in client.get("/fleet?day_from=1999-01-01&day_to=1999-01-02").words
     )
     assert "is no day" in client.get("/fleet?day_from=x").words
+
+
+def test_a_fleet_is_made_once_for_each_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range is worked out once while nothing is recorded, and follows what is new only where that is quick."""
+    home = open_home(tmp_path / "home")
+    record(home, made(1))
+    ranges: list[object] = []
+
+    def counted(connection: duckdb.DuckDBPyConnection, **bounds: Any) -> list[Panel]:
+        ranges.append(bounds["until_ns"])
+        return fleet_panels(connection, **bounds)
+
+    monkeypatch.setattr(fleet, "fleet_panels", counted)
+    monkeypatch.setattr(fleet, "FOLLOWED_NS", 10**15)
+    with opened(home) as client:
+        for _ in range(3):
+            assert "agentobs-revision" in client.get("/fleet").html
+        client.get("/fleet?day_to=2026-10-01")
+        assert len(ranges) == 2
+        monkeypatch.setattr(fleet, "FOLLOWED_NS", 0)
+        slow = client.get("/fleet")
+        assert "agentobs-revision" not in slow.html
+        assert "does not follow what is new" in slow.words
+        assert len(ranges) == 2
+        for day in range(2, 9):
+            client.get(f"/fleet?day_to=2026-10-0{day}")
+        client.get("/fleet?day_to=2026-10-01")
+        assert len(ranges) == 10
 
 
 def test_an_address_and_what_it_asks_for_are_one() -> None:
