@@ -89,6 +89,12 @@ def test_many_interactions_share_bars(walls: list[int]) -> None:
     assert sum(sum(trace.x) for trace in figure.data) * unit == pytest.approx(sum(walls) / SECOND)
 
 
+def test_bars_that_are_shared_say_what_they_took_together() -> None:
+    """Their part and their whole are those of all interactions that they stand for."""
+    figure = time_split([split(model=4 * SECOND)] * (2 * MOST_BARS))
+    assert set(figure.data[0].customdata) == {"model: 8 s of 20 s (40%)"}
+
+
 def test_what_interactions_are_called() -> None:
     """By their numbers; those of agents in the background by their lane, too, and what has no end says so."""
     rows = [split(), split() | {"lane": "main/a"}, split() | {"has_ended": False}]

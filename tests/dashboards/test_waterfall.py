@@ -269,6 +269,17 @@ def test_a_process_that_died(tmp_path: Path) -> None:
     assert len(marked(figure, "no end is known")) == 2 * len(lost)
 
 
+def test_a_call_that_was_open_when_its_process_died(tmp_path: Path) -> None:
+    """It has no result and never will, and nobody knows how long it ran."""
+    talk = Talk()
+    talk.calls(("read", {}))
+    home = a_home(tmp_path)
+    record(home, talk.records)
+    rows, _ = told(home)
+    [call] = [each for each in rows if each["kind"] == "tool"]
+    assert (call["state"], call["ended_ns"], call["detail"]) == ("orphaned", None, "no result")
+
+
 def test_a_session_that_runs() -> None:
     """What is open reaches to the edge, and says that it has not ended yet; it is no work that keeps hours uncut."""
     rows = [
@@ -412,6 +423,13 @@ def test_a_thousand_turns_are_bounded() -> None:
     assert sum(each["count"] for each in few) == sum(each["count"] for each in drawn)
 
 
+def test_what_is_fine_is_bounded_as_well() -> None:
+    """Where nothing failed there are no more bars for that."""
+    rows, path = long_session(agents=0)
+    figure = session_waterfall([each | {"state": "ok"} for each in rows], path, most=200)
+    assert 100 < len(bars(figure)) <= 200
+
+
 def test_many_agents_share_lanes() -> None:
     """Agents that ran one after the other share a lane; those beside each other do not, until there are too many."""
     shared = [
@@ -517,7 +535,11 @@ def test_tracks_are_as_few_as_are_needed(intervals: list[Stretch], most: int) ->
 @given(STRETCHES, st.integers(0, 100))
 def test_parts_add_up(intervals: list[Stretch], narrow: int) -> None:
     """Whatever is put together took as long as all that it stands for, and begins and ends with some of it."""
-    for made in ([united(intervals)], [coarser(each, narrow) for each in packed(intervals, 100)]):
+    for made in (
+        [united(intervals)],
+        [coarser(each, narrow) for each in packed(intervals, 100)],
+        [coarser(united(intervals), narrow)],
+    ):
         whole = [each for track in made for each in track]
         assert sum(each.took_ns for each in whole) == sum(each.took_ns for each in intervals)
         assert sum(each.count for each in whole) == len(intervals)
