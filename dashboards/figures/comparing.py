@@ -7,7 +7,7 @@ only that they do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -64,6 +64,15 @@ _MIDDLE = 20
 
 
 @dataclass(frozen=True, slots=True)
+class _Sheet:
+    """A figure, with what is written and shaded on it: plotly takes hundreds of those at once, or seconds."""
+
+    figure: go.Figure
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    shapes: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
     """A line of steps: one on each side, or how many equal ones are left out."""
 
@@ -83,12 +92,13 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     if not (totals or pairs):
         return nothing()
     figure = go.Figure(layout=layout(barmode="overlay", bargap=0.35, legend_traceorder="normal"))
-    _head(figure, a, b)
-    _add_totals(figure, totals, a, b)
+    sheet = _Sheet(figure)
+    _head(sheet, a, b)
+    _add_totals(sheet, totals, a, b)
     top = len(totals) + 1
     lines = _lines(pairs)
     if lines:
-        _write(figure, 0, top - 1, "turn and step", anchor="center")
+        _write(sheet, 0, top - 1, "turn and step", anchor="center")
     drawn, cut = lines[:MOST_STEPS], lines[MOST_STEPS:]
     lane = None
     at = top
@@ -97,36 +107,36 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     for line in drawn:
         if line.pair is not None and has_lanes and _lane(line.pair) != lane:
             lane = _lane(line.pair)
-            _write(figure, 0, at, plain(lane, 60), colour=INK, anchor="center", size=11)
+            _write(sheet, 0, at, plain(lane, 60), colour=INK, anchor="center", size=11)
             at += 1
         if line.pair is None:
-            _write_left_out(figure, at, line.left_out)
+            _write_left_out(sheet, at, line.left_out)
         else:
             placed.append((at, line.pair))
         at += 1
-    _add_steps(figure, placed)
+    _add_steps(sheet, placed)
     if cut:
         steps = sum(line.left_out or 1 for line in cut)
         other = sum(line.pair is not None and line.pair.get("change") != "same" for line in cut)
         told = f"and {count(steps, 'step')} more, {other:,} of them not the same"
-        _write(figure, 0, at, told, anchor="center")
+        _write(sheet, 0, at, told, anchor="center")
         at += 1
-    figure.update_layout(height=at * _LINE + 100)
+    figure.update_layout(height=at * _LINE + 100, annotations=sheet.notes, shapes=sheet.shapes)
     figure.update_xaxes(visible=False, range=[-1, 1], fixedrange=True)
     figure.update_yaxes(visible=False, range=[at - 0.4, -1.7], fixedrange=True)
     return figure
 
 
-def _head(figure: go.Figure, a: Row, b: Row) -> None:
+def _head(sheet: _Sheet, a: Row, b: Row) -> None:
     for x, side, one, anchor in ((-_INNER, "A", a, "right"), (_INNER, "B", b, "left")):
         which = str(one.get("session_id") or "")
         name = plain(one.get("name") or "unnamed", 24)
         end = f" …{plain(which[-6:])}" if len(which) > 12 else ""
         ended = f", {plain(one['outcome'], 12)}" if one.get("outcome") else ""
-        _write(figure, x, -1, f"{side}: {name}{end}{ended}", anchor=anchor, colour=INK)
+        _write(sheet, x, -1, f"{side}: {name}{end}{ended}", anchor=anchor, colour=INK)
 
 
-def _add_totals(figure: go.Figure, totals: Sequence[tuple[str, str]], a: Row, b: Row) -> None:
+def _add_totals(sheet: _Sheet, totals: Sequence[tuple[str, str]], a: Row, b: Row) -> None:
     """Draw a pair of bars for each measure, to the scale of the longer, with the values at their ends."""
     sides = (("A", a, -1, Mark(BLUE)), ("B", b, 1, Mark(ORANGE, "/")))
     for side, one, sign, mark in sides:
@@ -135,7 +145,7 @@ def _add_totals(figure: go.Figure, totals: Sequence[tuple[str, str]], a: Row, b:
             value, most = _amount(one, key), max(_amount(a, key) or 0, _amount(b, key) or 0)
             lengths.append(float((value or 0) / most) * _LONGEST if most else 0.0)
             texts.append(f"{side}: {name} {_measure(one, key)}")
-        figure.add_bar(
+        sheet.figure.add_bar(
             orientation="h",
             name=f"{side}, in all",
             base=sign * _INNER,
@@ -150,9 +160,9 @@ def _add_totals(figure: go.Figure, totals: Sequence[tuple[str, str]], a: Row, b:
             by = _by(key, a, b) if side == "B" else ""
             text = f"{_measure(one, key)}{f' ({by})' if by else ''}"
             anchor = "left" if sign > 0 else "right"
-            _write(figure, sign * (_INNER + length + 0.015), at, text, anchor=anchor)
+            _write(sheet, sign * (_INNER + length + 0.015), at, text, anchor=anchor)
     for at, (name, _) in enumerate(totals):
-        _write(figure, 0, at, name, anchor="center", colour=INK)
+        _write(sheet, 0, at, name, anchor="center", colour=INK)
 
 
 def _lines(pairs: Sequence[Row]) -> list[_Step]:
@@ -172,20 +182,22 @@ def _lines(pairs: Sequence[Row]) -> list[_Step]:
     return lines
 
 
-def _write_left_out(figure: go.Figure, at: int, number: int) -> None:
-    _write(figure, 0, at, count(number, "equal step"), anchor="center")
+def _write_left_out(sheet: _Sheet, at: int, number: int) -> None:
+    _write(sheet, 0, at, count(number, "equal step"), anchor="center")
     for sign in (-1, 1):
-        figure.add_shape(
-            type="line",
-            x0=sign * _INNER,
-            x1=sign * 0.98,
-            y0=at,
-            y1=at,
-            line=dict(color=GRID, width=1, dash="dot"),
+        sheet.shapes.append(
+            dict(
+                type="line",
+                x0=sign * _INNER,
+                x1=sign * 0.98,
+                y0=at,
+                y1=at,
+                line=dict(color=GRID, width=1, dash="dot"),
+            )
         )
 
 
-def _add_steps(figure: go.Figure, placed: Sequence[tuple[int, Row]]) -> None:
+def _add_steps(sheet: _Sheet, placed: Sequence[tuple[int, Row]]) -> None:
     """Draw a mark on each side that has a step, with what it took beside it."""
     for change, (name, colour, symbol) in CHANGES.items():
         own = [(at, pair) for at, pair in placed if pair.get("change") == change]
@@ -197,7 +209,7 @@ def _add_steps(figure: go.Figure, placed: Sequence[tuple[int, Row]]) -> None:
         ]
         if not marks:
             continue
-        figure.add_scatter(
+        sheet.figure.add_scatter(
             name=name,
             mode="markers",
             x=[x for x, _, _ in marks],
@@ -209,25 +221,27 @@ def _add_steps(figure: go.Figure, placed: Sequence[tuple[int, Row]]) -> None:
     for at, pair in placed:
         is_same = pair.get("change") == "same"
         if not is_same:
-            _ground(figure, at)
-        _write(figure, 0, at, _what(pair), anchor="center", colour=FAINT if is_same else INK)
+            _ground(sheet, at)
+        _write(sheet, 0, at, _what(pair), anchor="center", colour=FAINT if is_same else INK)
         for sign, side, anchor in ((-1, "a", "right"), (1, "b", "left")):
             part = _dict(pair.get(side))
             if part:
-                _write(figure, sign * (_INNER + 0.03), at, _side(part, pair), anchor=anchor)
+                _write(sheet, sign * (_INNER + 0.03), at, _side(part, pair), anchor=anchor)
 
 
-def _ground(figure: go.Figure, at: int) -> None:
-    figure.add_shape(
-        type="rect",
-        x0=-1,
-        x1=1,
-        y0=at - 0.5,
-        y1=at + 0.5,
-        fillcolor=GRID,
-        opacity=0.5,
-        line_width=0,
-        layer="below",
+def _ground(sheet: _Sheet, at: int) -> None:
+    sheet.shapes.append(
+        dict(
+            type="rect",
+            x0=-1,
+            x1=1,
+            y0=at - 0.5,
+            y1=at + 0.5,
+            fillcolor=GRID,
+            opacity=0.5,
+            line_width=0,
+            layer="below",
+        )
     )
 
 
@@ -364,7 +378,7 @@ def _dict(value: Any) -> Row:
 
 
 def _write(
-    figure: go.Figure,
+    sheet: _Sheet,
     x: float,
     y: float,
     text: str,
@@ -373,6 +387,8 @@ def _write(
     colour: str = FAINT,
     size: int = 11,
 ) -> None:
-    figure.add_annotation(
-        x=x, y=y, text=text, showarrow=False, xanchor=anchor, font=dict(color=colour, size=size)
+    sheet.notes.append(
+        dict(
+            x=x, y=y, text=text, showarrow=False, xanchor=anchor, font=dict(color=colour, size=size)
+        )
     )
