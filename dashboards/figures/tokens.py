@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -206,26 +207,37 @@ def _shade(figure: go.Figure, rows: Sequence[Row]) -> None:
         at += number
     # The longest ones, if they are too many.
     stretches.sort(key=lambda each: each[0] - each[1])
-    for begin, end, lane in stretches[:MOST_STRETCHES]:
-        figure.add_shape(
-            type="rect",
-            x0=begin - 0.5,
-            x1=end - 0.5,
-            yref="paper",
-            y0=0,
-            y1=1,
-            fillcolor=GRID,
-            opacity=0.5,
-            layer="below",
-            line_width=0,
-        )
-        if (end - begin) / len(rows) > 0.08:
-            figure.add_annotation(
-                x=(begin + end - 1) / 2,
-                yref="paper",
-                y=0.7,
-                yanchor="middle",
-                text=plain(lane_of({"lane": lane}), 20),
-                showarrow=False,
-                font=dict(size=10, color=INK),
-            )
+    shown = stretches[:MOST_STRETCHES]
+    named = [each for each in shown if (each[1] - each[0]) / len(rows) > 0.08]
+    # All at once: plotly looks through those that are there for each that is added.
+    figure.update_layout(
+        shapes=[_ground(begin, end) for begin, end, _ in shown],
+        annotations=[_title(*each) for each in named],
+    )
+
+
+def _ground(begin: int, end: int) -> dict[str, Any]:
+    return {
+        "type": "rect",
+        "x0": begin - 0.5,
+        "x1": end - 0.5,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "fillcolor": GRID,
+        "opacity": 0.5,
+        "layer": "below",
+        "line": {"width": 0},
+    }
+
+
+def _title(begin: int, end: int, lane: str) -> dict[str, Any]:
+    return {
+        "x": (begin + end - 1) / 2,
+        "yref": "paper",
+        "y": 0.7,
+        "yanchor": "middle",
+        "text": plain(lane_of({"lane": lane}), 20),
+        "showarrow": False,
+        "font": {"size": 10, "color": INK},
+    }
