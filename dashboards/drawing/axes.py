@@ -215,6 +215,8 @@ class Axis:
         if self.kind == "date":
             return formats.dated(at, form, self.step)
         value = 10**at if self.kind == "log" else at
+        if not form and self.told.get("separatethousands"):
+            form = ",.10~g" if abs(value) < 1e12 else ""
         return f"{prefix}{formats.number(value, form)}{suffix}"
 
     def _places(self, low: float, high: float) -> list[float]:

@@ -329,6 +329,14 @@ def test_what_cannot_be_drawn_raises() -> None:
         svg(figure, title="", says="")
 
 
+def test_ticks_are_grouped_where_the_figure_says_so() -> None:
+    """Thousands are kept apart on an axis that asks for it, and only there."""
+    for asked, told in ((True, "$2,000"), (False, "$2000")):
+        axis = dict(separatethousands=asked, tickprefix="$", dtick=1000)
+        root = drawn(go.Figure([go.Bar(x=["a"], y=[3000])], style.layout(yaxis=axis)))
+        assert told in written(root)
+
+
 def test_an_empty_figure_says_so() -> None:
     """Nothing to show is a note in the middle."""
     note = dict(text="nothing to show", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
