@@ -25,6 +25,8 @@ SECRET_BYTES = 32
 """How long a token is: 256 bits, which nobody tries out."""
 LOGIN_BYTES = 4096
 """How long the form with a password may be. Our choice."""
+FIELDS = 100
+"""How many names and values are looked at in an address or a form. Our choice."""
 PASSWORD_LENGTH = 12
 """How short a password may be, characters. Our choice: at PARALLEL tries a second, 12 letters take for ever."""
 DELAY_SECONDS = 1.0
@@ -180,9 +182,7 @@ def _is_foreign(method: str, headers: Mapping[str, str], scheme: str) -> bool:
 
 def _taken_token(scope: Scope) -> tuple[str, str] | None:
     """Return the token that the address holds, and the address without it; None where it holds none."""
-    pairs = parse_qsl(
-        scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100
-    )
+    pairs = _pairs(scope["query_string"])
     tokens = [value for name, value in pairs if name == "token"]
     if not tokens:
         return None
@@ -225,7 +225,15 @@ async def _form(receive: Receive) -> dict[str, str]:
             break
     if len(body) > LOGIN_BYTES:
         return {}
-    return dict(parse_qsl(body.decode("latin-1"), max_num_fields=10, encoding="utf-8"))
+    return dict(_pairs(body))
+
+
+def _pairs(text: bytes) -> list[tuple[str, str]]:
+    """Return the names and values of a form or an address; of one with more than anybody needs, none."""
+    try:
+        return parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS)
+    except ValueError:
+        return []
 
 
 def _with_headers(send: Send) -> Send:

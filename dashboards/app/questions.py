@@ -120,7 +120,9 @@ def _answered(
         made = [cell(value) for value in row]
         left -= sum(map(len, made))
         if left < 0 and texts:
-            note = f"{note} The first {len(texts):,} rows are shown: the others are too long.".strip()
+            note = (
+                f"{note} The first {len(texts):,} rows are shown: the others are too long.".strip()
+            )
             break
         texts.append(made)
     numbers = [

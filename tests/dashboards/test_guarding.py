@@ -335,6 +335,17 @@ def test_a_request_that_is_too_long_is_not_read(door: Bound) -> None:
         assert ask(door).status == 200
 
 
+def test_many_fields_are_no_token_and_no_fault(door: Bound, remote: Bound) -> None:
+    """An address or a form with hundreds of fields is answered like any other, and opens nothing."""
+    many = "&".join(f"a{number}=b" for number in range(300))
+    assert ask(door, f"/?{many}").status == 200
+    assert ask(door, f"/?{many}", opened=False).status == 403
+    assert ask(door, f"/?{many}&token={door.keys.token}", opened=False).status == 403
+    ours = f"https://127.0.0.1:{remote.keys.port}"
+    form = f"{many}&{urlencode({'password': PASSWORD})}"
+    assert ask(remote, "/login", "POST", form, opened=False, origin=ours, **OURS).status == 403
+
+
 def test_who_sends_no_request_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection on which no whole request comes, or none more, is closed."""
     monkeypatch.setattr(server, "SILENT_SECONDS", 0.2)
