@@ -368,6 +368,20 @@ def test_who_sends_no_request_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
                     pass
 
 
+def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While as many connections are held as there may be, any more is told to come later; then it is answered again."""
+    monkeypatch.setattr(server, "CONNECTIONS", 4)
+    with served(tmp_path / "home", Options(port=0)) as bound:
+        assert ask(bound).status == 200
+        held = [socket.create_connection(("127.0.0.1", bound.keys.port), 30) for _ in range(4)]
+        while ask(bound).status != 503:
+            pass  # until all of them were noticed
+        for each in held:
+            each.close()
+        while ask(bound).status != 200:
+            pass
+
+
 def test_there_is_no_web_socket(door: Bound) -> None:
     """A handshake is answered like any request from elsewhere, and the application never hears of it."""
     upgrade: dict[str, Any] = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
