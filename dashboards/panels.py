@@ -78,7 +78,7 @@ def session_panels(
     def asked(name: str, **more: Any) -> list[Row]:
         return rows_of(connection, name, session_id=session_id, **more)
 
-    splits = interaction_times(connection, session_id)
+    splits, tools = interaction_times(connection, session_id), asked("tool_latency")
     made = (
         _waterfall(asked("session_waterfall"), splits, window),
         _turns(asked("session_turns")),
@@ -86,8 +86,8 @@ def session_panels(
         _split(splits),
         _agents(asked("cost_by_agent")),
         _waste(asked("cache_waste")),
-        _latency(asked("tool_latency")),
-        _errors(asked("tool_latency")),
+        _latency(tools),
+        _errors(tools),
         _waits(asked("waits_for_people")),
     )
     return [each for each in made if each is not None]
@@ -111,7 +111,8 @@ def fleet_panels(
         return rows_of(connection, name, since_ns=since_ns, until_ns=until_ns, **more)
 
     # Without them, a question about a week looks for signatures in all the years before.
-    bounds = dict(*rows_of(connection, "session_range", since_ns=since_ns))
+    bounds: dict[str, Any] = dict(*rows_of(connection, "session_range", since_ns=since_ns))
+    tools = asked("tool_latency")
     made = (
         _days(asked("cost_by_day")),
         _signatures(asked("signatures_by_day", **bounds), asked("sessions_by_day")),
@@ -119,8 +120,8 @@ def fleet_panels(
         _names(asked("cost_by_name")),
         _efficiency(asked("cache_by_name")),
         _waste(asked("cache_waste")),
-        _latency(asked("tool_latency")),
-        _errors(asked("tool_latency")),
+        _latency(tools),
+        _errors(tools),
         _first_token(asked("first_token_by_model")),
         _waits(asked("waits_for_people")),
     )
