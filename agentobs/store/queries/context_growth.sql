@@ -23,7 +23,7 @@ WITH prompts AS (
     SELECT
         attempts.lane, attempts.turn, attempts.attempt_id, attempts.started_ns,
         coalesce(attempts.model, attempts.model_requested) AS model, prompts.* EXCLUDE (attempt_id),
-        input_tokens + cache_read_tokens + cache_write_tokens AS context_tokens,
+        input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens AS context_tokens,
         lag(attempts.started_ns) OVER (PARTITION BY attempts.lane ORDER BY attempts.started_ns, attempts.attempt_id)
             AS before_ns
     FROM attempts
@@ -34,7 +34,7 @@ WITH prompts AS (
 ), shorter AS (
     SELECT
         asked.attempt_id, arg_max(made.label, made.at_ns) AS compacted,
-        arg_max(made.numbers['tokens_before'], made.at_ns)::BIGINT AS was_tokens
+        try_cast(arg_max(made.numbers['tokens_before'], made.at_ns) AS HUGEINT) AS was_tokens
     FROM asked
     JOIN events AS made
         ON made.session_id = $session_id::VARCHAR AND made.kind = 'compaction' AND made.lane = asked.lane
@@ -51,7 +51,7 @@ SELECT
     asked.cache_read_tokens,
     asked.cache_write_tokens,
     asked.context_tokens,
-    coalesce(told.window_tokens::BIGINT, model_windows.window_tokens) AS window_tokens,
+    coalesce(try_cast(told.window_tokens AS BIGINT), model_windows.window_tokens) AS window_tokens,
     shorter.compacted,
     shorter.was_tokens
 FROM asked

@@ -27,8 +27,8 @@ WITH this AS MATERIALIZED (
 ), spent AS (
     SELECT
         attempt_id,
-        sum(input_tokens + cache_read_tokens + cache_write_tokens)::BIGINT AS prompt_tokens,
-        sum(output_tokens)::BIGINT AS output_tokens
+        sum(input_tokens::HUGEINT + cache_read_tokens + cache_write_tokens) AS prompt_tokens,
+        sum(output_tokens) AS output_tokens
     FROM costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
@@ -56,7 +56,7 @@ WITH this AS MATERIALIZED (
             WHEN 'completed' THEN 'ok' WHEN 'running' THEN 'open' WHEN 'crashed' THEN 'orphaned' WHEN 'failed' THEN 'failed'
             ELSE 'stopped'
         END AS state,
-        reason AS detail, NULL::BIGINT AS prompt_tokens, NULL::BIGINT AS output_tokens
+        reason AS detail, NULL::HUGEINT AS prompt_tokens, NULL::HUGEINT AS output_tokens
     FROM this
     UNION ALL BY NAME
     SELECT
