@@ -40,8 +40,8 @@ TEXTS = {
     "template": "{{7*191}} {%raw%} ${7*191} #{7*191} <%= 7*191 %> %(name)s {0}",
     "plotly": f"<b>bold</b><br><a href='{AWAY}/plotly'>link</a> %{{x}} $\\alpha$",
     "json": '"}]</script><!--<script>\u2028\u2029 --> ]]> &lt;b&gt; &#x3c;i&#x3e;',
-    "prototype": "__proto__ constructor prototype toString",
-    "marks": "z" + "\u0301\u0489" * 40 + " tall",
+    "prototype": "__proto__.polluted constructor[prototype] toString",
+    "marks": "z" + "\u0301\u0489" * 40 + " taller-than-a-line",
     "bidi": "invoice\u202egnp.exe\u2066 \u200b\u200f\u2069 zero",
     "ansi": f"\x1b[31mred\x1b[0m \x1b]8;;{AWAY}\x07link\x1b]8;;\x07 \x9b2J\r\x08",
 }

@@ -128,6 +128,7 @@ def live(path: Path) -> Home:
 
 
 AGENTS = ("support", "refunds", "triage", "nightly-audit")
+SENT = "Order {} is paid and was sent on Monday. You can expect it tomorrow."
 MODELS = ("claude-sonnet-5-5", "claude-opus-5-5", "claude-haiku-5-5")
 
 
@@ -146,12 +147,8 @@ def _shop_session(tell: Callable[[Record], None], number: int) -> None:
         ):
             for turn in range(2 + (number * 3 + asked) % 6):
                 _shop_turn(story, number, turn, stuck=fails)
-            story.turn(
-                text(
-                    f"Order {4700 + number} is paid and was sent on Monday. You can expect it tomorrow."
-                ),
-                seconds=3.0,
-            )
+            told = "I could not find it." if fails else SENT.format(4700 + number)
+            story.turn(text(told), seconds=3.0)
         story.passes(25)
     if number == 59:
         return
@@ -190,7 +187,7 @@ def _shop_turn(story: Story, number: int, turn: int, *, stuck: bool) -> None:
             "TimeoutError: the order service did not answer" if broken else "paid, sent on Monday",
             seconds=8.0 if broken else 1.2,
             is_error=broken,
-            waited=14.0 if tool == "refund" else 0.0,
+            waited=(14.0 if number % 6 == 0 else 0.7) if tool == "refund" else 0.0,
             hook="audit" if tool == "send_mail" else None,
             denied=tool == "refund" and number % 5 == 2,
         )

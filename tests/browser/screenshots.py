@@ -40,7 +40,7 @@ def pages(tab: Tab) -> Iterator[str]:
     yield "filtered"
     tab.go("/fleet")
     yield "fleet"
-    found = _links(tab, "/?sort=-turns", "#found tbody a[href^='/sessions/']")
+    found = _links(tab, "/?sort=-turns&q=nightly", "#found tbody a[href^='/sessions/']")
     session, other = found[0], found[1]
     tab.go(session)
     yield "session"
@@ -78,7 +78,7 @@ def pages(tab: Tab) -> Iterator[str]:
 def _links(tab: Tab, path: str, selector: str) -> list[str]:
     tab.go(path)
     found: list[str] = tab.page.locator(selector).evaluate_all(
-        "all => [...new Set(all.map((a) => a.getAttribute('href')))]"
+        "all => [...new Set(all.map((a) => a.getAttribute('href').split('#')[0]))]"
     )
     return found
 

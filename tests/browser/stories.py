@@ -45,6 +45,8 @@ from tests.agent.provider import event_bytes, stream_events
 SECOND = 1_000_000_000
 CHARACTERS_A_TOKEN = 4
 """About as many as English has; only the counts of the made-up provider depend on it."""
+FRAME_TOKENS = 14_000
+"""What the system prompt and the tools of an agent take, which are shorter here."""
 STREAM = {"content-type": "text/event-stream; charset=utf-8", "request-id": "req_011CSxYz"}
 
 
@@ -305,7 +307,7 @@ class Story:
         return len(json.dumps(self.lane.messages)) // CHARACTERS_A_TOKEN
 
     def _measure(self) -> None:
-        tokens = self._tokens() + 2_000
+        tokens = self._tokens() + FRAME_TOKENS
         self._event(
             "context",
             None,
@@ -336,11 +338,11 @@ class Story:
     ) -> list[bytes]:
         """The stream of an answer, with what the provider counts: the prefix from its cache, what is new written."""
         asks = any(block["type"] == "tool_use" for block in blocks)
-        said, whole = len(json.dumps(blocks)) // CHARACTERS_A_TOKEN, self._tokens() + 2_000
+        said, whole = len(json.dumps(blocks)) // CHARACTERS_A_TOKEN, self._tokens() + FRAME_TOKENS
         new = max(whole - self.lane.cached_tokens, 0)
         counts = {
             "input_tokens": 12,
-            "output_tokens": max(said, 8),
+            "output_tokens": 8 + 5 * said,
             "cache_read_input_tokens": self.lane.cached_tokens,
             "cache_creation_input_tokens": new,
             "cache_creation": {"ephemeral_5m_input_tokens": new, "ephemeral_1h_input_tokens": 0},

@@ -160,7 +160,7 @@ def test_the_keyboard_alone_goes_from_the_list_to_what_was_said(tab: Tab) -> Non
 
 def test_the_first_tab_stop_skips_to_the_content(tab: Tab) -> None:
     """Who comes by the keyboard need not walk through the navigation of every page."""
-    tab.go("/fleet")
+    tab.go("/sql")
     tab.page.keyboard.press("Tab")
     assert tab.page.evaluate("document.activeElement.className") == "skip"
     tab.page.keyboard.press("Enter")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.hostile import AWAY, END, LINE, RUN, TEXTS
+from tests.browser.hostile import AWAY, END, LINE, RUN, STRANGE_ID, TEXTS
 from tests.browser.tabs import Served, Tab
 
 pytestmark = pytest.mark.xdist_group("browser-hostile")
@@ -147,6 +147,20 @@ def test_what_is_typed_comes_back_as_text(served: Served, tabs) -> None:
             _unharmed(tab)
     tab.forgiven += ["does not conform to the required format"]
     tab.forgiven += ["404 ", "status of 404", "400 ", "status of 400"]
+
+
+def test_an_id_that_no_recorder_made_has_its_page(served: Served, tabs) -> None:
+    """Quotes, slashes and markup in the id of a session: each link to it leads to it, and to nothing else."""
+    tab: Tab = tabs(served)
+    tab.page.goto(f"{served.origin}/?{_query(q=STRANGE_ID)}")
+    link = tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']")
+    assert link.count() == 1
+    tab.follow(link)
+    _unharmed(tab)
+    assert _squeezed(STRANGE_ID) in _squeezed(tab.page.locator("main").inner_text())
+    tab.follow(tab.page.get_by_role("link", name="Ledger").first)
+    _unharmed(tab)
+    assert tab.page.locator("h1").inner_text() == "Ledger"
 
 
 @pytest.mark.parametrize(
