@@ -124,13 +124,17 @@ def test_each_part_tells_its_own_changes() -> None:
 def test_marks_of_the_cache_are_told_apart() -> None:
     """A mark that moves changes no message; where marks stood and stand is listed."""
     mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    old = request(messages=[said("user", "one", **mark)])
-    new = request(messages=[said("user", "one"), said("user", "two", **mark)])
+    system = [{"type": "text", "text": "Be brief."}]
+    old = request(messages=[said("user", "one", **mark)], system=system)
+    new = request(
+        messages=[said("user", "one"), said("user", "two", **mark)], system=[{**system[0], **mark}]
+    )
     found = edits(old, new)
     assert (found.marks.before, found.marks.after) == (
         ("messages[0].content[0] (1h)",),
-        ("messages[1].content[0] (1h)",),
+        ("system[0] (1h)", "messages[1].content[0] (1h)"),
     )
+    assert told(old, new)["system"] == ("the same", [])
     assert told(old, new)["messages"][0] == "1 of 1 message as before, 1 added"
 
 
@@ -168,6 +172,8 @@ def test_ten_million_letters_are_compared_in_little_room() -> None:
     assert "[A]" in lines[0]
     assert "[B]" in lines[1]
     assert lines[0].count("4,999,900 characters") == 2
+    [(_, _, lines)] = told(request(system=old), request(system="z" * 10_000_000))["system"][1]
+    assert [len(line) < 3 * LINE for line in lines] == [True, True]
 
 
 def test_what_is_shown_is_bounded_and_says_what_is_not() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentobs.recording.home import Home
+from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.diagnosis import SIGNATURES
@@ -31,7 +32,7 @@ from tests.store.making import (
     write_facts,
 )
 
-LONG, FAILED, RUNNING, LOST, ODD = (session_id(number) for number in range(1, 6))
+LONG, FAILED, RUNNING, LOST, ODD, REFUSED = (session_id(number) for number in range(1, 7))
 TURNS = 120
 EVIL = "</td><script>alert(1)</script>"
 
@@ -58,6 +59,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     write_facts(home, [Gap(LOST, T0 + SECOND, Label("tool_results"), Label("disk"), 3)])
     odd = attempt(5, 1, model=EVIL)
     record(home, [start(5, EVIL, tag=EVIL), odd, end(5)])
+    refused = replace(
+        tool(6, "toolu_1", "weather", at=T0 + 2 * SECOND), answer=ToolAnswer("no", True)
+    )
+    record(home, [start(6, "refused"), attempt(6, 1, content=calls), refused, end(6)])
     return home
 
 
@@ -142,6 +147,12 @@ def test_only_what_failed_is_shown_on_demand(home: Home, client: Client) -> None
     assert "deny person" in failed.words
     first, second = asked_of(home, FAILED)
     assert failed.links("/attempts/") == [f"/attempts/{first}", f"/attempts/{second}"]
+    [row] = re.findall(
+        r"<tr>\s*<td class=.at.>.*?</tr>",
+        client.get(f"/sessions/{REFUSED}?failed=1").html,
+        re.DOTALL,
+    )
+    assert "calls weather" in row
     assert "Nothing failed." in client.get(f"/sessions/{LONG}?failed=1").words
 
 
