@@ -183,6 +183,8 @@ def test_errors_shapes_and_notes_are_drawn() -> None:
     ends = sorted(float(end) for d in lines for end in re.findall(r"^M[\d.]+ [\d.]+H([\d.]+)M", d))
     assert [round((end - offset) / slope, 2) for end in ends] == [0.0, 0.3, 0.3, 0.8]
     across = [re.match(r"M([\d.]+) [\d.]+L\1 [\d.]+$", d) for d in lines]
+    tall = re.findall(r"M([\d.]+) ([\d.]+)L\1 ([\d.]+)", " ".join(lines))
+    assert all(abs(float(top) - float(bottom)) > 200 for _, bottom, top in tall)
     places = {round((float(each[1]) - offset) / slope, 2) for each in across if each}
     assert places == {0.0, 0.5}, "the line of zero, and the one that was asked for"
     assert "half" in written(root)
@@ -194,12 +196,12 @@ def test_each_mark_says_what_it_is() -> None:
         name="output",
         x=["m"],
         y=[0.12345],
-        customdata=[["<i>two</i>", 1_234_567]],
+        customdata=[["<i>two</i> &lt;b&gt;", 1_234_567]],
         hovertemplate="<b>%{x}</b><br>%{y:$,.4f} for %{customdata[1]:,} tokens, %{customdata[0]}"
         "<br>%{fullData.name}<extra>beside</extra>",
     )
     root = drawn(go.Figure([marks], style.layout()))
-    assert tooltips(root) == ["m\n$0.1235 for 1,234,567 tokens, two\noutput"]
+    assert tooltips(root) == ["m\n$0.1235 for 1,234,567 tokens, two <b>\noutput"]
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,11 @@ def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Something is missing: 7 records were not written" in text
     assert text.index("Something is missing") < text.index("Cost")
     assert "≥" in text
+    for bounds, is_told in (("2026-09-21..", True), ("..2026-09-20", False)):
+        shell = Shell(home.path, capsys)
+        shell("report", "--range", bounds, "--light", "-o", str(tmp_path / "all.html"), "--force")
+        text = Page((tmp_path / "all.html").read_text()).text
+        assert ("Records of some sessions were lost" in text) is is_told
 
 
 def _fields(value: Any) -> dict[str, Any]:
