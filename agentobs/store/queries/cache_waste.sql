@@ -7,7 +7,7 @@ SELECT
     said_by,
     count(*) AS calls,
     count(DISTINCT session_id) AS sessions,
-    sum(missed_tokens)::BIGINT AS missed_tokens,
+    sum(missed_tokens) AS missed_tokens,
     sum(wasted_usd) AS wasted_usd,
     count(*) FILTER (WHERE wasted_usd IS NULL) AS unpriced_calls
 FROM cache_misses
