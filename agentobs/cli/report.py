@@ -122,7 +122,9 @@ def reports() -> Any:
         UsageError: what it needs is not installed.
     """
     try:
-        from dashboards import report
+        from dashboards import paths, report
+
+        assert paths, "the pages of two paths need what the application needs"
     except ImportError as error:
         raise UsageError(
             f"reports need a package that is not installed: {error.name}",
