@@ -82,32 +82,32 @@ def test_values_come_through_parameters(client: Client) -> None:
     assert typed("[" * 100_000) == "[" * 100_000
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "DELETE FROM attempts",
-        "SELECT 1; SELECT 2",
-        "SET memory_limit = '90GB'",
-        "COPY sessions TO '/tmp/stolen.csv'",
-        "SELECT * FROM read_text('/etc/passwd')",
-        "ATTACH '/tmp/other.duckdb'",
-        "INSTALL httpfs",
-        "SELEC",
-        "SELECT nothing FROM nowhere",
-        "",
-        "   ",
-        "\x00",
-        "WITH a AS (DELETE FROM attempts RETURNING *) SELECT * FROM a",
-        "SELECT getenv('PATH')",
-        "SELECT '" + "(" * 20_000,
-    ],
+REFUSED = (
+    "DELETE FROM attempts",
+    "SELECT 1; SELECT 2",
+    "SET memory_limit = '90GB'",
+    "COPY sessions TO '/tmp/stolen.csv'",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "ATTACH '/tmp/other.duckdb'",
+    "INSTALL httpfs",
+    "SELEC",
+    "SELECT nothing FROM nowhere",
+    "",
+    "   ",
+    "\x00",
+    "WITH a AS (DELETE FROM attempts RETURNING *) SELECT * FROM a",
+    "SELECT getenv('PATH')",
+    "SELECT '" + "(" * 20_000,
 )
-def test_anything_but_a_question_is_refused_in_words(client: Client, sql: str) -> None:
+
+
+def test_anything_but_a_question_is_refused_in_words(client: Client) -> None:
     """What writes, reads files, or is no SQL is told as text in the page, with no traceback, and changes nothing."""
-    got = ask(client, sql)
-    assert "No answer" in got.words
-    assert 'class="warning"' in got.html
-    assert "Traceback" not in got.words
+    for sql in REFUSED:
+        got = ask(client, sql)
+        assert "No answer" in got.words, sql
+        assert 'class="warning"' in got.html, sql
+        assert "Traceback" not in got.words, sql
     assert cells(ask(client, "SELECT count(*) FROM attempts")) == [["9"]]
     assert not Path("/tmp/stolen.csv").exists()
 
@@ -169,7 +169,7 @@ def test_each_named_question_can_be_picked(client: Client) -> None:
     page = client.get("/sql").html
     for name in query_names():
         assert f'<option value="{name}">' in page
-    for name in ("cost_by_day", "session_turns", "tool_latency"):
+    for name in ("cost_by_day", "session_turns"):
         got = client.get(f"/sql?query={name}")
         sql = got.html.partition("<textarea")[2].partition(">")[2].partition("</textarea>")[0]
         fields = re.findall(r'name="value_(\w+)"', got.html)

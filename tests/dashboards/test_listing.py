@@ -98,10 +98,15 @@ def every(client: Client, **asked: object) -> list[str]:
     raise AssertionError("there is no last page")
 
 
-def says(home: Home, where: str, order: str = "session_id") -> list[str]:
-    with connect(home) as store:
-        sql = f"SELECT session_id FROM sessions WHERE {where} ORDER BY {order}"
-        return [row[0] for row in store.execute(sql).fetchall()]
+@pytest.fixture(scope="module")
+def store(home: Home) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect(home) as made:
+        yield made
+
+
+def says(store: duckdb.DuckDBPyConnection, where: str, order: str = "session_id") -> list[str]:
+    sql = f"SELECT session_id FROM sessions WHERE {where} ORDER BY {order}"
+    return [row[0] for row in store.execute(sql).fetchall()]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +136,12 @@ def says(home: Home, where: str, order: str = "session_id") -> list[str]:
     ],
 )  # fmt: skip
 def test_what_is_found_is_what_sql_says(
-    home: Home, client: Client, asked: dict[str, str], where: str
+    store: duckdb.DuckDBPyConnection, client: Client, asked: dict[str, str], where: str
 ) -> None:
     """Search and filters find the sessions that SQL finds, all of them, each once, on pages of PAGE."""
     client_has_signatures(client)
     found = every(client, **asked)
-    assert sorted(found) == says(home, where)
+    assert sorted(found) == says(store, where)
     assert len(set(found)) == len(found)
     assert len(listed(client, **asked)) == min(PAGE, len(found))
     words = client.get(f"/?{urlencode(asked)}").words
@@ -162,12 +167,14 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("column", [each.name for each in COLUMNS])
-def test_each_column_sorts_both_ways(home: Home, client: Client, column: str) -> None:
+def test_each_column_sorts_both_ways(
+    store: duckdb.DuckDBPyConnection, client: Client, column: str
+) -> None:
     """Each head sorts all sessions, not the page alone, what is not known last, and says how in the table."""
     client_has_signatures(client)
     for sign, way, aria in (("", "ASC", "ascending"), ("-", "DESC", "descending")):
         order = f"{ORDERS[column]} {way} NULLS LAST, session_id {way}"
-        assert every(client, sort=f"{sign}{column}") == says(home, "true", order)
+        assert every(client, sort=f"{sign}{column}") == says(store, "true", order)
         html = client.get(f"/?sort={sign}{column}").html
         assert re.findall(r'aria-sort="(\w+)"', html) == [aria]
     links = client.get(f"/?q=coder&sort=-{column}&page=1").links("/?")
