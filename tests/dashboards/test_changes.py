@@ -72,6 +72,8 @@ def test_the_words_come_on_a_click(home: Home, client: Client) -> None:
     assert "System: the same" in words
     assert "+ Looking." in words
     assert "canary-prompt" not in words
+    third = client.press(f"/attempts/{attempts(home)[2]}/diff/words").words
+    assert "3 of 3 messages as before, 2 added" in third
 
 
 def test_of_the_first_request_of_a_lane_all_is_new(home: Home, client: Client) -> None:

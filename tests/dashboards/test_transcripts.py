@@ -191,6 +191,22 @@ def test_content_that_was_pruned_is_said_to_be(tmp_path: Path) -> None:
         assert "was pruned on" in client.press(f"/attempts/{attempts(home)[0]}/exchange").words
 
 
+def test_content_that_is_damaged_costs_itself_alone(tmp_path: Path) -> None:
+    """What does not read back is said to be missing where it was; the rest of the transcript is told."""
+    home = weather(tmp_path, prompt="canary-prompt")
+    [path] = home.segments.glob("*.content*")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"Oslo is wet", b"Oslo is dry"))
+    assert path.read_bytes() != whole
+    with opened(home) as client:
+        told = client.press(f"/sessions/{only_session(home)}/transcript")
+        assert told.status == 200
+        assert "canary-prompt" in told.words
+        assert "Not there: content" in told.words
+        assert "agentobs verify tells" in told.words
+        assert "Oslo is" not in told.words
+
+
 def test_sealed_content_needs_its_key(tmp_path: Path) -> None:
     """Without it the pages tell which key it is, and all facts; with it they tell what was said."""
     key = bytes(range(32)).hex()
