@@ -21,7 +21,7 @@ def text(value: Any) -> str:
         case float():
             return f"{value:,.3f}".rstrip("0").rstrip(".")
         case dict():
-            return " ".join(f"{key}={inner}" for key, inner in value.items())
+            return printable(" ".join(f"{key}={inner}" for key, inner in value.items()))
         case _:
             return printable(str(value))
 

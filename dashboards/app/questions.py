@@ -105,8 +105,7 @@ class Questions:
 
 def cell(value: Any) -> str:
     """Return a value as text; of a long one its beginning, and how long it is."""
-    # Again: of what lies in a list or a struct the characters are as they were.
-    text = shown.printable(shown.text(value)) if value is not None else "NULL"
+    text = "NULL" if value is None else shown.text(value)
     return text if len(text) <= CELL else f"{text[:CELL]}… ({len(text):,} characters)"
 
 
