@@ -19,6 +19,7 @@ from agentobs.records.messages import blocks
 from replay.renaming import bare
 
 StepKind = Literal["request", "tool_call", "decision"]
+CostStatus = Literal["exact", "lower_bound", "estimated"]
 Change = Literal["same", "changed", "removed", "added"]
 VERSION = 1
 """The version of a comparison's JSON. Within one, keys are only added."""
@@ -70,6 +71,8 @@ class Part:
     cache_write_tokens: int | None = None
     cost_usd: Decimal | None = None
     """None where the model has no known price, and for what costs nothing by itself."""
+    cost_status: str | None = None
+    """How sure that is: `exact`, `lower_bound` or `estimated`; None where nothing is known of it."""
     duration_ns: int | None = None
     texts: dict[str, Any] | None = field(default=None, repr=False)
     """What was said, where it is to be compared: `input` and `result` of a call; `asked`, see `asked_since`, and
@@ -104,6 +107,8 @@ class Totals:
     """Of all requests with a known price; None where none has one."""
     unpriced: int
     """Requests that used tokens and whose price is not known."""
+    cost_status: CostStatus
+    """How sure the money is; without those it is a lower bound."""
     duration_ns: int
     """The durations of all steps together, beside each other or not."""
 
@@ -163,8 +168,16 @@ def totals(parts: Sequence[Part]) -> Totals:
         sum(part.cache_write_tokens or 0 for part in parts),
         sum(priced, Decimal(0)) if priced else None,
         sum(part.cost_usd is None for part in used),
+        _cost_status(used),
         sum(part.duration_ns or 0 for part in parts if part.kind != "decision"),
     )
+
+
+def _cost_status(used: Sequence[Part]) -> CostStatus:
+    states = {part.cost_status for part in used}
+    if "estimated" in states:
+        return "estimated"
+    return "exact" if states <= {"exact"} else "lower_bound"
 
 
 def answer_of(message: dict[str, Any]) -> list[Any]:

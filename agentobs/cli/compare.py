@@ -287,8 +287,8 @@ def _spent(model: Any, usage: Any) -> dict[str, Any]:
     if not (isinstance(model, str) and isinstance(usage, dict)):
         return {}
     rows = [row for row in usage_rows(model, usage, "exact") if row.billed]
-    costs = [cost_of(row, world.now()).usd for row in rows]
-    known = [each for each in costs if each is not None]
+    costs = [cost_of(row, world.now()) for row in rows]
+    known = [each.usd for each in costs if each.usd is not None]
     return {
         "input_tokens": sum(row.input_tokens for row in rows),
         "output_tokens": sum(row.output_tokens for row in rows),
@@ -297,6 +297,7 @@ def _spent(model: Any, usage: Any) -> dict[str, Any]:
             row.cache_write_5m_tokens + row.cache_write_1h_tokens for row in rows
         ),
         "cost_usd": sum(known, Decimal(0)) if len(known) == len(costs) else None,
+        "cost_status": "exact" if all(each.status == "exact" for each in costs) else "estimated",
     }
 
 
@@ -320,18 +321,21 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     for name, key in _TOTALS:
         a, b = getattr(found.a, key), getattr(found.b, key)
         if a or b:
-            least = [side.unpriced > 0 and key == "cost_usd" for side in (found.a, found.b)]
+            sure = [_SURE[side.cost_status] for side in (found.a, found.b)]
             rows.append(
-                (name, _measure(key, a, least[0]), _measure(key, b, least[1]), _by(key, a, b))
+                (name, _measure(key, a, sure[0]), _measure(key, b, sure[1]), _by(key, a, b))
             )
     show_table(["", "A", "B", "B - A"], rows)
 
 
-def _measure(key: str, value: Any, at_least: bool = False) -> str:
+_SURE = {"exact": "", "lower_bound": "at least ", "estimated": "about "}
+
+
+def _measure(key: str, value: Any, sure: str = "") -> str:
     if value is None:
         return "unknown" if key == "cost_usd" else ""
     if key == "cost_usd":
-        return f"{'at least ' if at_least else ''}{money(value)}"
+        return f"{sure}{money(value)}"
     return str(seconds(value)) if key == "duration_ns" else text(value)
 
 

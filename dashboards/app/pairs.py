@@ -132,7 +132,7 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
         if not (old or new):
             continue
         before, now = (
-            _shown(key, value, _is_least(key, side)) for value, side in ((old, a), (new, b))
+            _shown(key, value, _how_sure(key, side)) for value, side in ((old, a), (new, b))
         )
         told.append(Total(name, before, now, _difference(key, old, new)))
     return told
@@ -146,18 +146,21 @@ def _difference(key: str, old: Any, new: Any) -> str:
         return "the same"
     more = "more" if new > old else "less"
     share = f" ({abs(new - old) / old:,.0%})" if old else ""
-    return f"B {_shown(key, abs(new - old), False)} {more}{share}"
+    return f"B {_shown(key, abs(new - old), '')} {more}{share}"
 
 
-def _shown(key: str, value: Any, is_least: bool) -> str:
+def _shown(key: str, value: Any, how_sure: str) -> str:
     if value is None:
         return "unknown"
     told = shown.text(shown.pretty(key, value))
-    return f"at least {told}" if is_least else told
+    return f"{how_sure}{told}"
 
 
-def _is_least(key: str, side: Mapping[str, Any]) -> bool:
-    return key == "cost_usd" and bool(side.get("unpriced"))
+_SURE = {"lower_bound": "at least ", "estimated": "about "}
+
+
+def _how_sure(key: str, side: Mapping[str, Any]) -> str:
+    return _SURE.get(str(side.get("cost_status")), "") if key == "cost_usd" else ""
 
 
 def _number(key: str, value: Any) -> Any:

@@ -312,11 +312,18 @@ def _told(pair: Row) -> str:
     return "<br>".join(lines)
 
 
+_SURE = {"lower_bound": "at least ", "estimated": "about "}
+
+
+def _is_least(one: Row) -> bool:
+    return one.get("cost_status") == "lower_bound"
+
+
 def _measure(one: Row, key: str) -> str:
     value = _amount(one, key)
     if key == "cost_usd":
-        least = "at least " if one.get("unpriced") and value is not None else ""
-        return f"{least}{money(value)}"
+        sure = _SURE.get(str(one.get("cost_status")), "") if value is not None else ""
+        return f"{sure}{money(value)}"
     if key == "duration_ns":
         return _time(one)
     return f"{int(value or 0):,}"
@@ -328,7 +335,7 @@ def _by(key: str, a: Row, b: Row) -> str:
     if (
         old is None
         or new is None
-        or (key == "cost_usd" and (a.get("unpriced") or b.get("unpriced")))
+        or (key == "cost_usd" and any(_is_least(each) for each in (a, b)))
     ):
         return ""
     if old == new:

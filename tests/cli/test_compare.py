@@ -13,7 +13,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.agent import Permissions
-from replay.comparing import Part, asked_since, compared, plain_lanes
+from replay.comparing import Part, asked_since, compared, plain_lanes, totals
 from replay.freeze import freeze
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
@@ -248,3 +248,21 @@ def test_a_thousand_turns_are_aligned_at_once() -> None:
     assert time.process_time() - began < 20
     assert sum(pair.b is not None for pair in found.pairs) == len(b)
     assert [pair.a for pair in found.pairs if pair.a] == a
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (("exact", "exact"), "exact"),
+        (("exact", "lower_bound"), "lower_bound"),
+        (("lower_bound", "estimated"), "estimated"),
+        (("exact", None), "lower_bound"),
+    ],
+)
+def test_a_sum_is_as_sure_as_its_parts(states: tuple[str | None, ...], told: str) -> None:
+    """One call whose money is not the whole truth makes the sum no more than it is."""
+    parts = [
+        Part("request", "main", 1, "m", input_tokens=1, cost_usd=Decimal(1), cost_status=state)
+        for state in states
+    ]
+    assert totals([*parts, Part("tool_call", "main", 1, "look")]).cost_status == told

@@ -129,6 +129,7 @@ def test_differences_are_told_in_words() -> None:
         "requests": 2,
         "cost_usd": "0.15",
         "unpriced": 1,
+        "cost_status": "lower_bound",
         "input_tokens": 15,
         "duration_ns": 2 * 10**9,
     }

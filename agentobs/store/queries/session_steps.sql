@@ -8,8 +8,14 @@ WITH spent AS (
         sum(output_tokens) AS output_tokens,
         sum(cache_read_tokens) AS cache_read_tokens,
         sum(cache_write_tokens) AS cache_write_tokens,
-        sum(cost_usd) AS cost_usd
-    FROM costs
+        sum(cost_usd) AS cost_usd,
+        CASE
+            WHEN count(cost_usd) = 0 THEN 'unknown_model'
+            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+            ELSE 'exact'
+        END AS cost_status
+    FROM sure_costs
     WHERE session_id = $session_id::VARCHAR
     GROUP BY attempt_id
 ), called AS (
@@ -27,7 +33,8 @@ WITH spent AS (
         END AS outcome,
         called.calls, NULL::BIGINT AS input_bytes, NULL::BIGINT AS result_bytes,
         attempts.started_ns, attempts.duration_ns, 0 AS place, attempts.session_sequence AS ordinal,
-        spent.input_tokens, spent.output_tokens, spent.cache_read_tokens, spent.cache_write_tokens, spent.cost_usd
+        spent.input_tokens, spent.output_tokens, spent.cache_read_tokens, spent.cache_write_tokens, spent.cost_usd,
+        spent.cost_status
     FROM attempts
     LEFT JOIN spent ON attempts.attempt_id = spent.attempt_id
     LEFT JOIN called ON attempts.attempt_id = called.attempt_id
