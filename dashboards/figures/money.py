@@ -131,8 +131,13 @@ def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
             ],
             hovertemplate="%{hovertext}<extra></extra>",
         )
-    for at, (row, total) in enumerate(zip(shown, totals, strict=True)):
-        _beside(figure, 100 if total else 0, at, _saved(row) if total else "no input")
+    _beside(
+        figure,
+        [
+            (100, _saved(row)) if total else (0, "no input")
+            for row, total in zip(shown, totals, strict=True)
+        ],
+    )
     named_rows(figure, names)
     figure.update_xaxes(title_text="share of input tokens, %", range=[0, 135], tickvals=_SHARES)
     return figure
@@ -167,10 +172,12 @@ def cache_waste(rows: Sequence[Row]) -> go.Figure:
         hovertemplate="%{hovertext}<extra></extra>",
     )
     most = max(float(row[drawn] or 0) for _, row in shown)
-    for at, (_, row) in enumerate(shown):
+    ends = []
+    for _, row in shown:
         least = "at least " if row["unpriced_calls"] and row["wasted_usd"] is not None else ""
         text = f"{least}{money(row['wasted_usd'])} · {count(row['missed_tokens'], 'token')}"
-        _beside(figure, float(row[drawn] or 0), at, text)
+        ends.append((float(row[drawn] or 0), text))
+    _beside(figure, ends)
     named_rows(figure, [name for name, _ in shown], above=8)
     title = "US dollars beyond reading it from the cache (estimated)" if has_price else "tokens"
     figure.update_xaxes(
@@ -224,8 +231,7 @@ def _named(rows: Sequence[Row], names: Sequence[str], what: str) -> go.Figure:
             ],
             hovertemplate="%{hovertext}<extra></extra>",
         )
-    for at, row in enumerate(first):
-        _beside(figure, float(row["cost_usd"] or 0), at, amount(row))
+    _beside(figure, [(float(row["cost_usd"] or 0), amount(row)) for row in first])
     named_rows(figure, labels)
     most = max(float(row["cost_usd"] or 0) for row in first)
     figure.update_xaxes(title_text="US dollars", **_DOLLARS)
@@ -289,11 +295,11 @@ def _told(name: str, part: str, row: Row, column: str) -> str:
     return "<br>".join(lines)
 
 
-def _beside(figure: go.Figure, x: float, y: int, text: str) -> None:
-    """Write what a bar means at its end."""
-    figure.add_annotation(
-        x=x, y=y, text=text, showarrow=False, xanchor="left", xshift=4, font_color=FAINT
-    )
+def _beside(figure: go.Figure, ends: Sequence[tuple[float, str]]) -> None:
+    """Write what each bar means at its end. All at once: plotly copies all notes for each that is added."""
+    shared = dict(showarrow=False, xanchor="left", xshift=4, font_color=FAINT)
+    notes = [dict(shared, x=x, y=at, text=text) for at, (x, text) in enumerate(ends)]
+    figure.update_layout(annotations=notes)
 
 
 def _number(value: Any) -> float | None:
