@@ -31,8 +31,13 @@ def chromium() -> str | None:
 
 
 def arguments() -> list[str]:
-    """How it is started: root can have no sandbox, and a small /dev/shm, as containers have it, must not end a page."""
-    return ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    """How it is started: no name but ours leads anywhere, whatever a page may try; root can have no sandbox.
+
+    A small /dev/shm, as containers have it, must not end a page.
+    """
+    alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    return ["--disable-dev-shm-usage", alone, *sandbox]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

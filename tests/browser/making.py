@@ -133,7 +133,7 @@ MODELS = ("claude-sonnet-5-5", "claude-opus-5-5", "claude-haiku-5-5")
 
 
 def _shop_session(tell: Callable[[Record], None], number: int) -> None:
-    at_ns = FIRST_NS + 48 * DAY + number * DAY // 4 + number * 977 * SECOND
+    at_ns = FIRST_NS + 46 * DAY + number * DAY // 4 + number * 977 * SECOND
     name, model = AGENTS[number * 7 % 4], MODELS[number * 5 % 3]
     if number % 13 == 11:
         model = "in-house-1"
@@ -152,7 +152,10 @@ def _shop_session(tell: Callable[[Record], None], number: int) -> None:
         story.passes(25)
     if number == 59:
         return
-    story.end("failed" if fails else "completed", "TimeoutError" if number % 14 == 4 else None)
+    if fails:
+        story.end("failed", "TimeoutError" if number % 14 == 4 else "max_turns")
+    else:
+        story.end()
 
 
 def _shop_turn(story: Story, number: int, turn: int, *, stuck: bool) -> None:

@@ -290,7 +290,8 @@ class Story:
 
     def end(self, outcome: Any = "completed", reason: str | None = None) -> str:
         """Tell the end; the session."""
-        signature = f"exception:{reason}@shop.agents:run" if outcome == "failed" else None
+        kind = "result:{}" if reason == "max_turns" else "exception:{}@shop.agents:run"
+        signature = kind.format(reason) if outcome == "failed" else None
         self.tell(
             SessionEnd(
                 self.session_id,

@@ -22,6 +22,8 @@ from tests.browser.making import ROOT
 
 URL = re.compile(r"http://\S+/\?token=\S+")
 START_SECONDS = 60.0
+TOLD = 10
+"""How many faults are told."""
 PATIENCE_MS = 20_000
 """How long something may take to appear, on a machine that is busy; it measures nothing."""
 
@@ -144,7 +146,7 @@ class Tab:
     def check(self) -> None:
         """Nothing went wrong, and nothing was asked of anybody but the server."""
         faults = [f for f in self.faults if not any(word in f for word in self.forgiven)]
-        assert not faults, "\n".join(faults)
+        assert not faults, "\n".join(faults[:TOLD])
         assert self.page.evaluate("window.hacked") is None
         own = (self.served.origin + "/" if self.served else "file:///", "data:", "about:", "blob:")
         foreign = [url for url in self.requested if not url.startswith(own)]

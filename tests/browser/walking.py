@@ -10,9 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.browser.tabs import Tab
 
-OF_A_KIND = 2
-"""How many pages of one kind are looked at; with a query one."""
-RESIZED_MS = 5_000
+RESIZED_MS = 2_000
 """How long figures may take until they fit a window of another size, on a machine that is busy."""
 WIDE, PHONE = 1280, 390
 """Widths that pages are looked at in. [CSS pixels]"""
@@ -52,14 +50,21 @@ def kind_of(path: str) -> str:
     return _ID.sub("*", parts.path) + ("?" + "&".join(names) if names else "")
 
 
-def walk(tab: Tab, *, barriers: bool = True, most: int = 30) -> list[Seen]:
-    """Go through the pages from the first one on, some of each kind."""
+def walk(tab: Tab, *, barriers: bool = True, of_a_kind: int = 1, most: int = 30) -> list[Seen]:
+    """Go through the pages from the first one on, so many of each kind, and with a query one.
+
+    Args:
+        tab: with the first page.
+        barriers: whether axe looks, too, at one page of each kind.
+        of_a_kind: how many pages are looked at that differ in an id alone.
+        most: how many pages are looked at in all.
+    """
     waiting, known, looked = ["/"], {"/"}, Counter[str]()
     found: list[Seen] = []
     while waiting and len(found) < most:
         path = waiting.pop(0)
         kind = kind_of(path)
-        if looked[kind] >= (1 if "?" in kind else OF_A_KIND):
+        if looked[kind] >= (1 if "?" in kind else of_a_kind):
             continue
         looked[kind] += 1
         # Of a page with another query the frame is known.
