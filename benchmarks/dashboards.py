@@ -29,7 +29,7 @@ from tests.loopback import LoopbackServer
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ROUNDS = 9
+ROUNDS = 5
 TURNS_OF_REPORT = 200
 SIZES = {(): 6_000_000, ("--light",): 500_000}
 """How large a report of so many turns may be, by the options that it is written with. [bytes]"""
