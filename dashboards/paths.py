@@ -138,8 +138,8 @@ def comparison_report(
         made_ns=made_ns,
         light=light,
         command="agentobs diff --json",
-        a=told["a"],
-        b=told["b"],
+        a=_side(told["a"]),
+        b=_side(told["b"]),
         totals=totals(told["a"], told["b"]),
         changes=len(differing),
         all_steps=len(steps),
@@ -147,6 +147,12 @@ def comparison_report(
         more=max(len(differing) - MOST, 0),
         holds=bool(told["content"]),
     )
+
+
+def _side(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what one of the two is: a session has an id, a fixture a place."""
+    which = about.get("session_id") or about.get("fixture") or ""
+    return {"name": about["name"], "outcome": about.get("outcome"), "which": which}
 
 
 def _cause(cause: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,23 @@ def test_two_sessions_are_set_side_by_side(
     page = Page(file.read_text())
     assert "This file holds what was said" in page.text
     assert "canary-eve" in page.text
+
+
+@pytest.mark.parametrize("content", [(), ("--content",)], ids=["facts", "content"])
+@pytest.mark.parametrize(("a", "b"), [("fixture", "fixture"), ("parting", "fixture")])
+def test_a_fixture_is_set_beside_what_it_is_compared_with(
+    shell: Shell, a: str, b: str, content: tuple[str, ...]
+) -> None:
+    """Each side says what it is: a session its id, a fixture its place; with --content the page warns."""
+    told = shell("diff", a, b, *content, "--report", "page.html")
+    assert told.code == 0, told.err
+    page = Page(Path("page.html").read_text())
+    sides = re.search(r"A parting (.*) B parting (.*?)(?: ✓)? This file", page.text)
+    assert sides is not None
+    assert sides[2].split()[-1] == "fixture"
+    assert re.fullmatch("fixture|[0-9a-f]{32}", sides[1].split()[-1])
+    assert ("fixture" in sides[1]) is (a == "fixture")
+    assert ("This file holds what was said" in page.text) is bool(content)
 
 
 def test_a_place_holds_no_key_that_somebody_made_up() -> None:
