@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from agentobs import world
 from agentobs.errors import UsageError
+
+_OTHERS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 @contextlib.contextmanager
@@ -19,13 +29,12 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
 
     Args:
         path: the file that shall be.
-        force: replace what is there; a link is replaced, never followed.
+        force: replace the file that is there.
 
     Raises:
         UsageError: the file exists, or it cannot be written there.
     """
-    if not force and (path.exists() or path.is_symlink()):
-        raise _exists(path)
+    check_place(path, force=force)
     draft = path.with_name(f".{path.name}.{world.new_id()}")
     try:
         _create(draft)
@@ -52,6 +61,26 @@ def write_text(path: Path, text: str, *, force: bool = False) -> None:
     """
     with new_file(path, force=force) as draft:
         draft.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def check_place(path: Path, *, force: bool = False) -> None:
+    """Refuse a place where no new file can be, before there is any work for it.
+
+    Only a plain file is ever replaced: whoever names a device or a pipe wants it written to, which a new file is not,
+    and would lose it; and what a link leads to, or the link, is not for us to choose.
+
+    Raises:
+        UsageError: the file exists and is not to be replaced, or what is there is no plain file.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return
+    if not force:
+        raise _exists(path)
+    if not stat.S_ISREG(mode):
+        found = next((word for is_one, word in _OTHERS if is_one(mode)), "no plain file")
+        raise unwritable(path, f"it is {found}, which is never replaced")
 
 
 def unwritable(path: Path, why: str) -> UsageError:

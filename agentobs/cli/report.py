@@ -141,16 +141,19 @@ def now() -> int:
 
 
 def check_report(output: Path, force: bool) -> None:
-    """Refuse a file that is there, and a set-up that makes no reports, before any work is done.
+    """Refuse a place where no file can be, and a set-up that makes no reports, before any work is done.
 
     Raises:
-        UsageError: it exists, or a package is not installed.
+        UsageError: it exists, it is no file, or a package is not installed.
     """
+    from exporters.newfiles import check_place
+
     reports()
-    if output.exists() and not force:
+    if str(output) == "-":
         raise UsageError(
-            "the file exists", where=str(output), todo="Name another one, or say --force"
+            "a report is a file, and is not printed", where="-", todo="Name a file: -o report.html"
         )
+    check_place(output, force=force)
 
 
 def write(output: Path, text: str, *, force: bool, content: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from agentobs.errors import UsageError
 from agentobs.recording.home import Home
 from dashboards.report import LIGHT
+from exporters.newfiles import write_text
 from tests.cli.test_commands import Shell
 from tests.store.making import (
     SECOND,
@@ -304,6 +307,30 @@ def test_it_is_written_whole_for_its_owner_alone(
     assert "without what was said" in ended.out
     assert file.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_only_a_plain_file_is_replaced(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe, a link, a folder and `-` are refused in a sentence, forced or not, and stay what they were."""
+    shell, places = Shell(home.path, capsys), tmp_path / "places"
+    places.mkdir()
+    (places / "mine.html").write_text("mine")
+    os.mkfifo(places / "pipe")
+    (places / "link").symlink_to(places / "mine.html")
+    (places / "lost").symlink_to(places / "nowhere")
+    before = {each.name: each.lstat().st_ino for each in places.iterdir()}
+    told = {"pipe": "it is a pipe", "link": "it is a link", "lost": "it is a link"}
+    for name, why in told.items():
+        for force, words in (((), "the file exists"), (("--force",), why)):
+            ended = shell("report", "still", "--light", "-o", str(places / name), *force)
+            assert (ended.code, words in ended.err) == (1, True), ended.err
+            with pytest.raises(UsageError, match=words):
+                write_text(places / name, "new", force=bool(force))
+    ended = shell("report", "still", "--light", "-o", "-")
+    assert (ended.code, "is not printed" in ended.err) == (1, True)
+    assert {each.name: each.lstat().st_ino for each in places.iterdir()} == before
+    assert (places / "mine.html").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
