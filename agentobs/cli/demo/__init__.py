@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import itertools
 import os
+import shlex
 import subprocess
 import sys
 from importlib.resources import files
@@ -62,6 +63,8 @@ def demo(output: Path | None) -> None:
     _told(
         f"\nAll of it is in {os.path.relpath(folder)}: the agent, the fixture with its test, and its store."
     )
+    home = shlex.quote(os.path.relpath(folder / ".agentobs"))
+    _told(f"Look at it in a browser: agentobs --home {home} dashboard")
 
 
 def _prepare(output: Path | None) -> Path:
