@@ -162,11 +162,7 @@ def range_report(
     """
     bounds = {"since_ns": since_ns, "until_ns": until_ns}
     spent = _whole(rows_of(connection, "cost_by_model", **bounds))
-    losses = [
-        row
-        for row in rows_of(connection, "losses", since_ns=since_ns)
-        if until_ns is None or row["at_ns"] < until_ns
-    ]
+    losses = rows_of(connection, "losses", **bounds)
     totals = _selected(connection, _TOTALS, bounds)[0]
     most = {**bounds, "most": MOST}
     dearest, failures = (_selected(connection, sql, most) for sql in (_DEAR, _FAILURES))
@@ -412,14 +408,21 @@ _TOTALS = f"""
     FROM sessions
     WHERE {_IN_RANGE}
 """
+_LISTED = """
+    SELECT sessions.*, costs.* EXCLUDE (session_id)
+    FROM sessions
+    LEFT JOIN (
+        SELECT session_id, cost_status, lower_bound_calls, estimated_calls FROM cost_by_session
+    ) AS costs USING (session_id)
+"""
 _DEAR = f"""
-    SELECT * FROM sessions
+    {_LISTED}
     WHERE {_IN_RANGE}
     ORDER BY cost_usd DESC NULLS LAST, started_ns, session_id
     LIMIT $most
 """
 _FAILURES = f"""
-    SELECT * FROM sessions
+    {_LISTED}
     WHERE status IN ('failed', 'crashed', 'incomplete') AND {_IN_RANGE}
     ORDER BY started_ns DESC, session_id
     LIMIT $most

@@ -18,6 +18,8 @@ import pytest
 
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home
+from agentobs.records.facts import Gap
+from agentobs.records.labels import Label
 from dashboards.report import LIGHT
 from exporters.newfiles import write_text
 from tests.cli.test_commands import Shell
@@ -267,6 +269,28 @@ def test_what_was_lost_is_said_on_top(tmp_path: Path, capsys: pytest.CaptureFixt
         shell("report", "--range", bounds, "--light", "-o", str(tmp_path / "all.html"), "--force")
         text = Page((tmp_path / "all.html").read_text()).text
         assert ("Records of some sessions were lost" in text) is is_told
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [("..2026-09-22", 5), ("2026-09-22..", 7), ("..", 12), ("2026-09-22..2026-09-23", 0)],
+)
+def test_losses_are_those_of_the_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bounds: str, told: int
+) -> None:
+    """Of records that one session lost on two days, a range has those of its own days, and no others."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), end(1)])
+    kind, why = Label("events"), Label("disk_full")
+    lost = [Gap(session_id(1), at, kind, why, n) for at, n in ((T0, 5), (T0 + 3 * DAY, 7))]
+    write_facts(home, lost)
+    file = tmp_path / "r.html"
+    ended = Shell(home.path, capsys)("report", "--range", bounds, "--light", "-o", str(file))
+    assert ended.code == 0, ended.err
+    text = Page(file.read_text()).text
+    listed = re.search(r"Records that were lost (.*) Made by", text)
+    assert ("Records of some sessions were lost" in text) is (listed is not None) is bool(told)
+    assert not listed or f"events disk_full {told} " in listed[1]
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 -- What was lost of which sessions, and why?
 --
--- $session_id: only this session, or NULL. $since_ns: only what was lost then or later, or NULL. where_lost is `queue`,
--- where nobody took a record in time, or `recorder`, which could not write it; what is the kind of the records. A
--- session that ended with a loss that is told nowhere else has a row without either.
+-- $session_id: only this session, or NULL. $since_ns: only what was lost then or later, or NULL. $until_ns: only what
+-- was lost before it, or NULL. where_lost is `queue`, where nobody took a record in time, or `recorder`, which could not
+-- write it; what is the kind of the records. A session that ended with a loss that is told nowhere else has a row without
+-- either.
 WITH told AS (
     SELECT session_id, 'queue' AS where_lost, label AS what, numbers['count']::BIGINT AS records, at_ns
     FROM events
@@ -23,5 +24,6 @@ FROM all_told
 WHERE
     ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR at_ns >= $since_ns::BIGINT)
+    AND ($until_ns::BIGINT IS NULL OR at_ns < $until_ns::BIGINT)
 GROUP BY session_id, where_lost, what
 ORDER BY at_ns DESC, session_id, where_lost, what;
