@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
@@ -21,6 +22,7 @@ import plotly.offline
 from markupsafe import Markup, escape
 
 from agentobs.records import shown
+from dashboards.figures.words import doubt, doubts_of
 from dashboards.style import DARK
 
 _HERE = Path(__file__).parent
@@ -77,8 +79,10 @@ def heading(column: str) -> str:
     return _WORDS.get(column, column.replace("_", " "))
 
 
-def cell(column: str, value: Any) -> str | Markup:
-    """Return a value as it stands in a table; the column's name says what it is."""
+def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str | Markup:
+    """Return a value as it stands in a table; the column's name says what it is, and its row how sure money is."""
+    if column == "cost_usd" and row is not None:
+        return cost(row)
     if value is None:
         return Markup('<span class="none" title="not known">–</span>')
     if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns"):
@@ -104,24 +108,29 @@ def instant(ns: int | None) -> str | Markup:
     )
 
 
-def cost(value: Decimal | None, status: str | None = "exact", unpriced: int | None = 0) -> Markup:
-    """Return money with how sure it is: nothing more where it is exact.
+def cost(row: Mapping[str, Any]) -> Markup:
+    """Return what a row cost with how sure that is: nothing more where it is exact.
 
     Args:
-        value: US dollars; None where no price is known.
-        status: as in `cost_by_session`: `exact`, `lower_bound`, `estimated`, `unknown_model`.
-        unpriced: how many calls have no price and are not in the sum.
+        row: `cost_usd` in US dollars, None where no price is known; `cost_status`, and how many calls are how sure, as
+            in `cost_by_session`.
     """
+    value, doubts = row["cost_usd"], doubts_of(row)
     if value is None:
-        return Markup('<span class="doubt">unknown</span>') if unpriced else Markup("–")
+        return Markup('<span class="doubt">unknown</span>') if any(doubts) else Markup("–")
     money = shown.money(value)
-    if status in (None, "exact") and not unpriced:
+    if not any(doubts):
         return Markup('<span class="money">{}</span>').format(money)
-    words = {"estimated": ("≈", "estimated")}.get(str(status), ("≥", "at least"))
-    note = f"{words[1]}; {unpriced:,} calls without a price" if unpriced else words[1]
+    told = [each for each, is_so in zip(_DOUBTS, doubts, strict=True) if is_so]
     return Markup(
         '<span class="money" title="{}">{} {} <span class="doubt">{}</span></span>'
-    ).format(note, words[0], money, words[1])
+    ).format(
+        doubt(row), " ".join(sign for sign, _ in told), money, ", ".join(word for _, word in told)
+    )
+
+
+_DOUBTS = (("≥", "at least"), ("≈", "estimated"))
+"""The signs and words of a lower bound and of an estimate."""
 
 
 def byte_count(value: int | None) -> str:

@@ -16,6 +16,7 @@ from agentobs.records.shown import money, seconds
 from agentobs.store.asking import named
 from agentobs.store.walltime import PARTS, Split, interaction_times
 from dashboards import figures
+from dashboards.figures.words import sureness
 from dashboards.pages import figure_json
 
 Row = Mapping[str, Any]
@@ -245,7 +246,16 @@ def _efficiency(rows: Sequence[Row]) -> Panel | None:
     whole = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
     share = f"{read / whole:.0%} of the input was read from it" if whole else "nothing went in"
     says = f"The cache saved {money(saved)} beyond what writing it cost: {share}."
-    columns = ("name", "sessions", "calls", "hit_ratio", "saved_usd", *_TOKENS[:3], "cost_usd")
+    columns = (
+        "name",
+        "sessions",
+        "calls",
+        "hit_ratio",
+        "saved_usd",
+        *_TOKENS[:3],
+        "cost_usd",
+        "cost_status",
+    )
     drawn = figures.cache_efficiency(rows)
     return panel("cache", "What caching saved", says, drawn, columns, rows)
 
@@ -348,10 +358,7 @@ def _sum(rows: Sequence[Row]) -> str:
     known = [row["cost_usd"] for row in rows if row["cost_usd"] is not None]
     if not known:
         return "an unknown amount"
-    doubtful = any(
-        row.get("unpriced_calls") or row.get("cost_status", "exact") != "exact" for row in rows
-    )
-    return f"{'at least ' if doubtful else ''}{money(sum(known, Decimal(0)))}"
+    return f"{sureness(rows)}{money(sum(known, Decimal(0)))}"
 
 
 def _count(number: int, what: str) -> str:

@@ -207,7 +207,8 @@ _SPENT = """
 """
 _WHOLE = """
     SELECT
-        sum(cost_usd) AS cost_usd, count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced,
+        sum(cost_usd) AS cost_usd, count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls,
+        count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
         CASE
             WHEN count(cost_usd) = 0 THEN 'unknown_model'
             WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'

@@ -55,7 +55,9 @@ _TABLES = """
         SELECT
             sessions.* EXCLUDE (started_at, ended_ns, entry, continues_session_id, relation),
             coalesce(asked.models, []) AS models,
-            coalesce(costs.cost_status, 'exact') AS cost_status
+            coalesce(costs.cost_status, 'exact') AS cost_status,
+            costs.lower_bound_calls,
+            costs.estimated_calls
         FROM sessions
         LEFT JOIN asked ON sessions.session_id = asked.session_id
         LEFT JOIN cost_by_session AS costs ON sessions.session_id = costs.session_id

@@ -258,6 +258,8 @@ _TOTALS = """
             WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
             ELSE 'exact'
         END AS cost_status,
+        coalesce(sum(lower_bound_calls), 0)::BIGINT AS lower_bound_calls,
+        coalesce(sum(estimated_calls), 0)::BIGINT AS estimated_calls,
         count(*) FILTER (WHERE status IN ('failed', 'crashed', 'incomplete')) AS failed,
         count(*) FILTER (WHERE status = 'running') AS running
     FROM app.listing

@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.figures.words import Row, count, lane_of, money, nothing, plain
+from dashboards.figures.words import Row, count, lane_of, money, nothing, plain, sureness
 from dashboards.style import GRID, INK, TOKENS, bar, layout
 
 MOST_TURNS = 320
@@ -182,9 +182,9 @@ def _says(each: _Bar) -> str:
             lines.append(f"ended by {plain(row['stop_reason'], 30)}")
         if row["tool_errors"]:
             lines.append(f"{row['tool_errors']} of its tool calls failed")
-    least = "at least " if each.unpriced and each.cost is not None else ""
+    sure = "" if each.cost is None else sureness(each.rows)
     so_far = "" if each.so_far is None else f", {money(each.so_far)} so far"
-    return "<br>".join([*lines, f"{least}{money(each.cost)}{so_far}"])
+    return "<br>".join([*lines, f"{sure}{money(each.cost)}{so_far}"])
 
 
 def _without(each: _Bar) -> str:

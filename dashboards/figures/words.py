@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -71,10 +71,14 @@ def amount(row: Row) -> str:
     value = row.get("cost_usd")
     if value is None:
         return "no price" if row.get("calls", 1) else "nothing"
-    doubts = [
-        word for is_so, word in zip(_doubts(row), ("at least", "about"), strict=True) if is_so
-    ]
-    return " ".join([*doubts, money(value)])
+    return f"{sureness([row])}{money(value)}"
+
+
+def sureness(rows: Iterable[Row]) -> str:
+    """Return what stands before the sum of what rows cost: `at least about `, `at least `, `about `, or nothing."""
+    doubts = [doubts_of(row) for row in rows]
+    words = zip(("at least ", "about "), zip(*doubts, strict=True), strict=True) if doubts else ()
+    return "".join(word for word, told in words if any(told))
 
 
 def doubt(row: Row) -> str:
@@ -90,11 +94,11 @@ def doubt(row: Row) -> str:
     return "; ".join(notes)
 
 
-def _doubts(row: Row) -> tuple[bool, bool]:
+def doubts_of(row: Row) -> tuple[bool, bool]:
     """Return whether a cost is a lower bound, and whether it is estimated."""
     status = row.get("cost_status", "exact")
-    is_low = bool(row.get("lower_bound_calls") or row.get("unpriced_calls"))
-    return is_low or status in ("lower_bound", "unknown_model"), (
+    is_low = any(row.get(key) for key in ("lower_bound_calls", "unpriced_calls", "unpriced"))
+    return is_low or status in ("lower_bound", "unknown_model", "unpriced"), (
         bool(row.get("estimated_calls")) or status == "estimated"
     )
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
 import duckdb
 import plotly.graph_objects as go
@@ -10,9 +14,23 @@ import pytest
 
 from agentobs.sink import Record
 from agentobs.store.database import connect
+from dashboards.pages import cell, cost
 from dashboards.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
+from dashboards.report import range_report, session_report
 from dashboards.style import layout
-from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
+from tests.store.making import (
+    SECOND,
+    T0,
+    a_home,
+    attempt,
+    end,
+    record,
+    session_id,
+    start,
+    tool,
+    usage_row,
+    write_facts,
+)
 
 pytestmark = pytest.mark.xdist_group("dashboards_panels")
 DAY = 86_400 * SECOND
@@ -124,3 +142,86 @@ def test_the_table_of_a_panel_is_bounded() -> None:
         "x", "X", "Says.", go.Figure(layout=layout()), ("a",), [{"a": n} for n in range(999)]
     )
     assert (len(made.rows), made.more) == (SHOWN, 999 - SHOWN)
+
+
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Sessions of each certainty: estimated; known in part and estimated; without a price; of lost records."""
+    home = a_home(tmp_path_factory.mktemp("doubtful"))
+    stated = [("estimated",), ("lower_bound", "estimated"), ("exact",)]
+    facts: list[Any] = []
+    for number, each in enumerate(stated, 1):
+        facts.append(start(number, f"name {number}").start)
+        facts += [
+            usage_row(
+                10 * number + at,
+                session_id=session_id(number),
+                certainty=certainty,
+                model="nobody" if number == 3 else "claude-sonnet-5-5",
+            )
+            for at, certainty in enumerate(each)
+        ]
+    write_facts(home, facts)
+    record(home, [start(4, "lost"), attempt(4, 1)])
+    write_facts(home, [replace(end(4), dropped=7)])
+    with connect(home) as connection:
+        yield connection
+
+
+def words_of(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"cost_status": "exact", "unpriced_calls": 0}, "$0.5000"),
+        ({}, "$0.5000"),
+        ({"cost_status": "lower_bound"}, "≥ $0.5000 at least"),
+        ({"cost_status": "unknown_model"}, "≥ $0.5000 at least"),
+        ({"cost_status": "exact", "unpriced_calls": 2}, "≥ $0.5000 at least"),
+        ({"cost_status": "estimated", "unpriced_calls": 0}, "≈ $0.5000 estimated"),
+        ({"cost_status": "estimated", "unpriced_calls": 2}, "≥ ≈ $0.5000 at least, estimated"),
+        ({"cost_status": "estimated", "lower_bound_calls": 1}, "≥ ≈ $0.5000 at least, estimated"),
+        ({"cost_usd": None, "cost_status": "unknown_model"}, "unknown"),
+        ({"cost_usd": None, "cost_status": None}, "–"),
+    ],
+)
+def test_money_stands_with_how_sure_it_is(row: dict[str, Any], told: str) -> None:
+    """What leaves something out is at least that, an estimate is one, and what is both says both; in cells, too."""
+    whole = {"cost_usd": Decimal("0.5"), **row}
+    assert words_of(cost(whole)).strip() == told
+    assert cell("cost_usd", whole["cost_usd"], whole) == cost(whole)
+
+
+def test_sentences_tables_and_figures_are_as_sure(doubtful: duckdb.DuckDBPyConnection) -> None:
+    """An estimate is about so much, what leaves something out at least so much; each place says the same of it."""
+    found = {each.name: each for each in fleet_panels(doubtful)}
+    assert "cost at least about $" in found["cost-by-name"].says
+    assert "cost at least about $" in found["cost-by-day"].says
+    notes = {
+        note.text.partition("$")[0] for note in found["cost-by-name"].figure.layout.annotations
+    }
+    assert notes == {"about ", "at least about ", "at least ", "no price"}
+    assert "cost_status" in found["cache"].columns
+    [turns] = [p for p in session_panels(doubtful, session_id(4)) if p.name == "turns"]
+    assert "cost at least $" in turns.says
+    assert any("at least $" in text for text in turns.figure.data[-1].hovertext)
+
+
+def test_reports_are_as_sure(doubtful: duckdb.DuckDBPyConnection) -> None:
+    """Of each session that a range lists, and of each step of one, what is not exact says so."""
+    html = range_report(doubtful, since_ns=None, until_ns=None, made_ns=T0, light=True)
+    assert re.search(r"Cost ≥ ≈ \$[\d.]+ at least, estimated", words_of(html))
+    _, _, dearest = html.partition('id="dearest"')
+    rows = {
+        name: words_of(dearest.split(name)[1].split("</tr>")[0])
+        for name in ("name 1", "name 2", "lost")
+    }
+    assert re.search(r"≈ \$[\d.]+ estimated", rows["name 1"])
+    assert "≥" not in rows["name 1"]
+    assert re.search(r"≥ ≈ \$[\d.]+ at least, estimated", rows["name 2"])
+    assert re.search(r"≥ \$[\d.]+ at least", rows["lost"])
+    one = session_report(doubtful, session_id(4), made_ns=T0, light=True)
+    _, _, steps = one.partition('id="steps"')
+    assert re.search(r"≥ \$[\d.]+ at least", words_of(steps.partition("</section>")[0]))
