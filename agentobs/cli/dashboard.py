@@ -43,6 +43,12 @@ PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 @click.option(
     "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key, PEM."
 )
+@click.option(
+    "--loopback-address",
+    is_flag=True,
+    help="Print an address with 127.0.0.1, for browsers that find no names under localhost (older Safari). Any server "
+    "on another port of this machine that the browser visits is then sent the cookie, and can read the recordings.",
+)
 @click.pass_context
 def dashboard(
     context: click.Context,
@@ -53,6 +59,7 @@ def dashboard(
     password_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    loopback_address: bool,
 ) -> None:
     """Serve the live application until Ctrl-C. Whoever opens it needs the address that is printed."""
     from agentobs.recording.home import existing_home
@@ -73,7 +80,10 @@ def dashboard(
     from agentobs.cli.compare import comparison_of
 
     password = _password(password_file) if remote else None
-    bound = server.bind(server.Options(bind, port, remote, password, tls_cert, tls_key))
+    options = server.Options(
+        bind, port, remote, password, tls_cert, tls_key, loopback_address=loopback_address
+    )
+    bound = server.bind(options)
 
     def started(_: Callable[[], None]) -> None:
         click.echo(f"Recordings in {home.path}")

@@ -20,6 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
+from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home
 from dashboards.app.guarding import PASSWORD_LENGTH, Guard, Keys, hosts_of, new_secret
@@ -42,6 +43,10 @@ KEEP_SECONDS = 15
 """How long a connection is kept after an answer."""
 ENDING_SECONDS = 2
 """How long requests may go on after Ctrl-C."""
+NAME_BYTES = 8
+"""How much chance is in the name that is printed: 64 bits, which no page tries out."""
+LOOPBACK = ("127.0.0.1", "::1")
+"""Where browsers look for any name under `localhost` (RFC 6761 6.3), without asking anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,16 @@ class Options:
     """The certificate with its chain, PEM."""
     tls_key: Path | None = None
     """Its key, PEM."""
+    loopback_address: bool = False
+    """Whether the address that is printed has a number for a host, for browsers that know no names under `localhost`.
+    Its cookie is sent to every server on another port of that number, whoever runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A socket that is bound, and what is said on it."""
+    """Sockets that are bound, and what is said on them."""
 
-    socket: socket.socket
+    sockets: Sequence[socket.socket]
     keys: Keys
     address: str
     """What a browser opens, with the token where there is one. To be shown to who started it, and to nobody else."""
@@ -75,24 +83,30 @@ class Bound:
 
 
 def bind(options: Options) -> Bound:
-    """Bind the socket; from then on connections wait until `serve` takes them.
+    """Bind the sockets; from then on connections wait until `serve` takes them.
 
     Raises:
         UsageError: the options do not fit together, or the address is taken or not ours.
     """
     bound = _checked(options)
     tls = _tls(options)
-    listening = _listening(bound, options.port)
-    scheme, port = "https" if tls else "http", listening.getsockname()[1]
+    is_named = not options.remote and not options.loopback_address
+    # Whoever listened at the other of the two would be sent the token, for a browser tries both.
+    addresses = [bound, *(each for each in LOOPBACK if each != bound)] if is_named else [bound]
+    listening = _listening(addresses, options.port)
+    scheme, port = "https" if tls else "http", listening[0].getsockname()[1]
     local = "127.0.0.1" if ipaddress.ip_address(bound).is_unspecified else bound
+    # Browsers share cookies among all ports of a host, but not among hosts: a host that nobody else knows has its own.
+    own = f"{world.random_bytes(NAME_BYTES).hex()}.localhost"
+    names = [own] if is_named else [*LOOPBACK, "localhost", local, *options.remote]
     keys = Keys(
-        hosts=hosts_of(["127.0.0.1", "localhost", "::1", local, *options.remote], port, scheme),
+        hosts=hosts_of(names, port, scheme),
         scheme=scheme,
         port=port,
         token=None if options.password else new_secret(),
         password=options.password,
     )
-    name = options.remote[0] if options.remote else local
+    name = own if is_named else options.remote[0] if options.remote else local
     host = f"[{name}]" if ":" in name else name
     rest = f"?token={keys.token}" if keys.token else ""
     return Bound(listening, keys, f"{scheme}://{host}:{port}/{rest}", tls)
@@ -118,14 +132,15 @@ def serve(
         site = Site(home=home, reader=reader, compare=compare, is_remote=is_remote)
         server = _Server(_config(bound, site), started, site)
         try:
-            asyncio.run(_serve(server, bound.socket))
+            asyncio.run(_serve(server, bound.sockets))
         finally:
-            bound.socket.close()
+            for each in bound.sockets:
+                each.close()
 
 
-async def _serve(server: _Server, listening: socket.socket) -> None:
+async def _serve(server: _Server, listening: Sequence[socket.socket]) -> None:
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-    await server.serve(sockets=[listening])
+    await server.serve(sockets=list(listening))
 
 
 class _Server(uvicorn.Server):
@@ -227,7 +242,15 @@ def _checked(options: Options) -> str:
                 where=f"--bind {address}",
                 todo="Say --allow-remote NAME, with the name that they reach it under; it takes a password and TLS",
             )
+        if address not in LOOPBACK and not options.loopback_address:
+            raise UsageError(
+                "browsers look for a name under localhost at 127.0.0.1 and at ::1",
+                where=f"--bind {address}",
+                todo="Say --loopback-address, too; its help names the risk",
+            )
         return address
+    if options.loopback_address:
+        raise UsageError("it is for this machine alone", where="--loopback-address")
     if not options.password:
         raise UsageError(
             "others could read all recordings without a password",
@@ -298,28 +321,52 @@ def _tls(options: Options) -> ssl.SSLContext | None:
     return context
 
 
-def _listening(address: str, port: int | None) -> socket.socket:
-    """Return a socket that listens at an address.
+def _listening(addresses: Sequence[str], port: int | None) -> Sequence[socket.socket]:
+    """Return sockets that listen on one port of all of these addresses; those that the machine has not are left out.
 
     Raises:
-        UsageError: the address is not ours, or the port is taken or not allowed.
+        UsageError: the first address is not ours, or the port is taken or not allowed.
     """
-    ports = range(PORT, PORT + TRIES) if port is None else (port,)
-    version = ipaddress.ip_address(address).version
+    # Of any port that is free, the other address may have it taken: another is tried then, too.
+    ports = range(PORT, PORT + TRIES) if port is None else (port,) * (1 if port else TRIES)
     for each in ports:
-        made = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((address, each))
-            made.listen(128)
-            return made
+            return _bound_to(addresses, each)
         except OSError as error:
-            made.close()
             failed = error
             if error.errno != errno.EADDRINUSE:
                 break
     raise UsageError(
         f"cannot listen there: {(failed.strerror or str(failed)).lower()}",
-        where=f"{address} port {each}",
+        where=f"{failed.filename} port {each}",
         todo="Name another port with --port; --port 0 takes any that is free",
     ) from failed
+
+
+def _bound_to(addresses: Sequence[str], port: int) -> Sequence[socket.socket]:
+    made: list[socket.socket] = []
+    with contextlib.ExitStack() as undone:
+        for address in addresses:
+            try:
+                one = _socket_at(address, made[0].getsockname()[1] if made else port)
+            except OSError as error:
+                if made and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    continue  # nobody else listens there, either
+                raise OSError(error.errno, error.strerror or str(error), address) from error
+            undone.callback(one.close)
+            made.append(one)
+        undone.pop_all()
+    return made
+
+
+def _socket_at(address: str, port: int) -> socket.socket:
+    version = ipaddress.ip_address(address).version
+    made = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((address, port))
+        made.listen(128)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -31,11 +31,12 @@ def chromium() -> str | None:
 
 
 def arguments() -> list[str]:
-    """How it is started: no name but ours leads anywhere, whatever a page may try; root can have no sandbox.
+    """How it is started: no name but those of this machine leads anywhere, whatever a page may try; root can have no
+    sandbox.
 
     A small /dev/shm, as containers have it, must not end a page.
     """
-    alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE *.localhost"
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     return ["--disable-dev-shm-usage", alone, *sandbox]
 

@@ -77,7 +77,8 @@ class Client:
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
-        self.host, self.port = str(parts.hostname), int(parts.port or 0)
+        # Names under `localhost` are found by browsers; a resolver may not know them.
+        self.host, self.port, self.named = "127.0.0.1", int(parts.port or 0), parts.netloc
         self.origin = f"http://{parts.netloc}"
         self.cookie = ""
         opened = self._ask("GET", f"{parts.path}?{parts.query}", None, {})
@@ -99,8 +100,8 @@ class Client:
     def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Got:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
-            cookie = {"cookie": self.cookie} if self.cookie else {}
-            connection.request(method, path, body, {**cookie, **headers})
+            always = {"host": self.named, **({"cookie": self.cookie} if self.cookie else {})}
+            connection.request(method, path, body, {**always, **headers})
             answer = connection.getresponse()
             told = {name.lower(): value for name, value in answer.getheaders()}
             return Got(answer.status, told, answer.read())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import re
 import socket
 import ssl
 import threading
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from cryptography import x509
@@ -94,6 +95,11 @@ def remote(
         yield bound
 
 
+def host_of(bound: Bound) -> str:
+    """Return what the header Host says where the printed address is open; of one for others, the address itself."""
+    return f"127.0.0.1:{bound.keys.port}" if bound.tls else urlsplit(bound.address).netloc
+
+
 def ask(
     bound: Bound,
     path: str = "/",
@@ -116,7 +122,7 @@ def ask(
         line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        line.putheader("Host", f"127.0.0.1:{port}" if host is None else host)
+        line.putheader("Host", host_of(bound) if host is None else host)
         if opened:
             headers.setdefault("cookie", f"{bound.keys.cookie}={bound.keys.secret}")
         for name, value in headers.items():
@@ -141,7 +147,7 @@ def test_the_token_is_changed_for_a_cookie_and_leaves_the_address(door: Bound) -
     token = door.keys.token
     assert token
     assert len(token) == 64
-    assert door.address == f"http://127.0.0.1:{door.keys.port}/?token={token}"
+    assert door.address == f"http://{host_of(door)}/?token={token}"
     got = ask(door, f"/sessions/a%2Fb?a=1&token={token}&b=%26", opened=False)
     assert (got.status, got.headers["location"]) == (303, "/sessions/a%2Fb?a=1&b=%26")
     name, _, rest = got.headers["set-cookie"].partition("=")
@@ -209,25 +215,43 @@ def test_what_looks_like_the_cookie_or_the_token_does_not_do(door: Bound) -> Non
 
 
 def test_a_host_that_is_not_ours_is_refused(door: Bound) -> None:
-    """A name that somebody pointed at this address gets nothing, with the cookie, too; ours do, in any letters."""
-    port = door.keys.port
+    """A name that somebody pointed at this address gets nothing, with the cookie, too; ours does, in any letters."""
+    port, ours = door.keys.port, host_of(door)
+    name = ours.partition(":")[0]
     for host in (
         "evil.test", f"evil.test:{port}", "127.0.0.1", "127.0.0.1:1", f"127.0.0.1:{port}.evil.test",
-        f"localhost.evil.test:{port}",
-        f"127.0.0.2:{port}", f"0.0.0.0:{port}", "", f"[::1]:{port}@evil.test", f"user@127.0.0.1:{port}",
+        f"localhost.evil.test:{port}", f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", name, f"{name}:1",
+        f"{'0' * 16}.localhost:{port}", f"x{ours}", f"x.{ours}", f"{name}.evil.test:{port}", f"{name}.:{port}",
+        f"127.0.0.2:{port}", f"0.0.0.0:{port}", "", f"{ours}@evil.test", f"user@{ours}",
     ):  # fmt: skip
         got = ask(door, host=host)
         assert got.status == 421, host
         assert "Sessions" not in got.words
         assert ask(door, f"/?token={door.keys.token}", host=host).status == 421
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"LocalHost:{port}", f"[::1]:{port}"):
+    for host in (ours, ours.upper()):
         assert ask(door, host=host).status == 200, host
+
+
+def test_the_host_is_one_that_nobody_else_knows(door: Bound, tmp_path: Path) -> None:
+    """Cookies are shared among the ports of a host: so the printed one is random, and no page is led to another.
+
+    Where a number is asked for, the address has it, and loopback under its usual names is answered.
+    """
+    assert re.fullmatch(r"[0-9a-f]{16}\.localhost:[0-9]+", host_of(door))
+    with served(tmp_path / "home", Options(port=0)) as again:
+        assert host_of(again).partition(":")[0] != host_of(door).partition(":")[0]
+    with served(tmp_path / "home", Options(port=0, loopback_address=True)) as plain:
+        port = plain.keys.port
+        assert plain.address.startswith(f"http://127.0.0.1:{port}/?token=")
+        for host in (f"127.0.0.1:{port}", f"LocalHost:{port}", f"[::1]:{port}"):
+            assert ask(plain, host=host).status == 200, host
+        assert ask(plain, host=f"evil.test:{port}").status == 421
 
 
 def test_two_hosts_or_none_are_no_request(door: Bound) -> None:
     """A request that names two hosts, or none, is refused before it is looked at."""
     for head in (
-        f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{door.keys.port}\r\nHost: evil.test\r\n\r\n",
+        f"GET / HTTP/1.1\r\nHost: {host_of(door)}\r\nHost: evil.test\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.0\r\n\r\n",
     ):
@@ -238,7 +262,7 @@ def test_two_hosts_or_none_are_no_request(door: Bound) -> None:
 
 def test_a_form_is_taken_from_our_own_pages_alone(door: Bound) -> None:
     """What does more than open a page must say that it comes from a page of ours, whatever cookie it has."""
-    ours = f"http://127.0.0.1:{door.keys.port}"
+    ours = f"http://{host_of(door)}"
     assert asks_in_sql(door, origin=ours, **OURS) == 200
     assert asks_in_sql(door, origin=ours) == 200  # a browser that knows no Sec-Fetch-Site
     foreign: list[dict[str, Any]] = [
@@ -247,8 +271,9 @@ def test_a_form_is_taken_from_our_own_pages_alone(door: Bound) -> None:
         {"origin": "null", **OURS},
         {"origin": "http://evil.test"},
         {"origin": f"http://localhost:{door.keys.port}"},
-        {"origin": "http://127.0.0.1:1"},
-        {"origin": f"https://127.0.0.1:{door.keys.port}"},
+        {"origin": f"http://127.0.0.1:{door.keys.port}"},
+        {"origin": ours.rpartition(":")[0] + ":1"},
+        {"origin": f"https://{host_of(door)}"},
         {"origin": ours + ".evil.test"},
         {"origin": ours, "sec-fetch-site": "same-site"},
         {"origin": ours, "sec-fetch-site": "cross-site"},
@@ -284,7 +309,7 @@ def test_nobody_is_allowed_to_read_across_origins(door: Bound) -> None:
     """A preflight is refused, and no answer allows another origin anything."""
     got = ask(door, "/sql", "OPTIONS", origin="http://evil.test", access_control_request_method="POST")  # fmt: skip
     assert got.status == 403
-    ours = f"http://127.0.0.1:{door.keys.port}"
+    ours = f"http://{host_of(door)}"
     for each in (got, ask(door), ask(door, origin=ours), ask(door, "/revision")):
         assert not [name for name in each.headers if name.startswith("access-control")]
 
@@ -292,7 +317,7 @@ def test_nobody_is_allowed_to_read_across_origins(door: Bound) -> None:
 def test_each_answer_says_what_may_be_done_with_it(door: Bound) -> None:
     """Page, asset, error and refusal: each has a policy, no sniffing, no frames, no referrer, and no copy kept."""
     asset = next(each for each in ask(door).links("/assets/") if each.endswith(".css"))
-    ours = f"http://127.0.0.1:{door.keys.port}"
+    ours = f"http://{host_of(door)}"
     answers = {
         "page": ask(door),
         "asset": ask(door, asset),
@@ -350,8 +375,8 @@ def test_who_sends_no_request_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
     """A connection on which no whole request comes, or none more, is closed."""
     monkeypatch.setattr(server, "SILENT_SECONDS", 0.2)
     with served(tmp_path / "home", Options(port=0)) as bound:
-        host = f"Host: 127.0.0.1:{bound.keys.port}\r\n"
-        origin = f"Origin: http://127.0.0.1:{bound.keys.port}\r\n"
+        host = f"Host: {host_of(bound)}\r\n"
+        origin = f"Origin: http://{host_of(bound)}\r\n"
         for part in (
             "",
             "GET / HTTP/1.1\r\nHost:",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import http.client
 import os
 import re
@@ -11,7 +13,9 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,7 +25,7 @@ from agentobs.cli import cli
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.recording.home import Home, open_home
 from dashboards.app import server
-from dashboards.app.server import PORT, TRIES, Options, bind
+from dashboards.app.server import PORT, TRIES, Bound, Options, bind
 from tests.dashboards.opening import Client, opened
 from tests.dashboards.test_guarding import certificate
 from tests.store.making import ROOT, conversation, record
@@ -31,6 +35,15 @@ __all__ = ["certificate"]
 pytestmark = pytest.mark.xdist_group("dashboards_guarding")
 
 PASSWORD = "correct horse battery staple"
+
+
+@contextlib.contextmanager
+def closing(*all_bound: Bound) -> Iterator[None]:
+    """Let their sockets go at the end."""
+    with contextlib.ExitStack() as stack:
+        for each in (each for bound in all_bound for each in bound.sockets):
+            stack.enter_context(each)
+        yield
 
 
 @pytest.fixture
@@ -84,7 +97,7 @@ def test_it_prints_an_address_and_ends_cleanly(home: Home, end: signal.Signals) 
     """The command prints the address, serves until Ctrl-C or a termination, and ends with 0; no log is written."""
     process = started(home, "--port", "0")
     address = address_of(process)
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[0-9a-f]{64}", address)
+    assert re.fullmatch(r"http://[0-9a-f]{16}\.localhost:\d+/\?token=[0-9a-f]{64}", address)
     client = Client(address)
     assert client.get("/?q=looked-for").status == 200
     assert "a-secret-name" in client.get("/").words
@@ -112,19 +125,53 @@ def test_a_port_that_is_taken_is_one_clear_error(home: Home) -> None:
         )
         assert "--port 0" in told
     first, second = bind(Options()), bind(Options())
-    with first.socket, second.socket:
+    with closing(first, second):
         ports = [first.keys.port, second.keys.port]
         assert len(set(ports)) == 2
         assert all(PORT <= port < PORT + TRIES for port in ports)
 
 
+def addresses(options: Options) -> list[str]:
+    """Return where it listens."""
+    bound = bind(options)
+    with closing(bound):
+        assert len({each.getsockname()[1] for each in bound.sockets}) == 1
+        return [each.getsockname()[0] for each in bound.sockets]
+
+
 def test_nobody_else_can_reach_it(home: Home) -> None:
-    """It is bound to loopback alone."""
-    bound = bind(Options(port=0))
-    with bound.socket:
-        assert bound.socket.getsockname()[0] == "127.0.0.1"
-    with bind(Options(bind="::1", port=0)).socket as other:
-        assert other.getsockname()[0] == "::1"
+    """It is bound to loopback alone, and to both addresses at which a browser looks for the printed name."""
+    assert addresses(Options(port=0)) == ["127.0.0.1", "::1"]
+    assert addresses(Options(bind="::1", port=0)) == ["::1", "127.0.0.1"]
+    for bound in ("127.0.0.1", "::1", "127.0.0.2"):
+        assert addresses(Options(bind=bound, port=0, loopback_address=True)) == [bound]
+
+
+def test_nobody_else_has_its_port_on_the_other_address() -> None:
+    """Who listens on the port at the other address of loopback would be sent the token: such a port is not taken."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"^::1 port {port}: cannot listen there"):
+            bind(Options(port=port))
+        with socket.create_server(("127.0.0.1", port)):
+            pass  # what was bound before is let go
+
+
+def test_a_machine_without_the_newer_addresses_does_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there is no ::1, 127.0.0.1 is enough; a port that is taken there is never left out."""
+
+    class Old(socket.socket):
+        def __init__(self, family: int = -1, *rest: Any, **more: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *rest, **more)
+
+    monkeypatch.setattr(socket, "socket", Old)
+    assert addresses(Options(port=0)) == ["127.0.0.1"]
+    with pytest.raises(UsageError, match="::1 port 0: cannot listen there"):
+        bind(Options(bind="::1", port=0))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +181,8 @@ def test_nobody_else_can_reach_it(home: Home) -> None:
         (Options(bind="::"), "other machines could reach it there"),
         (Options(bind="10.1.2.3"), "other machines could reach it there"),
         (Options(bind="10.1.2.3", password=PASSWORD), "other machines could reach it there"),
+        (Options(bind="127.0.0.2"), "--loopback-address"),
+        (Options(bind="10.1.2.3", loopback_address=True), "other machines could reach it there"),
         (Options(remote=("localhost",)), "without a password"),
         (Options(remote=("localhost",), password=""), "without a password"),
         (Options(remote=("localhost",), password="short"), "a password of 5 characters"),
