@@ -18,7 +18,7 @@ DARKEST = 90
 
 @pytest.mark.parametrize("light", [True, False], ids=["light", "full"])
 def test_a_report_that_was_dark_is_printed_light(tabs, tmp_path: Path, light: bool) -> None:
-    """Of a reader whose screens are dark, paper is white, words are dark, and still figures have their light colours."""
+    """Where the screen is dark, paper is white, words are dark, and still figures have the colours of the light."""
     home = a_home(tmp_path)
     record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
     path = tmp_path / "report.html"
