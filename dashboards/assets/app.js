@@ -65,6 +65,17 @@
     }
   }
 
+  // What was drawn stays, with the part that somebody looks at: figures.js draws what is new into it.
+  function keepFigures(region, next) {
+    const drawn = new Map([...region.querySelectorAll("[data-figure]")].map((each) => [each.dataset.figure, each]));
+    for (const place of next.querySelectorAll("[data-figure]")) {
+      const kept = drawn.get(place.dataset.figure);
+      if (!kept) continue;
+      kept.setAttribute("aria-label", place.getAttribute("aria-label") ?? "");
+      place.replaceWith(kept);
+    }
+  }
+
   function isBusy(region) {
     // Somebody selects text in it, or has a menu open: it waits for the next time.
     const selection = getSelection();
@@ -87,6 +98,7 @@
       if (shown.get(region.id) === came) continue;
       shown.set(region.id, came);
       region.style.minHeight = `${region.offsetHeight}px`;
+      keepFigures(region, next);
       region.replaceChildren(...next.childNodes);
       restore(region, state);
       region.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));

@@ -21,13 +21,24 @@
     return value;
   }
 
-  function draw(place, dark) {
+  // Each place of a figure, with the JSON that was drawn there; empty before anything was.
+  const places = new Map();
+
+  function textOf(place) {
     const data = [...document.querySelectorAll("script.figure-data")].find((each) => each.dataset.for === place.dataset.figure);
-    if (!data) return;
-    const told = JSON.parse(data.textContent);
+    return data ? data.textContent : "";
+  }
+
+  function draw(place, dark) {
+    const text = textOf(place);
+    const theme = dark ? "dark" : "light";
+    if (!text || (places.get(place) === text && place.dataset.drawn === theme)) return;
+    const told = JSON.parse(text);
     const figure = dark ? recoloured(told) : told;
-    Plotly.react(place, figure.data, figure.layout, config);
-    place.dataset.drawn = dark ? "dark" : "light";
+    // While this word is the same, plotly keeps the part that somebody zoomed to, and what they hid.
+    Plotly.react(place, figure.data, { ...figure.layout, uirevision: "kept" }, config);
+    places.set(place, text);
+    place.dataset.drawn = theme;
   }
 
   const seen = new IntersectionObserver((entries) => {
@@ -40,10 +51,21 @@
 
   function watch(root) {
     for (const place of root.querySelectorAll("[data-figure]")) {
-      const data = document.querySelector(`script.figure-data[data-for="${place.dataset.figure}"]`);
-      const height = data && JSON.parse(data.textContent).layout.height;
+      const text = textOf(place);
+      const height = text && places.get(place) !== text && JSON.parse(text).layout.height;
       if (height) place.style.minHeight = `${height}px`;
-      seen.observe(place);
+      if (!places.has(place)) places.set(place, "");
+      if (places.get(place) !== text) seen.observe(place);
+    }
+  }
+
+  // Plotly listens at the window for each figure until it is told that the figure has gone.
+  function forget() {
+    for (const place of places.keys()) {
+      if (place.isConnected) continue;
+      seen.unobserve(place);
+      Plotly.purge(place);
+      places.delete(place);
     }
   }
 
@@ -57,7 +79,7 @@
     for (const place of document.querySelectorAll("[data-figure]")) draw(place, false);
   });
   addEventListener("afterprint", () => again(isDark()));
-  // Regions that are replaced while an agent runs bring new figures.
-  document.addEventListener("agentobs:replaced", (event) => watch(event.target));
+  // Regions that are replaced while an agent runs bring new figures, and what is new in those that stay.
+  document.addEventListener("agentobs:replaced", (event) => { forget(); watch(event.target); });
   watch(document);
 })();

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.tabs import Served, Tab
 from tests.store.making import python
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
 
 pytestmark = pytest.mark.xdist_group("browser-live")
 
@@ -91,7 +96,7 @@ def test_a_new_session_appears_and_the_reader_stays_where_they_are(
 
 
 def test_a_session_is_followed_while_it_runs(served: Served, agent: Agent, tabs) -> None:
-    """Its turns and its end come by themselves; figures are drawn anew, and details that were opened stay open."""
+    """Its turns and its end come by themselves, into the figures that stand there; what was opened stays open."""
     agent.do("open under-way")
     tab: Tab = tabs(served)
     page = tab.go("/?q=under-way")
@@ -100,17 +105,106 @@ def test_a_session_is_followed_while_it_runs(served: Served, agent: Agent, tabs)
     tab.says("running", "#head")
     page.locator("#panels details.data summary").first.click()
     before = page.locator("#steps").inner_text()
-    page.evaluate("document.querySelector('[data-figure]').dataset.old = 'yes'")
+    page.evaluate("document.querySelector('[data-figure=turns]').dataset.old = 'yes'")
+    marks = page.locator("[data-figure=turns] .point").count()
     agent.do("ask")
     page.wait_for_function(
         "(before) => document.querySelector('#steps').innerText !== before", arg=before
     )
-    page.wait_for_function("() => !document.querySelector('[data-old]')")
     tab.draw()
-    assert page.locator("[data-figure] .main-svg").count() >= 1
+    page.wait_for_function(
+        "(marks) => document.querySelectorAll('[data-old] .point').length > marks", arg=marks
+    )
+    assert page.locator("[data-figure=turns]").count() == 1
     assert page.locator("#panels details.data").first.get_attribute("open") is not None
     agent.do("close")
     tab.says("completed", "#head")
+
+
+def test_a_page_that_follows_for_long_keeps_its_size_and_the_zoom(served: Served, tabs) -> None:
+    """After twenty times that all figures changed it holds no more than before, and shows the same part of them."""
+    tab: Tab = tabs(served)
+    page = tab.follow(tab.page.locator("#found tbody td:nth-child(2) a[href^='/sessions/']").nth(5))
+    tab.draw()
+    page.get_by_label("Follow what is new").uncheck()
+    news = News(tab)
+    news.come(2)
+    zoomed = _zoom(page)
+    before = _held(page)
+    news.come(20)
+    after = _held(page)
+    assert after["nodes"] < before["nodes"] * 1.1
+    assert after["jsEventListeners"] < before["jsEventListeners"] * 1.1
+    assert page.evaluate(_RANGE) == zoomed
+
+
+class News:
+    """Has a page find all of its figures changed whenever it looks."""
+
+    def __init__(self, tab: Tab) -> None:
+        self._page, self._number = tab.page, 0
+        self._text = tab.page.evaluate("fetch(location.href).then((answer) => answer.text())")
+        self._page.route("**/revision", self._revision)
+        self._page.route(tab.page.url, self._changed)
+
+    def come(self, times: int) -> None:
+        """Have it come so many times; what is in view is drawn before the next."""
+        for _ in range(times):
+            self._number += 1
+            self._page.evaluate(_LOOK)
+            self._page.wait_for_function(_CAME, arg=str(self._number))
+            self._page.evaluate(_TWO_FRAMES)
+
+    def _revision(self, route: Route) -> None:
+        route.fulfill(json={"revision": 1_000_000 + self._number})
+
+    def _changed(self, route: Route) -> None:
+        round_ = rf'\1"round":{self._number},'
+        text = re.sub(r'(class="figure-data"[^>]*>\{)', round_, self._text)
+        text = text.replace("<h1>", f'<h1 data-round="{self._number}">')
+        route.fulfill(body=text, content_type="text/html")
+
+
+def _zoom(page: Page) -> list[float]:
+    """Have a person zoom to the middle of the turns; from where to where they see now."""
+    place = page.locator("[data-figure=turns] .nsewdrag").first
+    place.scroll_into_view_if_needed()
+    before, box = page.evaluate(_RANGE), place.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+    page.wait_for_function(f"(before) => String(({_RANGE})()) !== String(before)", arg=before)
+    page.evaluate("scrollTo(0, 0)")
+    found: list[float] = page.evaluate(_RANGE)
+    return found
+
+
+def _held(page: Page) -> dict[str, int]:
+    """How many nodes and listeners the page holds, those left out that nothing leads to."""
+    asked = page.context.new_cdp_session(page)
+    asked.send("HeapProfiler.collectGarbage")
+    found: dict[str, int] = asked.send("Memory.getDOMCounters")
+    asked.detach()
+    return found
+
+
+_RANGE = """
+() => document.querySelector("[data-figure=turns]").layout.xaxis.range
+"""
+_LOOK = """
+() => {
+    const box = document.getElementById("follow");
+    for (const on of [true, false]) { box.checked = on; box.dispatchEvent(new Event("change")); }
+}
+"""
+_TWO_FRAMES = """
+() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))
+"""
+_CAME = """
+(number) => document.querySelector("h1").dataset.round === number
+"""
 
 
 def test_what_is_being_typed_stays(served: Served, agent: Agent, tabs) -> None:
