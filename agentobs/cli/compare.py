@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -323,7 +323,7 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
         if a or b:
             sure = [_SURE[side.cost_status] for side in (found.a, found.b)]
             rows.append(
-                (name, _measure(key, a, sure[0]), _measure(key, b, sure[1]), _by(key, a, b))
+                (name, _measure(key, a, sure[0]), _measure(key, b, sure[1]), _by(key, a, b, sure))
             )
     show_table(["", "A", "B", "B - A"], rows)
 
@@ -339,8 +339,13 @@ def _measure(key: str, value: Any, sure: str = "") -> str:
     return str(seconds(value)) if key == "duration_ns" else text(value)
 
 
-def _by(key: str, a: Any, b: Any) -> str:
-    if a is None or b is None or a == b:
+def _by(key: str, a: Any, b: Any, sure: Sequence[str]) -> str:
+    """Return how B differs from A; nothing where that cannot be told, as of money that is not exact."""
+    if a is None or b is None:
+        return ""
+    if key == "cost_usd" and any(sure):
+        return "cannot be told"
+    if a == b:
         return ""
     sign = "+" if b > a else "-"
     return f"{sign}{_measure(key, abs(b - a))}"

@@ -17,7 +17,8 @@ from agentobs.store.asking import find_session
 from dashboards import figures
 from dashboards.app.reading import Row, View
 from dashboards.app.sessions import Pages, paged
-from dashboards.app.site import answer, site_of
+from dashboards.app.site import answer, known_key, site_of
+from dashboards.figures.words import sureness
 from dashboards.panels import Panel, panel
 
 PAGE = 100
@@ -68,7 +69,7 @@ def _ids(
     request: Request, view: View, named: Sequence[str]
 ) -> tuple[tuple[str, ...], UsageError | None]:
     """Return the ids of the sessions that were named, and what is wrong with the first that is none."""
-    key = site_of(request).home.key()
+    key = known_key(site_of(request).home)
     ids: list[str] = []
     for text in named:
         if text:
@@ -131,17 +132,18 @@ def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
         old, new = (_number(key, side.get(key)) for side in (a, b))
         if not (old or new):
             continue
-        before, now = (
-            _shown(key, value, _how_sure(key, side)) for value, side in ((old, a), (new, b))
-        )
-        told.append(Total(name, before, now, _difference(key, old, new)))
+        sure = _how_sure(key, a), _how_sure(key, b)
+        before, now = (_shown(key, *each) for each in zip((old, new), sure, strict=True))
+        told.append(Total(name, before, now, _difference(key, old, new, any(sure))))
     return told
 
 
-def _difference(key: str, old: Any, new: Any) -> str:
-    """Return how the second differs from the first, in words."""
+def _difference(key: str, old: Any, new: Any, is_doubtful: bool) -> str:
+    """Return how the second differs from the first, in words; of what is not exact nobody can tell."""
     if old is None or new is None:
         return "cannot be told: one of them is unknown"
+    if is_doubtful:
+        return "cannot be told: not both are exact"
     if old == new:
         return "the same"
     more = "more" if new > old else "less"
@@ -156,11 +158,8 @@ def _shown(key: str, value: Any, how_sure: str) -> str:
     return f"{how_sure}{told}"
 
 
-_SURE = {"lower_bound": "at least ", "estimated": "about "}
-
-
 def _how_sure(key: str, side: Mapping[str, Any]) -> str:
-    return _SURE.get(str(side.get("cost_status")), "") if key == "cost_usd" else ""
+    return sureness([side]) if key == "cost_usd" else ""
 
 
 def _number(key: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from agentobs.records.shown import seconds
-from dashboards.figures.words import Row, count, money, nothing, plain
+from dashboards.figures.words import Row, count, money, nothing, plain, sureness
 from dashboards.style import (
     BLUE,
     FAINT,
@@ -312,18 +312,10 @@ def _told(pair: Row) -> str:
     return "<br>".join(lines)
 
 
-_SURE = {"lower_bound": "at least ", "estimated": "about "}
-
-
-def _is_least(one: Row) -> bool:
-    return one.get("cost_status") == "lower_bound"
-
-
 def _measure(one: Row, key: str) -> str:
     value = _amount(one, key)
     if key == "cost_usd":
-        sure = _SURE.get(str(one.get("cost_status")), "") if value is not None else ""
-        return f"{sure}{money(value)}"
+        return f"{sureness([one]) if value is not None else ''}{money(value)}"
     if key == "duration_ns":
         return _time(one)
     return f"{int(value or 0):,}"
@@ -332,11 +324,7 @@ def _measure(one: Row, key: str) -> str:
 def _by(key: str, a: Row, b: Row) -> str:
     """Return in words how B differs from A; an empty string where nothing can be said."""
     old, new = _amount(a, key), _amount(b, key)
-    if (
-        old is None
-        or new is None
-        or (key == "cost_usd" and any(_is_least(each) for each in (a, b)))
-    ):
+    if old is None or new is None or (key == "cost_usd" and sureness([a, b])):
         return ""
     if old == new:
         return "the same"

@@ -19,6 +19,7 @@ from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import last_session, recorded
 from tests.replay.mailer import Mailer, mails, once
+from tests.store.making import a_home, attempt, end, record, session_id, start
 
 FREE: dict[str, Any] = {"permissions": Permissions(mode="bypassPermissions", bypass_confirmed=True)}
 
@@ -95,6 +96,23 @@ def test_totals_are_of_each(shell: Shell, home: tuple[Path, list[str]]) -> None:
     ask = f"SELECT sum(cost_usd) AS cost FROM costs WHERE session_id = '{home[1][0]}'"
     [cost] = json.loads(shell("sql", ask, "--json").out).values()
     assert Decimal(told["a"]["cost_usd"]) == Decimal(cost)
+
+
+def test_between_what_is_not_exact_there_is_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of money of which one side is a lower bound nobody can tell how much more or less it is."""
+    home = a_home(tmp_path)
+    shell = Shell(home.path, capsys)
+    record(home, [start(91, "sure"), attempt(91, 1), end(91)])
+    record(home, [start(92, "less"), attempt(92, 1), attempt(92, 2, model="nobody"), end(92)])
+    [line] = [
+        each
+        for each in shell("diff", session_id(91), session_id(92)).out.splitlines()
+        if each.startswith("cost")
+    ]
+    assert "at least $" in line
+    assert line.rstrip().endswith("cannot be told")
 
 
 def test_a_session_beside_itself_is_alike(shell: Shell, home: tuple[Path, list[str]]) -> None:

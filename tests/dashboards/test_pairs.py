@@ -135,11 +135,19 @@ def test_differences_are_told_in_words() -> None:
     }
     found = {each.name: (each.a, each.b, each.says) for each in totals(a, b)}
     assert found == {
-        "Cost": ("$0.3000", "at least $0.1500", "B $0.1500 less (50%)"),
+        "Cost": ("$0.3000", "at least $0.1500", "cannot be told: not both are exact"),
         "Time of all steps": ("1.00 s", "2.00 s", "B 1.00 s more (100%)"),
         "Requests": ("2", "2", "the same"),
         "Input tokens": ("10", "15", "B 5 more (50%)"),
     }
+    exact = {**a, "cost_status": "exact"}
+    assert totals(exact, {**exact, "cost_usd": "0.15"})[0].says == "B $0.1500 less (50%)"
+    for status in ("lower_bound", "estimated"):
+        for pair in (
+            (exact, {**exact, "cost_status": status}),
+            ({**exact, "cost_status": status},) * 2,
+        ):
+            assert totals(*pair)[0].says == "cannot be told: not both are exact"
     unknown = totals({**a, "cost_usd": None}, b)[0]
     assert (unknown.a, unknown.says) == ("unknown", "cannot be told: one of them is unknown")
 
