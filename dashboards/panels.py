@@ -241,11 +241,10 @@ def _names(rows: Sequence[Row]) -> Panel | None:
 def _efficiency(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    saved = sum((row["saved_usd"] or Decimal(0) for row in rows), Decimal(0))
     read = sum(row["cache_read_tokens"] or 0 for row in rows)
     whole = sum(sum(row[name] or 0 for name in _TOKENS[:3]) for row in rows)
     share = f"{read / whole:.0%} of the input was read from it" if whole else "nothing went in"
-    says = f"The cache saved {money(saved)} beyond what writing it cost: {share}."
+    says = f"{_saved(rows)}: {share}."
     columns = (
         "name",
         "sessions",
@@ -264,8 +263,7 @@ def _waste(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
     calls = sum(row["calls"] for row in rows)
-    wasted = sum((row["wasted_usd"] or Decimal(0) for row in rows), Decimal(0))
-    says = f"{_count(calls, 'call')} paid again for what the cache had held: about {money(wasted)} more."
+    says = f"{_count(calls, 'call')} paid again for what the cache had held: {_wasted(rows)} more."
     columns = ("reason", "said_by", "calls", "missed_tokens", "wasted_usd", "unpriced_calls")
     drawn = figures.cache_waste(rows)
     return panel("cache-waste", "What the cache was paid for twice", says, drawn, columns, rows)
@@ -359,6 +357,28 @@ def _sum(rows: Sequence[Row]) -> str:
     if not known:
         return "an unknown amount"
     return f"{sureness(rows)}{money(sum(known, Decimal(0)))}"
+
+
+def _saved(rows: Sequence[Row]) -> str:
+    """Return what caching saved, in words; calls without a price may have saved or cost more, so that is no bound."""
+    known = [row["saved_usd"] for row in rows if row["saved_usd"] is not None]
+    if not known:
+        return "What the cache saved is not known, for want of prices"
+    saved = sum(known, Decimal(0))
+    without = sum(row["unpriced_calls"] or 0 for row in rows)
+    beside = f" ({_count(without, 'call')} without a price left out)" if without else ""
+    if saved < 0:
+        return f"Writing the cache cost {money(-saved)} more than reading it saved{beside}"
+    return f"The cache saved {money(saved)} beyond what writing it cost{beside}"
+
+
+def _wasted(rows: Sequence[Row]) -> str:
+    """Return what was paid twice, in words; it is an estimate, as the price of what might have been."""
+    known = [row["wasted_usd"] for row in rows if row["wasted_usd"] is not None]
+    if not known:
+        return "an unknown amount"
+    least = "at least " if any(row["unpriced_calls"] for row in rows) else ""
+    return f"{least}about {money(sum(known, Decimal(0)))}"
 
 
 def _count(number: int, what: str) -> str:

@@ -106,7 +106,7 @@ def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
     rest = rows[MOST_AGENTS:]
     shown = [
         *rows[:MOST_AGENTS],
-        *([_summed(rest, (*columns, "saved_usd", "calls"))] if rest else []),
+        *([_summed(rest, (*columns, "saved_usd", "calls", "unpriced_calls"))] if rest else []),
     ]
     if not shown:
         return nothing()
@@ -338,7 +338,8 @@ def _saved(row: Row) -> str:
     saved = row.get("saved_usd")
     if saved is None:
         return "saved: no price"
-    return f"saved {money(saved)}" if saved >= 0 else f"cost {money(-saved)} more"
+    without = f" ({row['unpriced_calls']:,} without a price)" if row.get("unpriced_calls") else ""
+    return f"{f'saved {money(saved)}' if saved >= 0 else f'cost {money(-saved)} more'}{without}"
 
 
 def _wasted(rows: Sequence[Row]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from agentobs.sink import Record
 from agentobs.store.database import connect
+from dashboards import panels
 from dashboards.pages import cell, cost
 from dashboards.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
 from dashboards.report import range_report, session_report
@@ -225,3 +226,90 @@ def test_reports_are_as_sure(doubtful: duckdb.DuckDBPyConnection) -> None:
     one = session_report(doubtful, session_id(4), made_ns=T0, light=True)
     _, _, steps = one.partition('id="steps"')
     assert re.search(r"≥ \$[\d.]+ at least", words_of(steps.partition("</section>")[0]))
+
+
+def waste(usd: str | None, unpriced: int) -> dict[str, Any]:
+    """A row of `cache_waste`."""
+    return {
+        "reason": "expired",
+        "said_by": "gap",
+        "calls": 1,
+        "sessions": 1,
+        "missed_tokens": 1_000,
+        "wasted_usd": usd if usd is None else Decimal(usd),
+        "unpriced_calls": unpriced,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([waste("0.5", 0)], ": about $0.5000 more."),
+        ([waste(None, 1)], ": an unknown amount more."),
+        ([waste("0.5", 0), waste(None, 1)], ": at least about $0.5000 more."),
+    ],
+)
+def test_what_has_no_price_was_not_wasted_for_nothing(
+    rows: list[dict[str, Any]], told: str
+) -> None:
+    """Without a price nobody knows what was paid twice; with some of them it is at least their sum."""
+    made = panels._waste(rows)
+    assert made is not None
+    assert made.says.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("saved", "told"),
+    [
+        (["0.5"], "The cache saved $0.5000 beyond what writing it cost: 50% of"),
+        (["-0.5"], "Writing the cache cost $0.5000 more than reading it saved: 50% of"),
+        ([None], "What the cache saved is not known, for want of prices: 50% of"),
+        (
+            ["0.5", None],
+            "The cache saved $0.5000 beyond what writing it cost (1 call without a price left out): 50% of",
+        ),
+    ],
+)
+def test_what_has_no_price_was_not_saved_for_nothing(saved: list[str | None], told: str) -> None:
+    """What is not known is not nothing, and a loss is told as one."""
+    rows = [
+        {
+            "name": "a",
+            "sessions": 1,
+            "calls": 1,
+            "input_tokens": 50,
+            "cache_read_tokens": 50,
+            "cache_write_tokens": 0,
+            "hit_ratio": 0.5,
+            "saved_usd": usd if usd is None else Decimal(usd),
+            "cost_usd": usd,
+            "cost_status": "exact" if usd else "unknown_model",
+            "unpriced_calls": int(usd is None),
+        }
+        for usd in saved
+    ]
+    made = panels._efficiency(rows)
+    assert made is not None
+    assert made.says.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([], "an unknown amount"),
+        ([{"cost_usd": None, "cost_status": "unknown_model"}], "an unknown amount"),
+        ([{"cost_usd": Decimal(1)}], "$1.0000"),
+        ([{"cost_usd": Decimal(1), "cost_status": "estimated"}], "about $1.0000"),
+        (
+            [{"cost_usd": Decimal(1), "cost_status": "estimated"}, {"cost_usd": None, "unpriced_calls": 1}],
+            "at least about $1.0000",
+        ),
+        ([{"cost_usd": Decimal(1)}, {"cost_usd": None, "cost_status": None}], "$1.0000"),
+        ([{"cost_usd": Decimal(1)}, {"cost_usd": None, "cost_status": "unknown_model"}], "at least $1.0000"),
+    ],
+)  # fmt: skip
+def test_a_sum_is_never_less_than_the_truth_without_a_word(
+    rows: list[dict[str, Any]], told: str
+) -> None:
+    """Estimates, prices that are not known, and rows that cost nothing: each sum says what it is."""
+    assert panels._sum(rows) == told
