@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import pytest
 
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home
-from agentobs.records.facts import Gap
+from agentobs.records.exchanges import Place
+from agentobs.records.facts import Event, Gap
 from agentobs.records.labels import Label
 from dashboards.report import LIGHT
 from exporters.newfiles import write_text
@@ -29,6 +31,7 @@ from tests.store.making import (
     a_home,
     attempt,
     end,
+    permission,
     record,
     session_id,
     start,
@@ -162,6 +165,77 @@ def test_what_was_said_is_text_in_it_when_asked_for(write: Write) -> None:
     assert "the provider answered with status 529" in page.text
 
 
+NAMES = {
+    "names of sessions": "canary-session",
+    "agents": "canary-agent",
+    "models": "canary-model",
+    "tools": "canary-tool",
+    "hooks": "canary-hook",
+    "keys of tags": "canary-key",
+    "who or what decided": "canary-source",
+    "kinds of errors": "canary-error",
+    "places in the code": "canary-place",
+}
+"""What the page says that it holds, and a name of that kind."""
+
+
+def test_every_name_in_it_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each kind of name that a page shows is told of on top; values of tags come with what was said alone."""
+    home = a_home(tmp_path)
+    record(home, _named())
+    file, shell = tmp_path / "r.html", Shell(home.path, capsys)
+    for holds in (False, True):
+        told = ("--with-content",) if holds else ()
+        ended = shell("report", session_id(1), *told, "-o", str(file), "--light", "--force")
+        assert ended.code == 0, ended.err
+        text = Page(file.read_text()).text
+        top, _, rest = text.partition("If such a name says too much")
+        if not holds:
+            assert [kind for kind in NAMES if kind not in top] == []
+            assert [name for name in NAMES.values() if name not in text] == []
+        assert ("ann@example.com" in file.read_text()) is holds
+        assert ("canary-key=ann@example.com" in text) is holds
+        assert bool(rest) is not holds
+    shell("report", "--range", "..", "-o", str(file), "--force")
+    assert "ann@example.com" not in file.read_text()
+
+
+def _named() -> list[Any]:
+    """Return a session each of whose names is another canary."""
+    use = {"type": "tool_use", "id": "toolu_1", "name": "canary-tool", "input": {}}
+    lane, hook = Label("canary-agent"), Label("hook")
+    asked = attempt(1, 1, content=[use], model="canary-model")
+    opening = start(1, "canary-session", **{"canary-key": "ann@example.com"})
+    ran = tool(1, "toolu_1", "canary-tool", at=T0 + 2 * SECOND)
+    at = T0 + 2 * SECOND
+    decided = permission(
+        1,
+        "toolu_1",
+        at=at,
+        source=Label("canary-source"),
+        tool=Label("canary-tool"),
+    )
+    took = {"duration_ns": 1.0, "count": 1.0}
+    hooked = Event(
+        session_id(1),
+        None,
+        lane,
+        1,
+        T0,
+        hook,
+        Label("success"),
+        took,
+        labels={"hook": Label("canary-hook")},
+    )
+    failed = replace(
+        end(1, failed=True),
+        reason=Label("canary-error"),
+        signature=Label("exception:canary-error@canary-place:run"),
+    )
+    sub = replace(attempt(1, 2), place=Place(session_id(1), lane=lane))
+    return [opening, asked, ran, decided, hooked, sub, failed]
+
+
 def test_it_needs_no_network_and_forbids_itself_any(write: Write) -> None:
     """Nothing is loaded; scripts and style stand in it once, and its policy allows these alone, by their digests."""
     page = Page(write("unlucky"))
@@ -228,7 +302,7 @@ def test_it_answers_what_happened_and_what_it_cost(write: Write) -> None:
     assert "ValueError" in text
     assert "http_error 529" in text
     assert "all calls are exact" in text
-    assert "blue" in text
+    assert "team" in text
     assert "It was running when this file was made" in Page(write("still", "--light")).text
     unpriced = Page(write("later", "--light")).text
     assert "unknown" in unpriced
