@@ -18,7 +18,7 @@ from agentobs.recording.home import Home
 from agentobs.records.labels import label
 from agentobs.store.diagnosis import SIGNATURES
 from dashboards.app.reading import Row, View
-from dashboards.app.site import answer, site_of
+from dashboards.app.site import answer, known_key, site_of
 
 PAGE = 50
 """How many sessions stand on a page. Our choice: what can be looked through."""
@@ -26,6 +26,8 @@ CHOICES = 100
 """How many models can be chosen from; the rest is found by the search of another tool. Our choice."""
 LONGEST = 200
 """How much of what was typed is used, characters. Our choice: ids, names and tags are 128 at most."""
+FIRST_DAY, LAST_DAY = date(1970, 1, 1), date(2262, 4, 10)
+"""The days that are whole in a column of times, which holds nanoseconds since 1970 in 64 bits."""
 MOST_PAGES = 1_000_000
 """The last page that can be asked for; beyond it a number would not fit its column."""
 
@@ -269,9 +271,8 @@ _TOTALS = """
 
 def _digest(home: Home, text: str) -> str | None:
     """Return how a name that is no label stands in the store; None where the home has no key, and so no such name."""
-    if not text or not (home.path / "key").is_file():
-        return None
-    return str(label(text, home.key()))
+    key = known_key(home) if text else None
+    return None if key is None else str(label(text, key))
 
 
 def _usd(text: str) -> Decimal | None:
@@ -285,10 +286,15 @@ def _usd(text: str) -> Decimal | None:
 
 
 def day_ns(text: str, more: int) -> int | None:
-    """Return when a day begins, or one so many days after it, nanoseconds since 1970."""
+    """Return when a day begins, or one so many days after it, nanoseconds since 1970; None for what is no day, or
+    none that a column of times can hold.
+    """
     try:
-        day = date.fromisoformat(text) + timedelta(days=more)
-    except (ValueError, OverflowError):
+        day = date.fromisoformat(text)
+    except ValueError:
         return None
+    if not FIRST_DAY <= day <= LAST_DAY:
+        return None
+    day += timedelta(days=more)
     at = datetime(day.year, day.month, day.day, tzinfo=UTC)
     return int(at.timestamp()) * 1_000_000_000

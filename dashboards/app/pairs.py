@@ -122,7 +122,9 @@ def _panel(found: Mapping[str, Any]) -> Panel:
     kinds = [step["change"] for step in found["steps"]]
     says = ", ".join(f"{kinds.count(kind):,} {told}" for kind, told in _WORDS.items())
     drawn = figures.two_sessions(found)
-    return panel("two-sessions", "Step by step", f"Of all steps: {says}.", drawn, (), ())
+    return panel(
+        "two-sessions", "Step by step", f"Of all steps: {says}.", drawn, (), (), is_wide=True
+    )
 
 
 def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:

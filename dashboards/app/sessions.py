@@ -16,7 +16,7 @@ from starlette.routing import Route
 from agentobs.store.asking import find_session
 from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
 from dashboards.app.reading import Row, View
-from dashboards.app.site import answer, site_of
+from dashboards.app.site import answer, known_key, site_of
 from dashboards.panels import Panel, session_panels
 
 PAGE = 50
@@ -79,7 +79,7 @@ def session_named(request: Request, view: View) -> str:
         UsageError: none, or more than one.
     """
     told = str(request.path_params["id"])
-    return find_session(view.connection, told, key=site_of(request).home.key())
+    return find_session(view.connection, told, key=known_key(site_of(request).home))
 
 
 def session(request: Request) -> Response:
@@ -188,7 +188,7 @@ def _never_ended(view: View, about: Row) -> Sequence[Row]:
 
 
 def _losses(view: View, session_id: str) -> Sequence[Row]:
-    return [row for row in view.named("losses") if row["session_id"] == session_id]
+    return view.named("losses", session_id=session_id)
 
 
 def _steps(view: View, session_id: str, *, only_failed: bool) -> Sequence[Row]:

@@ -81,6 +81,15 @@ def answer(
     return HTMLResponse(page(template, **shared, **place, **values), status)
 
 
+def known_key(home: Home) -> bytes | None:
+    """Return the home's key, or None where it has none, and so no name that is a digest; a look makes no key.
+
+    Raises:
+        HomeError: there is one, and it cannot be used.
+    """
+    return home.key() if (home.path / "key").exists() else None
+
+
 @cache
 def asset_paths() -> dict[str, str]:
     """Return the path of each asset by its name; what it holds is part of it, so that it can be kept for ever."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.diagnosis import SIGNATURES
+from agentobs.store.ingest import ingest
 from dashboards.app.sessions import PAGE, WINDOW
 from tests.dashboards.opening import Client, asked, attempts, opened
 from tests.exporters.making_rich import rich_home
@@ -289,3 +291,47 @@ def test_plotly_brings_no_style_that_the_policy_refuses(client: Client) -> None:
     source = client.get(script).body.decode()
     assert source.count('createElement("style")') == 2
     assert "maplibregl-map{" not in source
+
+
+def test_looking_writes_nothing_into_a_home(tmp_path: Path) -> None:
+    """A home that has no key, and whose database is up to date, is the same file by file after a look at each page."""
+    home = a_home(tmp_path)
+    record(home, conversation(1, name="one"))
+    record(home, conversation(2, name="two"))
+    ingest(home)
+    (home.path / "key").unlink(missing_ok=True)
+    one, two = session_id(1), session_id(2)
+
+    def files() -> dict[str, tuple[int, int]]:
+        found = ((path, path.lstat()) for path in home.path.rglob("*"))
+        return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
+
+    with opened(home) as client:
+        assert client.get("/").status == 200
+        before = files()
+        attempt_id = attempts(home)[0]
+        for path in (
+            "/", "/?q=one", "/fleet", "/sql", "/sql/tables", "/revision", f"/sessions/{one}", "/sessions/two",
+            f"/sessions/{one}/ledger", f"/attempts/{attempt_id}", f"/attempts/{attempt_id}/diff", "/compare",
+            f"/compare?a={one}&b={two}", "/compare?a=one&b=two",
+        ):  # fmt: skip
+            assert client.get(path).status in (200, 303), path
+        assert client.get("/sessions/three").status == 404
+        client.press(f"/sessions/{one}/transcript")
+        assert files() == before
+
+
+def test_a_home_that_is_gone_is_told_as_that(tmp_path: Path) -> None:
+    """After a home was deleted each page says that nothing is recorded there, and nothing about keys."""
+    gone = a_home(tmp_path / "gone")
+    record(gone, conversation(1, name="one"))
+    with opened(gone) as client:
+        assert client.get(f"/sessions/{session_id(1)}").status == 200
+        shutil.rmtree(gone.path)
+        while (got := client.get(f"/sessions/{session_id(1)}")).status == 200:
+            pass  # until it was looked for
+        for each in (got, client.get("/"), client.get("/compare?a=one&b=one")):
+            assert each.status == 503
+            assert "no recordings here" in each.words
+            assert "cannot record" not in each.words
+        assert not gone.path.exists()
