@@ -237,6 +237,18 @@ def test_what_means_nothing_is_left_out_and_said(client: Client) -> None:
         assert client.get(f"/?{urlencode(asked)}").status == 200
 
 
+@pytest.mark.parametrize("path", ["/", "/fleet"])
+def test_a_day_that_no_clock_can_tell_is_no_day(client: Client, path: str) -> None:
+    """A day before 1970 or beyond what a column of times can hold is said to be none; the outermost are days."""
+    for name in ("day_from", "day_to"):
+        for day in ("0001-01-01", "1969-12-31", "2262-04-11", "9999-12-31"):
+            got = client.get(f"{path}?{name}={day}")
+            assert (got.status, f"“{day}” is no day" in got.words) == (200, True), day
+        for day in ("1970-01-01", "2262-04-10"):
+            got = client.get(f"{path}?{name}={day}")
+            assert (got.status, "is no day" in got.words) == (200, False), day
+
+
 def test_names_and_tags_are_text(client: Client) -> None:
     """What an author called a session stands in the page as text, control and direction characters as escapes."""
     got = client.get("/?q=hostile")
