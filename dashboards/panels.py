@@ -40,7 +40,7 @@ class Panel:
     more: int = 0
     """How many rows there are beyond those."""
     is_wide: bool = False
-    """Whether it needs the width of the page."""
+    """Whether it needs the width of the page; where there is less, it is scrolled."""
 
     def json(self) -> Markup:
         """Return the figure as it stands in a page."""

@@ -125,7 +125,9 @@ def comparison_report(
         counts[step["change"]] += 1
     says = ", ".join(f"{counts[change]:,} {word}" for change, (_, word) in _CHANGES.items())
     drawn = figures.two_sessions(told)
-    two = panel("two-sessions", "Side by side", f"Of all steps: {says}.", drawn, (), ())
+    two = panel(
+        "two-sessions", "Side by side", f"Of all steps: {says}.", drawn, (), (), is_wide=True
+    )
     differing = [
         {**_step(step), "lines": line}
         for step, line in zip(steps, lines, strict=True)

@@ -1,0 +1,38 @@
+"""Figures on a phone: what cannot be read there is as wide as it must be, and is scrolled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentobs.store.database import connect
+from dashboards.report import session_report
+from tests.browser.tabs import Tab
+from tests.store.making import a_home, attempt, end, record, session_id, start
+
+pytestmark = pytest.mark.xdist_group("browser-printing")
+
+
+def test_the_waterfall_can_be_read_on_a_phone(tabs, tmp_path: Path) -> None:
+    """It has room for its bars beside their names in a region that the keyboard scrolls; the page is not wider."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
+    path = tmp_path / "report.html"
+    with connect(home) as connection:
+        path.write_text(session_report(connection, session_id(1), made_ns=0), "utf-8")
+    tab: Tab = tabs(None, offline=True, viewport={"width": 390, "height": 844})
+    tab.page.goto(path.as_uri())
+    tab.settle()
+    figure = tab.page.locator("[data-figure=waterfall]")
+    figure.scroll_into_view_if_needed()
+    figure.locator(".nsewdrag").first.wait_for(state="attached")
+    plot = figure.locator(".nsewdrag").first.bounding_box()
+    assert plot is not None
+    assert plot["width"] > 500
+    region = tab.page.get_by_role("group", name="What happened, and when, the figure")
+    region.focus()
+    assert region.evaluate(
+        "each => each === document.activeElement && each.scrollWidth > each.clientWidth"
+    )
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
