@@ -4,6 +4,7 @@
 (() => {
   const POLL_MS = 2000;
   const TYPING_MS = 350;
+  const ANSWER_MS = 15000;
   const root = document.documentElement;
 
   // The theme is set before anything is drawn.
@@ -83,14 +84,15 @@
     return selects || (region.contains(document.activeElement) && document.activeElement.matches("select, textarea, input:not([type=checkbox]):not([type=radio])"));
   }
 
-  function replaceFrom(text) {
+  // `isOther`: the text is that of another address, so that nothing of this one may stay.
+  function replaceFrom(text, isOther = false) {
     const fresh = new DOMParser().parseFromString(text, "text/html");
     const x = scrollX, y = scrollY;
     let whole = true;
     for (const region of document.querySelectorAll("[data-live][id]")) {
       const next = fresh.getElementById(region.id);
       if (!next) continue;
-      if (isBusy(region)) { whole = false; continue; }
+      if (!isOther && isBusy(region)) { whole = false; continue; }
       const state = stateOf(region);
       localTimes(next);
       // Compared as sent, so that a region without anything new keeps what was drawn in it.
@@ -98,7 +100,7 @@
       if (shown.get(region.id) === came) continue;
       shown.set(region.id, came);
       region.style.minHeight = `${region.offsetHeight}px`;
-      keepFigures(region, next);
+      if (!isOther) keepFigures(region, next);
       region.replaceChildren(...next.childNodes);
       restore(region, state);
       region.dispatchEvent(new CustomEvent("agentobs:replaced", { bubbles: true }));
@@ -109,11 +111,19 @@
   }
   const shown = new Map();
 
+  // One page is asked for at a time: whoever asks later ends what is under way, so that no answer comes after a newer one.
+  let under = new AbortController();
   async function load(address) {
-    const answer = await fetch(address, { headers: { accept: "text/html" }, credentials: "same-origin", cache: "no-store" });
-    if (answer.redirected || answer.status === 403) throw new Error("closed");
-    return answer.text();
+    under.abort();
+    const { signal } = under = new AbortController();
+    const answer = await fetch(address, { headers: { accept: "text/html" }, credentials: "same-origin", cache: "no-store", signal });
+    if (answer.redirected || !answer.ok) throw new Error("the recordings cannot be read");
+    const text = await answer.text();
+    signal.throwIfAborted();
+    return text;
   }
+  // How many filters take effect just now: the page is not looked at for what is new meanwhile.
+  let applying = 0;
 
   // Follow: ask which state there is, and fetch this page again where it is another one.
   function follow() {
@@ -123,24 +133,49 @@
     if (!meta || !box) return;
     let revision = meta.content;
     let asking = false;
+    let upToDate = new Date();
+    let told = "";
     box.closest("label").hidden = false;
     box.checked = kept.get("agentobs-follow") !== "no";
     box.addEventListener("change", () => { kept.set("agentobs-follow", box.checked ? "yes" : "no"); look(); });
     document.addEventListener("visibilitychange", () => look());
 
+    // What is said stays until something else is: it is read out each time.
+    function tell(text) {
+      if (text === told) return;
+      told = text;
+      said.textContent = text;
+      said.classList.toggle("hidden", !text);
+    }
+
+    async function revisionNow() {
+      try {
+        return await fetch("/revision", { credentials: "same-origin", cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+      } catch {
+        throw new Error("the dashboard does not answer");
+      }
+    }
+
     async function look() {
-      if (asking || !box.checked || document.hidden) return;
+      if (asking || applying || !box.checked || document.hidden) return;
       asking = true;
       try {
-        const answer = await fetch("/revision", { credentials: "same-origin", cache: "no-store" });
-        if (answer.status === 403) { said.textContent = "This dashboard was started anew: open its new address."; said.classList.remove("hidden"); box.checked = false; return; }
+        const answer = await revisionNow();
+        if (answer.status === 403) { tell("This dashboard was started anew: open its new address."); box.checked = false; return; }
+        if (!answer.ok) throw new Error("the recordings cannot be read");
         const now = String((await answer.json()).revision);
-        if (now === revision) return;
-        if (!document.querySelector("[data-live]")) { location.reload(); return; }
-        const found = replaceFrom(await load(location.href));
-        if (found.whole) revision = found.revision ?? now;
-      } catch {
-        // The server has gone, or comes again: the next time tells.
+        if (now !== revision && !applying) {
+          if (!document.querySelector("[data-live]")) { location.reload(); return; }
+          const found = replaceFrom(await load(location.href));
+          if (found.whole) revision = found.revision ?? now;
+        }
+        upToDate = new Date();
+        tell("");
+      } catch (error) {
+        // A filter that takes effect ended it: nothing is wrong.
+        if (error.name === "AbortError") return;
+        const why = error instanceof TypeError ? "the dashboard does not answer" : error.message;
+        tell(`Not up to date since ${upToDate.toTimeString().slice(0, 5)}: ${why}.`);
       } finally {
         asking = false;
       }
@@ -154,7 +189,6 @@
     const region = document.getElementById("found");
     if (!form || !region) return;
     let timer = 0;
-    let latest = 0;
     const address = () => {
       const asked = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
       return `${form.getAttribute("action")}${[...asked].length ? `?${asked}` : ""}`;
@@ -162,14 +196,16 @@
     async function apply(isTyped) {
       const to = address();
       if (to === location.pathname + location.search) return;
-      const mine = ++latest;
+      applying += 1;
       try {
         const text = await load(to);
-        if (mine !== latest) return;
         history[isTyped ? "replaceState" : "pushState"](null, "", to);
-        replaceFrom(text);
-      } catch {
-        location.assign(to);
+        replaceFrom(text, true);
+      } catch (error) {
+        // A later filter ended it; of what went wrong otherwise its page tells.
+        if (error.name !== "AbortError") location.assign(to);
+      } finally {
+        applying -= 1;
       }
     }
     form.addEventListener("input", (event) => {

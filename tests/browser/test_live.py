@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.tabs import Served, Tab
+from tests.browser import making
+from tests.browser.tabs import Served, Tab, serving
 from tests.store.making import python
 
 if TYPE_CHECKING:
@@ -241,3 +243,47 @@ def test_whoever_pauses_sees_nothing_move(served: Served, agent: Agent, tabs) ->
     assert "unseen" not in page.locator("#found").inner_text()
     page.get_by_label("Follow what is new").check()
     page.wait_for_function("() => document.querySelector('#found').innerText.includes('unseen')")
+
+
+def test_an_answer_that_comes_late_shows_nothing_of_another_filter(served: Served, tabs) -> None:
+    """While a page is fetched for what is new, somebody filters: the answer for the old address is dropped."""
+    tab: Tab = tabs(served)
+    tab.settle()
+    page = tab.page
+    whole = page.evaluate("fetch(location.href).then((answer) => answer.text())")
+    held: list[Route] = []
+    page.route("**/revision", lambda route: route.fulfill(json={"revision": 1_000_000}))
+    page.route(f"{served.origin}/", lambda route: held.append(route))
+    with page.expect_request(f"{served.origin}/"):
+        pass
+    page.get_by_role("searchbox").fill("nobody-is-called-this")
+    tab.says("No session fits")
+    held[0].fulfill(body=whole, content_type="text/html")
+    page.evaluate(_TWO_FRAMES)
+    assert "No session fits" in page.locator("#found").inner_text()
+    assert page.locator("#found tbody tr").count() == 0
+
+
+def test_a_page_that_cannot_follow_says_so(tabs, tmp_path: Path) -> None:
+    """Recordings that cannot be read, and a dashboard that has gone, are told on open pages, until it is well again."""
+    home = making.one(tmp_path / "home")
+    with contextlib.ExitStack() as running:
+        tab: Tab = tabs(running.enter_context(serving(home)))
+        tab.forgiven += ["503", "ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE"]
+        tab.settle()
+        page = tab.page
+        rows = page.locator("#found tbody tr").count()
+        Path(home.path).rename(tmp_path / "away")
+        tab.says("the recordings cannot be read", "#followed")
+        tab.says("Not up to date since ", "#followed")
+        assert page.locator("#found tbody tr").count() == rows
+        (tmp_path / "away").rename(home.path)
+        page.wait_for_function("() => !document.querySelector('#followed').innerText")
+        Path(home.path).rename(tmp_path / "away")
+        tab.says("the recordings cannot be read", "#followed")
+        page.get_by_role("searchbox").fill("anything")
+        tab.says("The recordings cannot be read")
+        (tmp_path / "away").rename(home.path)
+        # The page of the error follows, too: it gives way as soon as there is something to show.
+        page.wait_for_selector("#found")
+    tab.says("the dashboard does not answer", "#followed")
