@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,15 +21,37 @@ DAYS = 30
 """How many days are shown where none are named: up to the last one on which a session started. Our choice."""
 FOLLOWED_NS = 1_000_000_000
 """How long the page may take to be made and still follow what is new by itself. Our choice."""
+STOP_SECONDS = 0.05
+"""After what time a page that nobody waits for is stopped again, until it is over. Our choice."""
 _DAY_NS = 86_400_000_000_000
 
 
-def fleet_page(request: Request) -> Response:
-    """Answer with the panels of a range."""
+async def fleet_page(request: Request) -> Response:
+    """Answer with the panels of a range; where nobody waits for them any more they are not made."""
+    reading: list[View] = []
+    watching = asyncio.create_task(_stop_when_left(request, reading))
+    try:
+        return await run_in_threadpool(_page, request, reading)
+    finally:
+        watching.cancel()
+
+
+async def _stop_when_left(request: Request, reading: Sequence[View]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    # A page asks many questions, one after the other: whichever is asked next is stopped, too.
+    while True:
+        for view in reading:
+            site_of(request).reader.stop(view)
+        await asyncio.sleep(STOP_SECONDS)
+
+
+def _page(request: Request, reading: list[View]) -> Response:
     texts = {name: request.query_params.get(name, "")[:10] for name in ("day_from", "day_to")}
     since_ns, until_ns = day_ns(texts["day_from"], 0), day_ns(texts["day_to"], 1)
     misread = [text for text in texts.values() if text and day_ns(text, 0) is None]
     with site_of(request).reader.view() as view:
+        reading.append(view)
         last_ns = _last_ns(view)
         is_usual = since_ns is None and until_ns is None
         if is_usual and last_ns is not None:

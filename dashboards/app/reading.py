@@ -38,6 +38,10 @@ MOST_OPEN = 3
 """How many connections there are at most: the one that is shown, and those before it that somebody still reads."""
 MOST_KEPT = 4
 """How many answers that took long are kept of a state: ranges that somebody goes back to. Our choice."""
+MOST_MAKING = 2
+"""How many requests may make what takes long, or wait for another to make it: each holds a thread, and much memory."""
+TURN_SECONDS = 0.5
+"""How long a request waits to be one of these, before it is told to come again. Our choice."""
 MOST_WATCHED = 1_000
 """Of how many running processes it is noticed that they died without a word."""
 
@@ -45,24 +49,51 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 
+class BusyError(AgentobsError):
+    """What was asked for takes long, and others are waiting for such pages already."""
+
+
 class Kept:
     """What is worked out once for a state of the store and shown again; the oldest goes where there is too much."""
 
-    def __init__(self) -> None:
-        """Make it empty."""
+    def __init__(self, places: threading.Semaphore | None = None) -> None:
+        """Make it empty.
+
+        Args:
+            places: of those who make something or wait for it, shared with other states.
+        """
         self._found: dict[Any, Any] = {}
-        self._lock = threading.Lock()
+        self._places = places or threading.BoundedSemaphore(MOST_MAKING)
+        self._making = threading.Lock()
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        """Return what was made for a key; one is made at a time, for it takes seconds and all cores."""
-        with self._lock:
-            if key not in self._found:
-                found = make()
-                while len(self._found) >= MOST_KEPT:
-                    self._found.pop(next(iter(self._found)))
-                self._found[key] = found
+        """Return what was made for a key; one is made at a time, for it takes seconds and all cores.
+
+        Raises:
+            BusyError: nothing is there yet, and others are making or waiting.
+        """
+        if key not in self._found:
+            if not self._places.acquire(timeout=TURN_SECONDS):
+                raise BusyError(
+                    "other pages that take long are being made",
+                    todo="Load this one again in a few seconds",
+                )
+            try:
+                with self._making:
+                    return self._made(key, make)
+            finally:
+                self._places.release()
+        return self._made(key, make)
+
+    def _made(self, key: Any, make: Callable[[], T]) -> T:
+        try:
             kept: T = self._found[key]
-            return kept
+        except KeyError:
+            kept = make()
+            while len(self._found) >= MOST_KEPT:
+                self._found.pop(next(iter(self._found)), None)
+            self._found[key] = kept
+        return kept
 
 
 @dataclass(slots=True)
@@ -74,9 +105,9 @@ class _Opened:
     stamp: _Stamp
     open_segments: tuple[str, ...]
     """Segments whose process lived when it was opened."""
+    kept: Kept
     readers: set[duckdb.DuckDBPyConnection] = field(default_factory=set)
     """The cursors of the requests that read it now."""
-    kept: Kept = field(default_factory=Kept)
     is_old: bool = False
     """Whether there is a newer one, so that the last reader closes it."""
     has_signatures: bool = False
@@ -136,6 +167,7 @@ class Reader:
         self._is_wanted = True
         self._is_closed = False
         self._telling: duckdb.DuckDBPyConnection | None = None
+        self._places = threading.BoundedSemaphore(MOST_MAKING)
         self._thread = threading.Thread(target=self._watch, name="agentobs-reader", daemon=True)
         self._thread.start()
 
@@ -166,6 +198,12 @@ class Reader:
         with self._changed:
             self._await_look()
             return self._revision
+
+    def stop(self, view: View) -> None:
+        """Stop what is asked right now by one request, which nobody waits for."""
+        with self._changed:
+            if any(view.connection in each.readers for each in self._all()):
+                view.connection.interrupt()
 
     def interrupt(self) -> None:
         """Stop what is asked right now, and let nobody ask more."""
@@ -290,6 +328,7 @@ class Reader:
                 self._revision + 1,
                 after if same else before,  # what was ingested by this opening is nothing new
                 _open_segments(connection),
+                Kept(self._places),
             )
             if self._opened:
                 with self._opened.connection.cursor() as before_it:

@@ -6,6 +6,8 @@ import sys
 import traceback
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import duckdb
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,6 +28,7 @@ from dashboards.app import (
     sessions,
     transcripts,
 )
+from dashboards.app.reading import BusyError
 from dashboards.app.site import KINDS, Site, answer, asset_paths, asset_text, site_of
 
 _PARTS = (
@@ -41,6 +44,10 @@ _PARTS = (
 )
 BODY_BYTES = 1024 * 1024
 """How long a form may be: a statement in SQL is the longest. Our choice."""
+LOOKS = 2
+"""How many requests wait for a look at once, in threads of their own: each waits a second at most. Our choice."""
+RETRY_SECONDS = 5
+"""After what time a page that could not be made is worth another request. Our choice."""
 YEAR_SECONDS = 31_536_000
 """How long an asset may be kept; one that changes has another path."""
 
@@ -51,6 +58,7 @@ def application(site: Site) -> Starlette:
         routes=[*routes, *(route for part in _PARTS for route in part.routes)],
         exception_handlers={
             AgentobsError: _told,
+            BusyError: _busy,
             duckdb.Error: _refused,
             HTTPException: _not_there,
             Exception: _broken,
@@ -58,6 +66,7 @@ def application(site: Site) -> Starlette:
         max_body_size=BODY_BYTES,
     )
     made.state.site = site
+    made.state.looks = anyio.CapacityLimiter(LOOKS)
     return made
 
 
@@ -70,9 +79,11 @@ def asset(request: Request) -> Response:
     return Response(asset_text(name), media_type=KINDS[Path(name).suffix], headers=kept)
 
 
-def revision(request: Request) -> Response:
-    """Tell which state of the store would be shown now."""
-    return JSONResponse({"revision": site_of(request).reader.latest()})
+async def revision(request: Request) -> Response:
+    """Tell which state of the store would be shown now, however many pages are being made."""
+    latest = site_of(request).reader.latest
+    found = await anyio.to_thread.run_sync(latest, limiter=request.app.state.looks)
+    return JSONResponse({"revision": found})
 
 
 routes = [
@@ -96,6 +107,21 @@ def _told(request: Request, error: Exception) -> Response:
         found=f"{place}{error.found}.",
         todo=f"{error.todo}." if error.todo else "",
     )
+
+
+def _busy(request: Request, error: Exception) -> Response:
+    """Tell that a page takes long, and that others are being made."""
+    assert isinstance(error, BusyError)
+    told = answer(
+        request,
+        "error.html",
+        status=503,
+        title="Busy",
+        found=f"{error.found[:1].upper()}{error.found[1:]}.",
+        todo=f"{error.todo}.",
+    )
+    told.headers["retry-after"] = str(RETRY_SECONDS)
+    return told
 
 
 def _refused(request: Request, error: Exception) -> Response:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +18,7 @@ from agentobs.recording.home import Home, open_home
 from agentobs.records.labels import label
 from agentobs.sink import Record
 from agentobs.store.database import connect
-from dashboards.app import fleet
+from dashboards.app import fleet, reading
 from dashboards.app.listing import COLUMNS, PAGE, Asked, asked_of, chosen
 from dashboards.panels import Panel, fleet_panels
 from tests.dashboards.opening import Client, opened
@@ -371,3 +373,75 @@ def test_values_are_parameters() -> None:
         "q": "q'x", "digest": "d'x", "model": "m'x", "status": "s'x", "signature": "f'x", "least": Decimal(1),
         "until": 1_790_985_600_000_000_000,
     }  # fmt: skip
+
+
+class Slow:
+    """Makes the panels of a fleet when it is told to, and counts them."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.count = 0
+
+    def __call__(self, connection: duckdb.DuckDBPyConnection, **_: Any) -> list[Panel]:
+        self.count += 1
+        self.begun.release()
+        assert self.go.wait(60)
+        return []
+
+
+def test_a_few_long_pages_keep_nobody_from_the_others(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While ranges are made, two wait at most, others are told to come again, and lists and revisions are answered."""
+    slow = Slow()
+    monkeypatch.setattr(fleet, "fleet_panels", slow)
+    monkeypatch.setattr(reading, "TURN_SECONDS", 0.01)
+    statuses: list[int] = []
+    with opened(home) as client:
+
+        def ask(day: int) -> None:
+            got = client.get(f"/fleet?day_from=2026-10-{day:02}")
+            statuses.append(got.status)
+            if got.status == 503:
+                assert got.headers["retry-after"] == "5"
+                assert "Load this one again" in got.words
+
+        asking = [threading.Thread(target=ask, args=(day,)) for day in range(1, 13)]
+        for thread in asking:
+            thread.start()
+        while len(statuses) < len(asking) - reading.MOST_MAKING:
+            assert client.get("/").status == 200
+            assert client.get("/revision").status == 200
+        assert statuses == [503] * 10
+        assert slow.count == 1
+        slow.go.set()
+        for thread in asking:
+            thread.join(60)
+        assert sorted(statuses) == [200] * 2 + [503] * 10
+        assert client.get("/fleet?day_from=2026-10-13").status == 200
+
+
+def test_what_nobody_waits_for_is_not_made(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range whose reader has gone is stopped while the store is asked, so that the next can be made."""
+    begun, over = threading.Event(), threading.Event()
+
+    def forever(connection: duckdb.DuckDBPyConnection, **_: Any) -> list[Panel]:
+        begun.set()
+        try:
+            connection.execute(
+                "SELECT count(*) FROM range(1000000) a, range(10000000) b"
+            ).fetchall()
+        finally:
+            over.set()
+        raise AssertionError("it was not stopped")
+
+    with opened(home) as client:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(fleet, "fleet_panels", forever)
+            with socket.create_connection((client.host, client.port)) as line:
+                head = f"Host: {client.named}\r\nCookie: {client.cookie}\r\n\r\n"
+                line.sendall(f"GET /fleet?day_from=2026-10-01 HTTP/1.1\r\n{head}".encode())
+                assert begun.wait(60)
+            assert over.wait(60)
+        assert client.get("/fleet?day_from=2026-10-01").status == 200
