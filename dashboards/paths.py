@@ -6,6 +6,7 @@ nothing of replays.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from dashboards import figures
 from dashboards.app.pairs import totals
 from dashboards.panels import panel
 from dashboards.report import MOST, panels_report
+from dashboards.retelling import Room
 
 _CHANGES = {
     "same": ("=", "alike"),
@@ -129,10 +131,9 @@ def comparison_report(
         "two-sessions", "Side by side", f"Of all steps: {says}.", drawn, (), (), is_wide=True
     )
     differing = [
-        {**_step(step), "lines": line}
-        for step, line in zip(steps, lines, strict=True)
-        if step["change"] != "same"
+        (step, line) for step, line in zip(steps, lines, strict=True) if step["change"] != "same"
     ]
+    room = Room()
     return panels_report(
         "report_pair.html",
         "Report of two sessions",
@@ -145,7 +146,7 @@ def comparison_report(
         totals=totals(told["a"], told["b"]),
         changes=len(differing),
         all_steps=len(steps),
-        steps=differing[:MOST],
+        steps=[{**_step(step), "lines": _fitted(line, room)} for step, line in differing[:MOST]],
         more=max(len(differing) - MOST, 0),
         holds=bool(told["content"]),
     )
@@ -198,6 +199,13 @@ def _step(step: Mapping[str, Any]) -> dict[str, Any]:
             if name != "texts"
         ],
     }
+
+
+def _fitted(lines: Sequence[str], room: Room) -> list[str]:
+    """Return lines as far as there is room for them, and how many are left out."""
+    kept = list(itertools.takewhile(room.holds, lines))
+    left = len(lines) - len(kept)
+    return [*kept, f"… and {left:,} more lines"] if left else kept
 
 
 def _took(part: Mapping[str, Any]) -> str:

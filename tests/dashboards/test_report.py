@@ -19,10 +19,12 @@ import pytest
 
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home
-from agentobs.records.exchanges import Place
+from agentobs.records.exchanges import Place, Question, Recording
 from agentobs.records.facts import Event, Gap
 from agentobs.records.labels import Label
-from dashboards.report import LIGHT
+from agentobs.store.database import connect
+from dashboards.report import LIGHT, session_report
+from dashboards.retelling import said
 from exporters.newfiles import write_text
 from tests.cli.test_commands import Shell
 from tests.store.making import (
@@ -163,6 +165,30 @@ def test_what_was_said_is_text_in_it_when_asked_for(write: Write) -> None:
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
     assert "the provider answered with status 529" in page.text
+
+
+def test_what_was_said_is_bounded_in_all(home: Home) -> None:
+    """However much was said, a light file has less than 15 MB; the first stands in it, and how much is left out."""
+    block = {"type": "text", "text": "&" * 20_000}
+    messages = [{"role": "user", "content": [block] * 99} for _ in range(4)]
+    asked = [
+        replace(
+            attempt(1, turn),
+            question=Question(
+                "POST", "/v1/messages", {}, json.dumps({"messages": messages[:turn]}).encode()
+            ),
+        )
+        for turn in range(1, 5)
+    ]
+    told = said(
+        Recording(session_id(1), "vast", None, None, "completed", None, None, 0, tuple(asked))
+    )
+    with connect(home) as connection:
+        text = session_report(connection, session_id(1), made_ns=0, light=True, said=told)
+    assert 8_000_000 < len(text.encode()) < 15_000_000
+    page = Page(text).text
+    assert re.search(r"And \d+ more blocks", page)
+    assert re.search(r"And 2 more requests: agentobs show", page)
 
 
 NAMES = {
