@@ -29,6 +29,12 @@
     return data ? data.textContent : "";
   }
 
+  // The keyboard and the ear have the sentence and the table of numbers: no stop in each of forty buttons, no ticks read out.
+  function leaveToMouse(place) {
+    for (const each of place.children) each.setAttribute("aria-hidden", "true");
+    for (const each of place.querySelectorAll("a, button, [tabindex]")) each.tabIndex = -1;
+  }
+
   function draw(place, dark) {
     const text = textOf(place);
     const theme = dark ? "dark" : "light";
@@ -37,6 +43,8 @@
     const figure = dark ? recoloured(told) : told;
     // While this word is the same, plotly keeps the part that somebody zoomed to, and what they hid.
     Plotly.react(place, figure.data, { ...figure.layout, uirevision: "kept" }, config);
+    if (!place.dataset.drawn) place.on("plotly_afterplot", () => leaveToMouse(place));
+    leaveToMouse(place);
     places.set(place, text);
     place.dataset.drawn = theme;
   }

@@ -90,6 +90,20 @@ def test_axe_would_find_a_barrier(store, tabs) -> None:
 
 
 @pytest.mark.xdist_group("browser-shop")
+def test_the_keyboard_does_not_stop_in_figures(store, tabs) -> None:
+    """A drawn figure has a name, and nothing in it that takes the focus: the numbers stand in a table below it."""
+    tab = tabs(store("shop"))
+    tab.go("/fleet")
+    tab.draw()
+    figures = tab.page.get_by_role("figure")
+    assert figures.count() == tab.page.locator("[data-figure][data-drawn]").count() > 3
+    assert figures.locator(".modebar-btn").count() > 3
+    stops = "all => all.filter((each) => each.tabIndex >= 0).map((each) => each.outerHTML)"
+    assert tab.page.locator("[data-figure] *").evaluate_all(stops) == []
+    assert [each for each in barriers_of(tab) if "nested" in each] == []
+
+
+@pytest.mark.xdist_group("browser-shop")
 def test_dark_is_dark_and_light_is_light(store, tabs) -> None:
     """The theme is that of the system, until somebody chooses; the choice outlasts the page."""
     tab = tabs(store("shop"), color_scheme="dark")
