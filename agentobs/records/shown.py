@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, overload
 
 
 def text(value: Any) -> str:
@@ -41,15 +42,46 @@ def instant(ns: int | None) -> str | None:
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+@overload
+def seconds(ns: int) -> str: ...
+@overload
+def seconds(ns: None) -> None: ...
 def seconds(ns: int | None) -> str | None:
-    """Return a duration in nanoseconds as people read it: `84 ms`, `1.42 s`, `3 min 20 s`."""
+    """Return a duration in nanoseconds as people read it: `84 ms`, `1.42 s`, `3 min 20 s`, `7 h 12 min`, `2 d 3 h`.
+
+    It is rounded before its unit is chosen: 999.6 ms is a second.
+    """
     if ns is None:
         return None
-    if ns < 1_000_000_000:
-        return f"{ns / 1e6:.0f} ms"
-    if ns < 60_000_000_000:
-        return f"{ns / 1e9:.2f} s"
-    return f"{ns // 60_000_000_000} min {ns // 1_000_000_000 % 60} s"
+    if ns < 0:
+        return f"-{seconds(-ns)}"
+    for below, unit, digits, word in _SHORT:
+        if ns < below:
+            return f"{ns / unit:.{digits}f} {word}"
+    for (large, word), (small, smaller), most in _LONG:
+        rounded = (ns + small // 2) // small
+        if rounded * small < most:
+            whole, rest = divmod(rounded, large // small)
+            return f"{whole:,} {word}{f' {rest} {smaller}' if rest else ''}"
+    raise AssertionError(ns)
+
+
+_S, _MIN, _H, _D = 10**9, 60 * 10**9, 3600 * 10**9, 86_400 * 10**9
+_SHORT = (
+    (1, 1, 0, "s"),
+    (1_000, 1, 0, "ns"),
+    (999_500, 1_000, 0, "µs"),
+    (9_950_000, 10**6, 1, "ms"),
+    (999_500_000, 10**6, 0, "ms"),
+    (59_995_000_000, _S, 2, "s"),
+)
+"""Up to what a duration has that unit, with so many digits behind the point; nothing at all is `0 s`. [ns]"""
+_LONG = (
+    ((_MIN, "min"), (_S, "s"), _H),
+    ((_H, "h"), (_MIN, "min"), _D),
+    ((_D, "d"), (_H, "h"), math.inf),
+)
+"""The two units of longer ones, and up to what. [ns]"""
 
 
 def money(value: Decimal | None) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
+
+from agentobs.records.shown import seconds
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
@@ -182,27 +183,10 @@ def _tick(after_ns: int, step_ns: int) -> str:
             if rest >= unit:
                 told.append(f"{rest // unit} {word}")
                 rest %= unit
-        return " ".join(told) or duration(after_ns)
+        return " ".join(told) or seconds(after_ns)
     if abs(after_ns) >= MINUTE:
-        return duration(after_ns)
+        return seconds(after_ns)
     if step_ns >= SECOND // 1000 and abs(after_ns) < SECOND and step_ns < SECOND // 10:
         return f"{after_ns * 1000 / SECOND:.0f} ms"
     digits = next((n for n in range(1, 10) if step_ns * 10**n >= SECOND), 9)
     return f"{after_ns / SECOND:.{digits}f} s"
-
-
-def duration(ns: int) -> str:
-    """Return how long something took, as people say it: `1.42 s`, `3 min 20 s`, `7 h 12 min`, `2 d 3 h`."""
-    if ns < 0:
-        return f"-{duration(-ns)}"
-    if ns < SECOND // 1000:
-        return f"{ns / 1000:.0f} µs" if ns else "0 s"
-    if ns < SECOND:
-        return f"{ns / 1e6:.{1 if ns < 10_000_000 else 0}f} ms"
-    if ns < MINUTE:
-        return f"{ns / SECOND:.{2 if ns < 10 * SECOND and ns % SECOND else 1 if ns % SECOND else 0}f} s"
-    for (unit, word), (less, smaller) in pairwise(_UNITS):
-        if ns >= unit:
-            rest = ns % unit // less
-            return f"{ns // unit} {word}{f' {rest} {smaller}' if rest else ''}"
-    raise AssertionError(ns)

@@ -8,8 +8,9 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from agentobs.records.shown import seconds
 from agentobs.store.walltime import PARTS, Part
-from dashboards.figures.elapsed import HOUR, MINUTE, SECOND, duration
+from dashboards.figures.elapsed import HOUR, MINUTE, SECOND
 from dashboards.figures.words import Row, count, named_rows, nothing, plain
 from dashboards.style import (
     BLUE,
@@ -86,10 +87,11 @@ def time_split(rows: Sequence[Row]) -> go.Figure:
                 x=[spent[part] / unit for spent in sums],
                 marker=bar(PARTS_OF_TIME[part]),
                 customdata=[
-                    f"{NAMES[part]}: {duration(spent[part])} of {duration(wall)}{_share(spent[part], wall)}"
-                    for spent, wall in zip(sums, walls, strict=True)
+                    f"interaction {name}<br>{NAMES[part]}: {seconds(spent[part])} of {seconds(wall)}"
+                    f"{_share(spent[part], wall)}"
+                    for name, spent, wall in zip(names, sums, walls, strict=True)
                 ],
-                hovertemplate="interaction %{y}<br>%{customdata}<extra></extra>",
+                hovertemplate="%{customdata}<extra></extra>",
             )
             for part in PARTS
             if any(spent[part] for spent in sums)
@@ -172,7 +174,7 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
 
     def told(column: str, text: str) -> list[str]:
         return [
-            f"{plain(row['model'])}<br>{text}: {duration(row[column] or 0)}, of {count(row['calls'], 'answer')}"
+            f"{plain(row['model'])}<br>{text}: {seconds(row[column] or 0)}, of {count(row['calls'], 'answer')}"
             for row in shown
         ]
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from agentobs.records.shown import seconds
 from agentobs.store.walltime import PARTS, Part
-from dashboards.figures.elapsed import PLOT, Elapsed, duration, ticks
+from dashboards.figures.elapsed import PLOT, Elapsed, ticks
 from dashboards.figures.lanes import BANDS, Track
 from dashboards.figures.time import NAMES
 from dashboards.figures.tracks import NO_END, Stretch
@@ -200,21 +201,21 @@ def _title(each: Stretch) -> str:
     if each.count > 1:
         return f"{each.count:,} x"
     if each.kind in BANDS:
-        return f"{each.label or ''} {duration(each.took_ns)}".strip()
+        return f"{each.label or ''} {seconds(each.took_ns)}".strip()
     return each.label or ""
 
 
 def _hover(each: Stretch, axis: Elapsed) -> str:
     """Return what is said of a bar."""
-    after = duration(each.started_ns - axis.zero_ns)
+    after = seconds(each.started_ns - axis.zero_ns)
     if each.count > 1:
         return _hover_of_many(each, axis, after)
     what, _ = WORDS[each.kind]
-    took = "" if each.state in NO_END else f", took {duration(each.took_ns)}"
+    took = "" if each.state in NO_END else f", took {seconds(each.took_ns)}"
     lines = [plain(each.label or what), f"{what}, after {after}{took}"]
     if each.kind == "path":
         lines[1] = (
-            f"{NAMES[each.part]} ({plain(each.says)}), after {after}, for {duration(each.took_ns)}"
+            f"{NAMES[each.part]} ({plain(each.says)}), after {after}, for {seconds(each.took_ns)}"
         )
     else:
         if each.state in _STATES:
@@ -228,21 +229,21 @@ def _hover(each: Stretch, axis: Elapsed) -> str:
 
 
 def _hover_of_many(each: Stretch, axis: Elapsed, after: str) -> str:
-    until = duration(each.ended_ns - axis.zero_ns)
+    until = seconds(each.ended_ns - axis.zero_ns)
     _, many = WORDS[each.kind]
     lines = [
         f"{each.count:,} {many}",
-        f"from {after} to {until}, {duration(each.took_ns)} together",
+        f"from {after} to {until}, {seconds(each.took_ns)} together",
     ]
     named = [(name, times) for name, times in each.labels if name]
     if named and each.kind != "path":
         told = ", ".join(f"{plain(name, 30)} {times:,}" for name, times in named[:4])
         lines.append(told + (f" and {len(named) - 4:,} others" if len(named) > 4 else ""))
     if len(each.spent) > 1:
-        lines.append(", ".join(f"{NAMES[part]} {duration(ns)}" for part, ns in each.spent))
+        lines.append(", ".join(f"{NAMES[part]} {seconds(ns)}" for part, ns in each.spent))
     if each.failed:
         lines.append(f"{each.failed:,} failed")
-    lines.append("zoom in to see each" if each.kind != "path" else "too short to be told apart")
+    lines.append("too short to be told apart")
     return "<br>".join(lines)
 
 
@@ -317,6 +318,6 @@ def _add_cuts(figure: go.Figure, axis: Elapsed) -> None:
         )
         if len(axis.cuts) <= 12:
             figure.add_annotation(
-                text=f"idle {duration(cut.ended_ns - cut.started_ns)}", x=(low + high) / 2, y=0.5, yref="paper",
+                text=f"idle {seconds(cut.ended_ns - cut.started_ns)}", x=(low + high) / 2, y=0.5, yref="paper",
                 textangle=-90, showarrow=False, font=dict(size=10, color=FAINT),
             )  # fmt: skip

@@ -193,19 +193,18 @@ def _name(row: Row) -> str:
 
 def _took(row: Row, column: str, name: str) -> str:
     timed = row["timed_calls"] or 0
-    lines = [f"{plain(row['name'] or 'unnamed')}: {name}: {_time(row[column])} or less"]
+    lines = [f"{plain(row['name'] or 'unnamed')}: {name}: {took(row[column])} or less"]
     if row["max_ns"] is not None:
-        lines.append(f"the slowest took {_time(row['max_ns'])}")
+        lines.append(f"the slowest took {took(row['max_ns'])}")
     calls = count(timed, "call")
     few = ", too few to tell this from the slowest" if column == "p99_ns" and timed < 100 else ""
     lines.append(f"{calls} of {row['calls'] or 0:,} seen running{few}")
     return "<br>".join(lines)
 
 
-def _time(ns: int) -> str:
-    if ns < 1_000_000:
-        return f"{ns / 1000:.0f} µs" if ns >= _SHORTEST_NS else "less than 1 µs"
-    return str(seconds(ns))
+def took(ns: int) -> str:
+    """Return how long a call took; clocks that were set back give times below nothing."""
+    return seconds(ns) if ns >= _SHORTEST_NS else "less than 1 µs"
 
 
 def _note(figure: go.Figure, x: float, y: int, text: str, xref: str = "x") -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentobs.records.exchanges import Chunk
 from agentobs.store.database import connect
 from agentobs.store.walltime import PARTS, interaction_times
+from dashboards.drawing import svg
 from dashboards.figures import blocked_on_user, first_token, time_split
 from dashboards.figures.time import BUCKETS, MOST_BARS, MOST_RESOLVERS, NAMES
 from tests.dashboards.drawn import hold, hostile, nobody, rows_of
@@ -75,7 +76,13 @@ def test_parts_add_up_to_the_wall_time(rich: dict[str, Rows]) -> None:
         NAMES[part] for part in PARTS if any(row[f"{part}_ns"] for row in rows)
     ]
     [waited] = [trace for trace in figure.data if trace.name == "waiting for people"]
-    assert waited.customdata[-1] == "waiting for people: 4 s of 10 s (40%)"
+    assert (
+        waited.customdata[-1]
+        == f"interaction {len(rows)}<br>waiting for people: 4.00 s of 10.00 s (40%)"
+    )
+    drawing = svg(figure, title="Time", says="Time.")
+    assert "interaction 1\n" in drawing
+    assert "interaction 0" not in drawing
 
 
 @settings(max_examples=10, deadline=None)
@@ -92,7 +99,10 @@ def test_many_interactions_share_bars(walls: list[int]) -> None:
 def test_bars_that_are_shared_say_what_they_took_together() -> None:
     """Their part and their whole are those of all interactions that they stand for."""
     figure = time_split([split(model=4 * SECOND)] * (2 * MOST_BARS))
-    assert set(figure.data[0].customdata) == {"model: 8 s of 20 s (40%)"}
+    assert {text.partition("<br>")[2] for text in figure.data[0].customdata} == {
+        "model: 8.00 s of 20.00 s (40%)"
+    }
+    assert figure.data[0].customdata[0].startswith("interaction 1 to 2<br>")
 
 
 def test_what_interactions_are_called() -> None:

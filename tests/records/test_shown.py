@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.records.shown import pretty, text
+from agentobs.records.shown import pretty, seconds, text
 
 TURNED = "a\u202eb\x1b[31m"
 
@@ -38,3 +38,25 @@ def test_no_character_hides_or_turns_around(value: Any) -> None:
 def test_the_name_of_a_column_tells_what_it_is(column: str, value: Any, told: str) -> None:
     """Instants, durations, money and shares are read by people, with their units."""
     assert text(pretty(column, value)) == told
+
+
+_US, _MS, _S = 10**3, 10**6, 10**9
+_MIN, _H, _D = 60 * _S, 3600 * _S, 86_400 * _S
+
+
+@pytest.mark.parametrize(
+    ("ns", "told"),
+    [
+        (None, None), (0, "0 s"), (1, "1 ns"), (999, "999 ns"), (_US, "1 µs"), (400 * _US, "400 µs"),
+        (999_499, "999 µs"), (999_500, "1.0 ms"), (1_500 * _US, "1.5 ms"), (9_949_999, "9.9 ms"),
+        (9_950_000, "10 ms"), (84 * _MS, "84 ms"), (999_499_999, "999 ms"), (999_600_000, "1.00 s"),
+        (1_420 * _MS, "1.42 s"), (42_700 * _MS, "42.70 s"), (59_994 * _MS, "59.99 s"), (59_995 * _MS, "1 min"),
+        (_MIN, "1 min"), (3 * _MIN + 20 * _S, "3 min 20 s"), (_H - _S // 2 - 1, "59 min 59 s"),
+        (_H - _S // 2, "1 h"), (154 * _MIN + 17 * _S, "2 h 34 min"), (7 * _H + 12 * _MIN, "7 h 12 min"),
+        (_D - _MIN // 2 - 1, "23 h 59 min"), (_D - _MIN // 2, "1 d"), (26 * _H, "1 d 2 h"), (51 * _H, "2 d 3 h"),
+        (4_000 * _D, "4,000 d"), (-3 * _S, "-3.00 s"), (-400 * _US, "-400 µs"), (-90 * _S, "-1 min 30 s"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_one_unit_or_two(ns: int | None, told: str | None) -> None:
+    """From nanoseconds to days, rounded before the unit is chosen, and with its sign."""
+    assert seconds(ns) == told
