@@ -185,7 +185,7 @@ def _add_window(figure: go.Figure, known: Numbered, main: Numbered) -> str:
             x=[0.5, *(number for number, _ in steps), last + 0.5],
             y=[steps[0][1], *(tokens for _, tokens in steps), steps[-1][1]],
             line=dict(color=INK, width=1.5, dash="dash", shape="hv"),
-            hovertemplate="the model takes %{y:,} tokens at once<extra></extra>",
+            hovertemplate="the model takes %{y:,d} tokens at once<extra></extra>",
         )
     )  # fmt: skip
     return ""

@@ -137,7 +137,7 @@ def _add_tokens(figure: go.Figure, bars: Sequence[_Bar], size: int) -> None:
             y=[each.tokens(column) for each in drawn],
             width=size * (0.85 if len(bars) < _FEW else 1),
             marker=bar(TOKENS[column]),
-            hovertemplate=f"{name}: %{{y:,}} tokens<extra></extra>",
+            hovertemplate=f"{name}: %{{y:,d}} tokens<extra></extra>",
         )
 
 

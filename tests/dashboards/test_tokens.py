@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from agentobs.store.database import connect
+from dashboards.drawing import svg
 from dashboards.figures.tokens import MOST_TURNS, NAMES, session_turns
 from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
 from tests.store.making import a_home, attempt, end, record, session_id, start
@@ -86,3 +87,11 @@ def test_a_turn_with_calls_of_both_kinds_costs_at_least(rows: Rows) -> None:
     assert "at least $0.5000" in says(figure)
     assert figure.data[-1].name == "without a price"
     assert list(figure.data[-1].y) == [0.5]
+
+
+def test_counts_are_written_out(rows: Rows) -> None:
+    """However large it is, a count has all of its digits."""
+    figure = session_turns([{**rows[0], "output_tokens": 10**12}])
+    [template] = [each.hovertemplate for each in figure.data if each.name == "output"]
+    assert template == "output: %{y:,d} tokens<extra></extra>"
+    assert "output: 1,000,000,000,000 tokens" in svg(figure, title="Turns", says="Turns.")
