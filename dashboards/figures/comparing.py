@@ -117,14 +117,23 @@ def two_sessions(comparison: Mapping[str, Any]) -> go.Figure:
     _add_steps(sheet, placed)
     if cut:
         steps = sum(line.left_out or 1 for line in cut)
-        other = sum(line.pair is not None and line.pair.get("change") != "same" for line in cut)
-        told = f"and {count(steps, 'step')} more, {other:,} of them not the same"
-        _write(sheet, 0, at, told, anchor="center")
+        _write(sheet, 0, at, f"and {count(steps, 'step')} more{_of_them(cut)}", anchor="center")
         at += 1
     figure.update_layout(height=at * _LINE + 100, annotations=sheet.notes, shapes=sheet.shapes)
     figure.update_xaxes(visible=False, range=[-1, 1], fixedrange=True)
     figure.update_yaxes(visible=False, range=[at - 0.4, -1.7], fixedrange=True)
     return figure
+
+
+def _of_them(cut: Sequence[_Step]) -> str:
+    """Return what became of steps that are not drawn: the legend names only what is."""
+    kinds = [str(line.pair.get("change")) for line in cut if line.pair is not None]
+    told = [
+        f"{kinds.count(change):,} {name}"
+        for change, (name, _, _) in CHANGES.items()
+        if change != "same" and change in kinds
+    ]
+    return f": {', '.join(told)}" if told else ", all the same"
 
 
 def _head(sheet: _Sheet, a: Row, b: Row) -> None:

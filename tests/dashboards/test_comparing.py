@@ -135,7 +135,13 @@ def test_equal_steps_are_left_out_and_counted(told: dict[str, Any]) -> None:
     hold(many)
     assert len(marks(many)["changed"]) == 2 * MOST_STEPS
     left = 10_000 - MOST_STEPS
-    assert f"and {left:,} steps more, {left:,} of them not the same" in says(many)
+    assert f"and {left:,} steps more: {left:,} changed" in says(many)
+    gone = {**changed, "change": "removed"}
+    mixed = two_sessions(
+        {**told, "steps": [*[changed] * MOST_STEPS, *[gone] * 141, changed, *[same] * 9]}
+    )
+    assert "only in A" not in marks(mixed)
+    assert "and 151 steps more: 1 changed, 141 only in A" in says(mixed)
 
 
 def test_lanes_have_their_names(told: dict[str, Any]) -> None:
