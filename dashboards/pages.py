@@ -15,6 +15,7 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import plotly.graph_objects as go
@@ -28,6 +29,8 @@ from dashboards.style import DARK
 _HERE = Path(__file__).parent
 _WORDS = {"input_usd": "input $", "output_usd": "output $", "at_ns": "at", "started_ns": "started"}
 _UNITS = ("_ns", "_usd")
+INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns")
+"""The columns of instants; they stand to the left in a table, as words do."""
 _MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
 """The style of maps in plotly's script. No figure of ours is one, and the policy of our pages refuses it."""
 
@@ -43,7 +46,7 @@ def page(template: str, **values: Any) -> str:
 
 
 def figure_json(figure: go.Figure) -> Markup:
-    """Return a figure as JSON that can stand in a `script` element: `<`, `>`, `&` and `/` are escaped in it."""
+    """Return a figure as JSON that can stand in a `script` element: `<`, `>` and `&` are escaped in it."""
     text = figure.to_json()
     assert text is not None
     for character in "<>&":
@@ -85,7 +88,7 @@ def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str |
         return cost(row)
     if value is None:
         return Markup('<span class="none" title="not known">–</span>')
-    if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns"):
+    if column in INSTANTS:
         return instant(value)
     return shown.text(shown.pretty(column, value))
 
@@ -144,6 +147,11 @@ def byte_count(value: int | None) -> str:
     return f"{value:,.1f} GB"
 
 
+def segment(value: str) -> str:
+    """Return an id as one part of a path, or one value of a query: it may hold slashes and signs of its own."""
+    return quote(value, safe="")
+
+
 def short_id(value: str) -> str:
     """Return the end of an id, which tells it from others: their beginnings are the time."""
     return f"…{value[-8:]}" if len(value) > 12 else value
@@ -166,9 +174,16 @@ def _environment() -> jinja2.Environment:
         "bytes": byte_count,
         "plain": lambda value: "–" if value is None else shown.printable(str(value)),
         "short_id": short_id,
+        "segment": segment,
         "heading": heading,
         "ratio": lambda value: "–" if value is None else f"{value:.1%}",
     }
     made.tests["numeric"] = is_number
-    made.globals |= {"cell": cell, "cost": cost, "dark": DARK, "escape": escape}
+    made.globals |= {
+        "instants": INSTANTS,
+        "cell": cell,
+        "cost": cost,
+        "dark": DARK,
+        "escape": escape,
+    }
     return made

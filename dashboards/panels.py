@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,9 +13,9 @@ import duckdb
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from agentobs.records.shown import money, seconds
+from agentobs.records.shown import money, printable, seconds
 from agentobs.store.asking import named
-from agentobs.store.walltime import PARTS, Split, interaction_times
+from agentobs.store.walltime import PARTS, Piece, Split, interaction_times
 from dashboards import figures
 from dashboards.figures.words import sureness
 from dashboards.pages import figure_json
@@ -59,7 +60,7 @@ def panel(
 ) -> Panel:
     """Return a panel whose table is bounded."""
     more = max(0, len(rows) - SHOWN)
-    return Panel(name, title, says, figure, columns, rows[:SHOWN], more, is_wide)
+    return Panel(name, title, printable(says), figure, columns, rows[:SHOWN], more, is_wide)
 
 
 def session_panels(
@@ -139,22 +140,45 @@ def rows_of(connection: duckdb.DuckDBPyConnection, name: str, **parameters: Any)
 def _waterfall(
     rows: Sequence[Row], splits: Sequence[Split], window: tuple[int, int] | None
 ) -> Panel | None:
-    if not rows:
+    if all(row["kind"] == "session" for row in rows):
         return None
-    path = [piece for split in splits for piece in split.path]
-    wall = sum(split.wall_ns for split in splits)
-    spent = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
-    most = max(spent, key=lambda part: spent[part])
-    share = f"; of the critical path {spent[most] / wall:.0%} is {_PARTS[most]}" if wall else ""
-    says = f"{_count(len(splits), 'interaction')} took {seconds(wall)}{share}."
+    whole = [piece for split in splits for piece in split.path]
+    path = whole if window is None else _within(whole, *window)
     pieces = [
         {"lane": p.lane, "what": p.name, "label": p.label, "counts as": _PARTS[p.part],
          "started_ns": p.started_ns, "duration_ns": p.ended_ns - p.started_ns}
         for p in path
     ]  # fmt: skip
+    says = (
+        f"{'' if window is None else 'In the part that is drawn: '}{_passed(splits, path, window)}"
+    )
     columns = ("started_ns", "duration_ns", "counts as", "what", "label", "lane")
-    drawn = figures.session_waterfall(rows, path, window=window)
+    drawn = figures.session_waterfall(rows, whole, window=window)
     return panel("waterfall", "What happened, and when", says, drawn, columns, pieces, is_wide=True)
+
+
+def _within(path: Sequence[Piece], low: int, high: int) -> list[Piece]:
+    """Return the pieces of a path from one instant to another, cut there."""
+    cut = (
+        replace(piece, started_ns=max(piece.started_ns, low), ended_ns=min(piece.ended_ns, high))
+        for piece in path
+    )
+    return [piece for piece in cut if piece.started_ns < piece.ended_ns]
+
+
+def _passed(splits: Sequence[Split], path: Sequence[Piece], window: tuple[int, int] | None) -> str:
+    """Return how long interactions took, and what most of it was, in words."""
+    low, high = window or (-math.inf, math.inf)
+    count = sum(s.started_ns < high and s.started_ns + s.wall_ns > low for s in splits)
+    if not count:
+        return "no interaction is known, and so no critical path."
+    spent = dict.fromkeys(PARTS, 0)
+    for piece in path:
+        spent[piece.part] += piece.ended_ns - piece.started_ns
+    wall = sum(spent.values())
+    most = max(spent, key=lambda part: spent[part])
+    share = f"; {spent[most] / wall:.0%} of the critical path is {_PARTS[most]}" if wall else ""
+    return f"{_count(count, 'interaction')} took {seconds(wall)}{share}."
 
 
 def _turns(rows: Sequence[Row]) -> Panel | None:
@@ -184,7 +208,8 @@ def _context(rows: Sequence[Row]) -> Panel | None:
         return None
     largest = max(row["context_tokens"] or 0 for row in rows)
     times = sum(bool(row["compacted"]) for row in rows)
-    says = f"At most {largest:,} tokens went in at once; the conversation was compacted {_times(times)}."
+    compacted = "never compacted" if not times else f"compacted {_times(times)}"
+    says = f"At most {_count(largest, 'token')} went in at once; the conversation was {compacted}."
     columns = ("lane", "turn", "started_ns", "context_tokens", "window_tokens", "compacted")
     drawn = figures.context_growth(rows)
     return panel("context", "How the context grew", says, drawn, columns, rows)
@@ -274,7 +299,9 @@ def _latency(rows: Sequence[Row]) -> Panel | None:
     if not timed:
         return None
     slowest = max(timed, key=lambda row: row["p50_ns"])
-    says = f"The slowest is {slowest['name']}: half of its calls took {seconds(slowest['p50_ns'])} or more."
+    half = figures.tools.took(slowest["p50_ns"])
+    more = "" if half.startswith("less") else " or more"
+    says = f"The slowest is {slowest['name'] or 'unnamed'}: half of its calls took {half}{more}."
     columns = ("name", "calls", "timed_calls", "p50_ns", "p90_ns", "p99_ns", "max_ns", "total_ns")
     return panel("tools", "How long tools take", says, figures.tool_latency(rows), columns, rows)
 
@@ -295,8 +322,9 @@ def _waits(rows: Sequence[Row]) -> Panel | None:
         return None
     answered, lost = (sum(row[name] for row in rows) for name in ("answered", "unanswered"))
     total = sum(row["total_ns"] or 0 for row in rows)
-    never = f"; {lost:,} were never answered" if lost else ""
-    says = f"{_count(answered, 'question')} took {seconds(total)} to answer{never}."
+    never = f"{_count(lost, 'question')} {'was' if lost == 1 else 'were'} never answered"
+    took = f"{_count(answered, 'question')} took {seconds(total)} to answer"
+    says = f"{'; '.join([took] * bool(answered) + [never] * bool(lost))}."
     columns = (
         "about",
         "resolver",
@@ -315,7 +343,8 @@ def _waits(rows: Sequence[Row]) -> Panel | None:
 def _first_token(rows: Sequence[Row]) -> Panel | None:
     if not rows:
         return None
-    says = f"Half of the answers of {rows[0]['model']} began after {seconds(rows[0]['p50_ns'])}."
+    model = rows[0]["model"] or "a model without a name"
+    says = f"Half of the answers of {model} began within {seconds(rows[0]['p50_ns'])}."
     columns = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
     drawn = figures.first_token(rows)
     return panel("first-token", "How soon models answer", says, drawn, columns, rows)
@@ -343,7 +372,7 @@ _PARTS = {
     "person": "waiting for people",
     "hook": "hooks",
     "retry_wait": "waiting to try again",
-    "own": "the program's own",
+    "own": "the program's own work",
 }
 
 
@@ -386,4 +415,4 @@ def _count(number: int, what: str) -> str:
 
 
 def _times(number: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number:,} times")
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")

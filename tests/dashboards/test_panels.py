@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -14,8 +15,10 @@ import pytest
 
 from agentobs.sink import Record
 from agentobs.store.database import connect
+from agentobs.store.walltime import PARTS, Part, Piece, Split
 from dashboards import panels
-from dashboards.pages import cell, cost
+from dashboards.figures.time import BUCKETS
+from dashboards.pages import _environment, cell, cost
 from dashboards.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
 from dashboards.report import range_report, session_report
 from dashboards.style import layout
@@ -313,3 +316,96 @@ def test_a_sum_is_never_less_than_the_truth_without_a_word(
 ) -> None:
     """Estimates, prices that are not known, and rows that cost nothing: each sum says what it is."""
     assert panels._sum(rows) == told
+
+
+def test_sentences_are_told_as_people_say_them() -> None:
+    """One is no many, what never happened did not happen, and what has no name is said to have none."""
+    request = {"context_tokens": 1, "compacted": False, "window_tokens": None, "lane": "main"}
+    often = [{**request, "compacted": "auto"}] * 3
+    model = {
+        "model": None,
+        "calls": 1,
+        **dict.fromkeys(("p50_ns", "p95_ns", "p99_ns", "max_ns"), SECOND),
+    }
+    tool = {"name": "x", "calls": 2, "errors": 0, "timed_calls": 2, "total_ns": 0}
+    back = {**tool, **dict.fromkeys(("p50_ns", "p90_ns", "p99_ns", "max_ns"), -5 * SECOND)}
+    wait = {
+        **dict.fromkeys(BUCKETS, 0),
+        "about": "x",
+        "resolver": "nobody",
+        "answered": 0,
+        "total_ns": None,
+    }
+    made = [
+        panels._context([request]),
+        panels._context(often),
+        panels._first_token([model]),
+        panels._latency([back]),
+        panels._waits([{**wait, "unanswered": 1}]),
+        panels._waits([{**wait, "unanswered": 2, "answered": 1, "total_ns": SECOND}]),
+    ]
+    assert [each.says for each in made if each is not None] == [
+        "At most 1 token went in at once; the conversation was never compacted.",
+        "At most 1 token went in at once; the conversation was compacted 3 times.",
+        "Half of the answers of a model without a name began within 1.00 s.",
+        "The slowest is x: half of its calls took less than 1 µs.",
+        "1 question was never answered.",
+        "1 question took 1.00 s to answer; 2 questions were never answered.",
+    ]
+
+
+def test_a_session_in_which_nothing_went_on_has_no_panel(tmp_path: Path) -> None:
+    """Where there is nothing to see nothing is drawn."""
+    home = a_home(tmp_path)
+    record(home, [start(1), end(1)])
+    with connect(home) as connection:
+        assert session_panels(connection, session_id(1)) == []
+
+
+def test_no_sentence_hides_or_turns_anything_around() -> None:
+    """Names in sentences have no characters that are not seen."""
+    made = panel("x", "X", "The slowest is \u202etac\x1b[31m.", go.Figure(layout=layout()), (), ())
+    assert made.says == "The slowest is \\u202etac\\u001b[31m."
+
+
+def test_the_sentence_of_a_part_is_about_that_part() -> None:
+    """Of a window of the waterfall the words and numbers are those of what is drawn, cut where it is."""
+
+    def piece(part: Part, name: str, low: int, high: int) -> Piece:
+        return Piece(part, name, None, "main", T0 + low * SECOND, T0 + high * SECOND)
+
+    path = (piece("model", "attempt", 0, 8), piece("tool", "execution", 8, 10))
+    spent = {f"{part}_ns": 0 for part in PARTS}
+    one = Split("1", "main", T0, 10 * SECOND, **spent, has_ended=True, told_by="spans", path=path)
+    other = replace(one, started_ns=T0 + 20 * SECOND, path=())
+    row = {
+        "kind": "tool", "id": "a", "lane": "main", "label": "x", "part": "tool", "state": "ok", "detail": None,
+        "turn": 1, "prompt_tokens": None, "output_tokens": None, "is_upkeep": False, "started_ns": T0,
+        "ended_ns": T0 + 10 * SECOND,
+    }  # fmt: skip
+    whole = panels._waterfall([row], [one, other], None)
+    part = panels._waterfall([row], [one, other], (T0 + 7 * SECOND, T0 + 12 * SECOND))
+    assert whole is not None
+    assert part is not None
+    assert whole.says == "2 interactions took 10.00 s; 80% of the critical path is the model."
+    assert part.says == (
+        "In the part that is drawn: 1 interaction took 3.00 s; 67% of the critical path is tools."
+    )
+    assert [row["duration_ns"] for row in part.rows] == [SECOND, 2 * SECOND]
+
+
+def test_instants_stand_to_the_left() -> None:
+    """They are read as words; times and counts stand to the right, one above the other."""
+    made = panel(
+        "x",
+        "X",
+        "Says.",
+        go.Figure(layout=layout()),
+        ("at_ns", "p50_ns"),
+        [{"at_ns": T0, "p50_ns": 5}],
+    )
+    table = str(
+        _environment().get_template("macros.html").module.table(made.columns, made.rows, "x")
+    )
+    assert table.count('class="num"') == 2
+    assert '<td class="num">5 ns</td>' in table
