@@ -11,20 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentobs.records import shown
 from agentobs.records.labels import is_label
 from dashboards import figures
-from dashboards.app.pairs import totals
+from dashboards.pairing import changes, row, totals
 from dashboards.panels import panel
 from dashboards.report import MOST, panels_report
 from dashboards.retelling import Room
 
-_CHANGES = {
-    "same": ("=", "alike"),
-    "changed": ("~", "changed"),
-    "removed": ("−", "only in A"),
-    "added": ("+", "only in B"),
-}
 _TELLING = ("chain", "waiting", "suspicions", "proposals", "normalised")
 """What of a divergence is told in sentences, which may quote what was said."""
 _KINDS = {
@@ -122,14 +115,8 @@ def comparison_report(
         light: without a script.
     """
     steps = told["steps"]
-    counts = dict.fromkeys(_CHANGES, 0)
-    for step in steps:
-        counts[step["change"]] += 1
-    says = ", ".join(f"{counts[change]:,} {word}" for change, (_, word) in _CHANGES.items())
     drawn = figures.two_sessions(told)
-    two = panel(
-        "two-sessions", "Side by side", f"Of all steps: {says}.", drawn, (), (), is_wide=True
-    )
+    two = panel("two-sessions", "Side by side", changes(steps), drawn, (), (), is_wide=True)
     differing = [
         (step, line) for step, line in zip(steps, lines, strict=True) if step["change"] != "same"
     ]
@@ -146,7 +133,7 @@ def comparison_report(
         totals=totals(told["a"], told["b"]),
         changes=len(differing),
         all_steps=len(steps),
-        steps=[{**_step(step), "lines": _fitted(line, room)} for step, line in differing[:MOST]],
+        steps=[{**row(step), "lines": _fitted(line, room)} for step, line in differing[:MOST]],
         more=max(len(differing) - MOST, 0),
         holds=bool(told["content"]),
     )
@@ -180,41 +167,8 @@ def _sites(told: Mapping[str, Any], cause: Mapping[str, Any]) -> list[dict[str, 
     return [{"what": what, **site} for what, site in named if site]
 
 
-def _step(step: Mapping[str, Any]) -> dict[str, Any]:
-    a, b = step.get("a") or {}, step.get("b") or {}
-    part = b or a
-    sign, words = _CHANGES[step["change"]]
-    return {
-        "sign": sign,
-        "words": words,
-        "lane": part.get("lane"),
-        "turn": part.get("turn"),
-        "kind": part.get("kind"),
-        "name": part.get("name"),
-        "a": _took(a),
-        "b": _took(b),
-        "differs": [
-            f"{name.replace('_', ' ')} {shown.text(a.get(name))} → {shown.text(b.get(name))}"
-            for name in step.get("differs") or ()
-            if name != "texts"
-        ],
-    }
-
-
 def _fitted(lines: Sequence[str], room: Room) -> list[str]:
     """Return lines as far as there is room for them, and how many are left out."""
     kept = list(itertools.takewhile(room.holds, lines))
     left = len(lines) - len(kept)
     return [*kept, f"… and {left:,} more lines"] if left else kept
-
-
-def _took(part: Mapping[str, Any]) -> str:
-    """Return what a step took, in a few words."""
-    tokens = (
-        f"in {part['input_tokens']:,}, out {part.get('output_tokens') or 0:,}"
-        if part.get("input_tokens")
-        else ""
-    )
-    ended = part.get("outcome") if part.get("outcome") != "ok" else part.get("stop_reason")
-    told = (ended, tokens, shown.seconds(part.get("duration_ns")))
-    return shown.printable(", ".join(str(each) for each in told if each))

@@ -14,8 +14,8 @@ from markupsafe import escape
 
 from agentobs.records.canonical import Json
 from agentobs.records.exchanges import ModelExchange, Recording
-from dashboards.app.said import SHOWN, body_of, message_of
-from dashboards.app.spoken import Heard, Message, heard, message
+from dashboards.spoken import Heard, Message, heard, message
+from dashboards.texts import SHOWN, body_of, message_of
 
 MOST_TURNS = 400
 """How many requests are told of at most. Our choice: some hundred pages."""

@@ -19,6 +19,7 @@ LAYERS = [
     {"agentobs.agent", "agentobs.recording"},
     {"agentobs.store"},
     {"replay", "exporters", "dashboards"},
+    {"dashboards.app"},
     {"agentobs"},
     {"agentobs.cli"},
     {"agentobs.__main__"},
@@ -31,6 +32,7 @@ SAME_LAYER = {("agentobs.tracing", "agentobs.sink")}
 NEVER = {
     "agentobs.agent": {"agentobs.recording", "agentobs.store"},
     "replay": {"agentobs.store", "agentobs.agent"},
+    "dashboards.app": {"replay", "exporters"},
 }
 """What a room must not know, though it lies lower or beside."""
 

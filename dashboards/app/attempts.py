@@ -14,21 +14,11 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Question
 from dashboards.app.reading import Row, View
 from dashboards.app.revealing import Fields, on_click, revealed, saved
-from dashboards.app.said import (
-    AT_ONCE,
-    Content,
-    Text,
-    Withheld,
-    body_of,
-    found_at,
-    message_of,
-    shown,
-    text_of,
-    visible,
-)
+from dashboards.app.said import AT_ONCE, Content, Withheld
 from dashboards.app.sessions import first_of, kept_of
 from dashboards.app.site import answer, site_of
-from dashboards.app.spoken import Message, message
+from dashboards.spoken import Message, message
+from dashboards.texts import Text, body_of, found_at, message_of, shown, text_of, visible
 
 MOST_CHUNKS = 100
 """How many pieces of a response are listed. Our choice."""

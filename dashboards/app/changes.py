@@ -13,9 +13,10 @@ from dashboards.app.attempts import attempt_of
 from dashboards.app.edits import edits
 from dashboards.app.reading import Row, View
 from dashboards.app.revealing import Fields, on_click, revealed
-from dashboards.app.said import AT_ONCE, Content, Withheld, body_of
+from dashboards.app.said import AT_ONCE, Content, Withheld
 from dashboards.app.sessions import kept_of
 from dashboards.app.site import answer, site_of
+from dashboards.texts import body_of
 
 ZONES = {
     "betas": "beta headers",

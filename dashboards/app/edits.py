@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from agentobs.records.canonical import Json
 from agentobs.records.differing import Difference, common, differences, unequal
-from dashboards.app.said import text_of, visible
-from dashboards.app.spoken import messages_of, unmarked
+from dashboards.spoken import messages_of, unmarked
+from dashboards.texts import text_of, visible
 
 MOST_EDITS = 60
 MOST_LINES = 120

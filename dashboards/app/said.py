@@ -8,9 +8,8 @@ never holds what was said.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import BoundedSemaphore
 from typing import Any, TypeVar
@@ -18,27 +17,15 @@ from typing import Any, TypeVar
 from agentobs.errors import AgentobsError
 from agentobs.recording.home import Home
 from agentobs.recording.vault import Vault, text_bytes
-from agentobs.records.canonical import Json
 from agentobs.records.exchanges import Answer, Question
-from agentobs.records.messages import assemble
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
-SHOWN = 20_000
-"""How many characters of a text stand in a page; all of it can be downloaded. Our choice: some 5 pages of a book."""
 MOST_OPEN = 2
 """How many segments are held open: one that is still written to is read into memory, up to 64 MB (see
 `recording.writer`); what is asked for next nearly always lies in the same."""
 AT_ONCE = BoundedSemaphore(2)
 """Held while content is read and set in a page: bodies are large, and each reader has some of them in memory."""
-
-_HIDDEN = re.compile(
-    # Controls but tab and newline, what turns text around or takes no room, separators that look like none,
-    # halves of characters that no UTF-8 can hold, and tags, which nobody sees and a model reads. What joins
-    # letters (U+200C, U+200D) belongs to scripts and emoji.
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +36,6 @@ class Withheld:
     """Why not, in one sentence without a final stop."""
     todo: str
     """What can be done about it; empty where nothing can."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text of a page: its beginning, and where all of it is."""
-
-    shown: str
-    """At most SHOWN characters of it, those that nobody sees as escapes."""
-    characters: int
-    """How many it has in all."""
-    side: str = ""
-    """`request` or `answer`: where it stands."""
-    keys: str = ""
-    """Its place there, as JSON: the keys and indexes that lead to it."""
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether there is more of it than is shown."""
-        return self.characters > SHOWN
 
 
 class Content:
@@ -123,48 +91,3 @@ class Content:
                 self._vaults.pop(next(iter(self._vaults)))
             self._vaults[segment_id] = Vault(self._home, segment_id, str(row["session_id"]))
         return self._vaults[segment_id]
-
-
-def body_of(question: Question) -> Json:
-    """Return the JSON of a request; None where it is none."""
-    try:
-        return json.loads(question.body.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):
-        return None
-
-
-def message_of(answer: Answer) -> dict[str, Any]:
-    """Return the message that an answer adds up to; empty where nothing could be read."""
-    return assemble(answer.headers, answer.body)
-
-
-def visible(text: str) -> str:
-    """Return a text with characters that hide or turn others as escapes; lines stay lines."""
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
-
-
-def text_of(value: Json) -> str:
-    """Return a value as text: a string as it is, all else as indented JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
-
-
-def shown(value: Json, side: str = "", keys: Sequence[str | int] = ()) -> Text:
-    """Return a value as a text of a page."""
-    text = text_of(value)
-    return Text(visible(text[:SHOWN]), len(text), side, json.dumps(list(keys)) if side else "")
-
-
-def found_at(value: Json, keys: str) -> Json:
-    """Return what stands at a place that `shown` was given.
-
-    Raises:
-        LookupError: nothing does.
-    """
-    try:
-        for key in json.loads(keys):
-            value = value[key]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise LookupError(keys) from error
-    return value

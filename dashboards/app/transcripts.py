@@ -13,10 +13,11 @@ from starlette.routing import Route
 from agentobs.records.canonical import Json
 from dashboards.app.reading import Row, View
 from dashboards.app.revealing import Fields, on_click, revealed
-from dashboards.app.said import AT_ONCE, Content, Withheld, body_of, message_of, shown, visible
+from dashboards.app.said import AT_ONCE, Content, Withheld
 from dashboards.app.sessions import kept_of, place, session_named
 from dashboards.app.site import site_of
-from dashboards.app.spoken import Block, Heard, Message, heard, message
+from dashboards.spoken import Block, Heard, Message, heard, message
+from dashboards.texts import body_of, message_of, shown, visible
 
 PAGE = 20
 """Requests of a page of a transcript. Our choice."""

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from agentobs.cli import cli
 from agentobs.cli.compare import comparison_of
 from agentobs.recording.home import Home
-from dashboards.app.pairs import PAGE, totals
+from dashboards.app.pairs import PAGE
+from dashboards.pairing import totals
 from tests.dashboards.opening import Client, opened
 from tests.store.making import (
     SECOND,

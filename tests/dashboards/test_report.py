@@ -231,7 +231,7 @@ def _named() -> list[Any]:
     use = {"type": "tool_use", "id": "toolu_1", "name": "canary-tool", "input": {}}
     lane, hook = Label("canary-agent"), Label("hook")
     asked = attempt(1, 1, content=[use], model="canary-model")
-    opening = start(1, "canary-session", **{"canary-key": "ann@example.com"})
+    opening = start(1, "canary-session", T0, **{"canary-key": "ann@example.com"})
     ran = tool(1, "toolu_1", "canary-tool", at=T0 + 2 * SECOND)
     at = T0 + 2 * SECOND
     decided = permission(

@@ -16,8 +16,8 @@ from agentobs.recording.options import Options
 from agentobs.recording.sealing import KEY_VARIABLE
 from agentobs.store.ingest import ingest
 from agentobs.store.pruning import prune
-from dashboards.app.said import SHOWN, visible
-from dashboards.app.spoken import heard
+from dashboards.spoken import heard
+from dashboards.texts import SHOWN, visible
 from tests.dashboards.opening import Client, asked, attempts, only_session, opened, weather
 from tests.exporters.making_rich import rich_home
 from tests.provider_script import call, streamed, text

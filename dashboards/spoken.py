@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from agentobs.records.canonical import Json
 from agentobs.records.messages import blocks
-from dashboards.app.said import Text, shown, visible
+from dashboards.texts import Text, shown, visible
 
 MOST_BLOCKS = 100
 MOST_MESSAGES = 40
