@@ -13,6 +13,8 @@ from tests.browser.tabs import Served, Tab
 pytestmark = pytest.mark.xdist_group("browser-hostile")
 ELEMENTS = 4_000
 """How many elements a page may have once what was said stands in it. Our choice."""
+MARKS = 6
+"""How many marks of a figure the mouse goes to. Our choice."""
 SHOW = "Show what was said"
 OURS = ", ".join(
     (
@@ -54,16 +56,18 @@ def test_tool_names_in_figures_are_text(served: Served, tabs) -> None:
 
 
 def test_hovering_over_marks_shows_text(served: Served, tabs) -> None:
-    """What plotly shows beside the mouse comes from recordings too."""
+    """What plotly shows beside the mouse comes from recordings too: the words stand there, none became markup."""
     tab: Tab = tabs(served)
-    tab.go(_sessions(tab)[0])
-    for place in tab.page.locator("[data-figure]").all()[:6]:
-        place.scroll_into_view_if_needed()
-        for at in (0.2, 0.5, 0.8):
-            box = place.bounding_box()
-            assert box is not None
-            tab.page.mouse.move(box["x"] + box["width"] * at, box["y"] + box["height"] * 0.5)
-    _unharmed(tab)
+    told = ""
+    for path in ("/fleet", _sessions(tab)[2]):
+        tab.go(path)
+        tab.draw()
+        for name in tab.page.locator("[data-figure]").evaluate_all(_NAMES):
+            told += _hovered(tab, name)
+            _unharmed(tab)
+    assert "<" in told
+    assert any(_visible(words)[:20] in _squeezed(told) for words in TEXTS.values())
+    assert not [sign for sign in "\u202e\x1b\u2066\u200b\x07" if sign in told]
 
 
 def test_what_was_said_is_shown_as_text(served: Served, tabs) -> None:
@@ -206,6 +210,23 @@ def _report(served: Served, folder: Path, *how: str) -> Path:
     return path
 
 
+def _hovered(tab: Tab, name: str) -> str:
+    """What plotly shows beside the mouse, of each mark of a figure; that it shows something is waited for."""
+    tab.page.locator(f"[data-figure={name}]").scroll_into_view_if_needed()
+    told = ""
+    for mark in tab.page.locator(f"[data-figure={name}] .bars .point path").all()[:MARKS]:
+        box = mark.bounding_box()
+        if not box or box["width"] < 1 or box["height"] < 1:
+            continue
+        tab.page.mouse.move(1, 1)
+        tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        text = tab.page.locator(f"[data-figure={name}] .hovertext").first
+        text.wait_for(state="attached")
+        told += text.text_content() or ""
+        assert text.locator("a, [style*=bold]").count() == 0
+    return told
+
+
 def _unharmed(tab: Tab) -> None:
     """Nothing ran, and no text became markup."""
     assert tab.page.evaluate("[window.hacked, {}.polluted]") == [None, None]
@@ -247,6 +268,9 @@ def _visible(words: str) -> str:
     return _squeezed(max(parts, key=len))
 
 
+_NAMES = """
+all => all.map((each) => each.dataset.figure)
+"""
 _TOLD = """
 () => document.body.innerText + [...document.querySelectorAll("*")].flatMap((each) =>
     ["aria-label", "title", "alt", "placeholder"].map((name) => each.getAttribute(name))).join(" ")
