@@ -285,15 +285,32 @@ class Reader:
                 self._is_wanted = False
                 self._begun += 1
             started_ns = world.monotonic()
-            self._look()
+            self._survived(self._look)
             with self._changed:
                 self._looked_ns = world.monotonic()
                 self._over = self._begun
                 self._changed.notify_all()
-            self._tell_signatures()
+            self._survived(self._tell_signatures)
             with self._changed:
                 self._looked_ns = world.monotonic()
                 self._rest_ns = SHARE * (self._looked_ns - started_ns)
+
+    def _survived(self, step: Callable[[], None]) -> None:
+        """Take a step; whatever goes wrong is told on the pages, and the next look may do better."""
+        try:
+            step()
+        except Exception as found:
+            self._tell(self._fault(found))
+
+    def _fault(self, found: Exception) -> AgentobsError:
+        return DamagedError(f"cannot be read: {error_kind(found)}", where=str(self._home.path))
+
+    def _tell(self, error: AgentobsError | None) -> None:
+        with self._changed:
+            if str(error) != str(self._error):
+                self._revision += 1
+            self._error = error
+            self._changed.notify_all()
 
     def _look(self) -> None:
         """Open the store anew where there is something new; an error stands until a look that has none."""
@@ -307,11 +324,8 @@ class Reader:
         except AgentobsError as found:
             error = found
         except Exception as found:  # whatever it is, the next look may do better
-            error = DamagedError(f"cannot be read: {error_kind(found)}", where=str(self._home.path))
-        with self._changed:
-            if str(error) != str(self._error):
-                self._revision += 1
-            self._error = error
+            error = self._fault(found)
+        self._tell(error)
 
     def _open(self, before: _Stamp) -> None:
         with self._changed:

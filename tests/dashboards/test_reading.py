@@ -414,3 +414,32 @@ def test_an_error_of_the_data_is_an_error_of_ours(
     with Reader(home) as reader, pytest.raises(DamagedError) as told, reader.view():
         pass
     assert told.value.found == "cannot be read: RuntimeError"
+
+
+def test_a_fault_is_told_and_the_next_look_does_better(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong after a look is told on the pages, and what is new is seen once it is over."""
+    record(home, looping(1))
+    faults: list[Exception] = [RuntimeError("a-secret-value")]
+
+    def tell(connection: duckdb.DuckDBPyConnection) -> bool:
+        if faults:
+            raise faults[0]
+        return tell_signatures(connection)
+
+    def said() -> str:
+        try:
+            return ", ".join(seen(made))
+        except DamagedError as error:
+            return str(error)
+
+    monkeypatch.setattr(reading, "tell_signatures", tell)
+    with Reader(home) as made:
+        until(lambda: "cannot be read: RuntimeError" in said())
+        assert "a-secret-value" not in said()
+        before = made.revision()
+        faults.clear()
+        record(home, conversation(2, name="second"))
+        until(lambda: "second" in said())
+        assert made.revision() > before
