@@ -133,6 +133,7 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     help="Of one: write a divergence as one HTML file, too, without what was said.",
 )
 @click.option("--with-content", is_flag=True, help="Put what was said into that file, too.")
+@click.option("--light", is_flag=True, help="Make that file small, without any script.")
 @click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Of many: how many at once.")
 @click.option("-v", "--verbose", is_flag=True, help="Of many: show each divergence whole.")
@@ -155,6 +156,7 @@ def replay(
     pace: str | None,
     report: Path | None,
     with_content: bool,
+    light: bool,
     force: bool,
     jobs: int | None,
     verbose: bool,
@@ -168,7 +170,7 @@ def replay(
 
     given = {"faults": faults, "pace": _pace(pace), "accept_from": accept_from}
     if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
-        write = _reporting(report, with_content, force)
+        write = _reporting(report, with_content, light, force)
         _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory, write)
         return
     for name, value in {
@@ -230,21 +232,22 @@ def _replay_one(
 
 
 def _reporting(
-    report: Path | None, content: bool, force: bool
+    report: Path | None, content: bool, light: bool, force: bool
 ) -> Callable[[Divergence | None], None]:
     """Return what writes a divergence to a file; a file that cannot be is refused before anything runs."""
     if report is None:
-        if content:
-            raise UsageError("goes with --report", where="--with-content", todo="Say --report FILE")
+        for name, is_said in (("--with-content", content), ("--light", light)):
+            if is_said:
+                raise UsageError("goes with --report", where=name, todo="Say --report FILE")
         return lambda divergence: None
     from agentobs.cli.report import check_report
 
     check_report(report, force)
-    return lambda divergence: _write_divergence(report, divergence, content, force)
+    return lambda divergence: _write_divergence(report, divergence, content, light, force)
 
 
 def _write_divergence(
-    report: Path, divergence: Divergence | None, content: bool, force: bool
+    report: Path, divergence: Divergence | None, content: bool, light: bool, force: bool
 ) -> None:
     from agentobs.cli.report import now, write
     from dashboards.paths import Texts, divergence_report
@@ -254,7 +257,8 @@ def _write_divergence(
         return
     told = json.loads(divergence.json())
     texts = Texts(divergence.text(100), divergence.explanation(100)) if content else None
-    write(report, divergence_report(told, texts, made_ns=now()), force=force, content=content)
+    text = divergence_report(told, texts, made_ns=now(), light=light)
+    write(report, text, force=force, content=content)
 
 
 def _pace(told: str | None) -> Any:

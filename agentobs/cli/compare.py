@@ -14,6 +14,7 @@ from agentobs.cli import home_option
 from agentobs.cli.answers import as_dicts, open_store, rows_of, session_of
 from agentobs.cli.report import check_report, now, write
 from agentobs.cli.tables import show_table
+from agentobs.errors import UsageError
 from agentobs.records.shown import money, printable, seconds, text
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ AROUND = 1
     metavar="FILE",
     help="Write the comparison as one HTML file, too; with what was said if --content says so.",
 )
+@click.option("--light", is_flag=True, help="Make that file small, without any script.")
 @click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
 @click.pass_context
 def diff(
@@ -52,6 +54,7 @@ def diff(
     everything: bool,
     as_json: bool,
     report: Path | None,
+    light: bool,
     force: bool,
 ) -> None:
     """Compare A with B: each a session's id, an end of it, its name; or a fixture, by its folder or file."""
@@ -59,10 +62,12 @@ def diff(
 
     if report is not None:
         check_report(report, force)
+    elif light:
+        raise UsageError("goes with --report", where="--light", todo="Say --report FILE")
     one, other = _Side(context, a, content), _Side(context, b, content)
     found = compared(one.parts, other.parts)
     if report is not None:
-        _write_report(report, one, other, found, force)
+        _write_report(report, one, other, found, light=light, force=force)
     if as_json:
         click.echo(found.json(one.about, other.about))
         return
@@ -95,7 +100,9 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
     return found
 
 
-def _write_report(report: Path, one: _Side, other: _Side, found: Comparison, force: bool) -> None:
+def _write_report(
+    report: Path, one: _Side, other: _Side, found: Comparison, *, light: bool, force: bool
+) -> None:
     """Write the comparison as one HTML file."""
     from dashboards.paths import comparison_report
     from replay.aligning import aligned
@@ -105,7 +112,7 @@ def _write_report(report: Path, one: _Side, other: _Side, found: Comparison, for
         for pair in found.pairs
     ]
     told = json.loads(found.json(one.about, other.about))
-    text = comparison_report(told, lines, made_ns=now())
+    text = comparison_report(told, lines, made_ns=now(), light=light)
     write(report, text, force=force, content=found.has_texts)
 
 
@@ -401,5 +408,7 @@ def _took(part: Part | None) -> str:
         return ""
     tokens = f"in {part.input_tokens:,} out {part.output_tokens:,}" if part.input_tokens else ""
     ended = part.outcome if part.outcome != "ok" else part.stop_reason
-    told = (ended, tokens, money(part.cost_usd), seconds(part.duration_ns))
+    sure = _SURE.get(part.cost_status or "exact", "")
+    cost = None if part.cost_usd is None else f"{sure}{money(part.cost_usd)}"
+    told = (ended, tokens, cost, seconds(part.duration_ns))
     return ", ".join(each for each in told if each)

@@ -154,6 +154,19 @@ def test_a_fixture_is_set_beside_what_it_is_compared_with(
     assert ("This file holds what was said" in page.text) is bool(content)
 
 
+def test_both_can_be_light(shell: Shell) -> None:
+    """With --light neither has a script, and both have their figure; without --report the word is refused."""
+    Path("other").write_text(NOW)
+    for command in (("replay", "fixture"), ("diff", "fixture", "fixture")):
+        alone = shell(*command, "--light")
+        assert (alone.code, "goes with --report" in alone.err) == (1, True)
+        shell(*command, "--report", "page.html", "--light", "--force")
+        page = Page(Path("page.html").read_text())
+        assert not [tag for tag, _ in page.tags if tag == "script"]
+        assert "script-src 'none'" in page.policy
+        assert [attrs for tag, attrs in page.tags if attrs.get("class") == "drawing"]
+
+
 def test_a_place_holds_no_key_that_somebody_made_up() -> None:
     """Of a place in what a tool was given, and of a cause in words, nothing is on a page without content."""
     told: dict[str, Any] = {
