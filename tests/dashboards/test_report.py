@@ -28,6 +28,7 @@ from dashboards.retelling import said
 from exporters.newfiles import write_text
 from tests.cli.test_commands import Shell
 from tests.store.making import (
+    ROOT,
     SECOND,
     T0,
     a_home,
@@ -279,6 +280,9 @@ def test_it_needs_no_network_and_forbids_itself_any(write: Write) -> None:
     assert "connect-src" not in rules
     assert rules["script-src"].split() == [_digest(script) for script in scripts]
     assert "unsafe" not in rules["script-src"] + rules["style-src"]
+    written = (ROOT / "docs" / "dashboards.md").read_text()
+    for name in ("style-src-attr", "img-src"):
+        assert f"{name} {rules[name]}" in written, "what is allowed beside is written down"
     assert _digest(page.raw["style"][0]) in rules["style-src"].split()
     assert len(page.raw["style"]) == 1
 
@@ -297,6 +301,15 @@ def test_figures_stand_in_it_twice(write: Write) -> None:
         assert attrs.get("class") != "figure-data" or attrs["type"] == "application/json"
     bodies = [s for s in page.raw["script"] if s.startswith("{") and '"layout"' in s]
     assert len([json.loads(body)["data"] for body in bodies]) == len(data)
+    for light, most in ((False, 200), (True, LIGHT)):
+        text = write("long", "--light") if light else write("long")
+        told = re.findall(r"The numbers \(([\d,]+) rows?", Page(text).text)
+        lengths = [part.count("<tr>") - 1 for part in re.findall(_DATA, text, re.DOTALL)]
+        assert [int(count.replace(",", "")) for count in told] == lengths
+        assert max(lengths) == most
+
+
+_DATA = r'<details class="data">.*?</details>'
 
 
 def test_a_light_one_has_no_script_and_is_small(write: Write) -> None:
@@ -332,7 +345,8 @@ def test_it_answers_what_happened_and_what_it_cost(write: Write) -> None:
     assert "It was running when this file was made" in Page(write("still", "--light")).text
     unpriced = Page(write("later", "--light")).text
     assert "unknown" in unpriced
-    assert "of 1 calls: 1 without a price" in unpriced
+    assert "1 call without a price" in unpriced
+    assert "1 calls" not in unpriced
 
 
 def test_a_range_counts_what_started_and_was_sent_in_it(write: Write) -> None:
