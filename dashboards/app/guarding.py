@@ -12,9 +12,11 @@ import asyncio
 import hashlib
 import hmac
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,11 +30,16 @@ LOGIN_BYTES = 4096
 FIELDS = 100
 """How many names and values are looked at in an address or a form. Our choice."""
 PASSWORD_LENGTH = 12
-"""How short a password may be, characters. Our choice: at PARALLEL tries a second, 12 letters take for ever."""
+"""How short a password may be, characters. Our choice: at PARALLEL tries a second and address, 12 letters
+take for ever."""
 DELAY_SECONDS = 1.0
 """How long the answer to a wrong password waits."""
 PARALLEL = 4
-"""How many passwords may be looked at or waited for at once; whoever comes beside them is sent away."""
+"""How many answers to wrong passwords may wait for one address; what else it tries meanwhile is not looked at."""
+WAITING = 1_000
+"""How many of them may wait in all, from however many addresses. Our choice."""
+FORM_SECONDS = 5.0
+"""How long the form with a password may take to come. Our choice: it is sent in one piece."""
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 """The digest of nothing: plotly.js makes an empty style element, which it fills through the object model."""
 
@@ -89,7 +96,7 @@ class Guard:
         """Put a door before an application."""
         self._app = app
         self._keys = keys
-        self._tries = asyncio.Semaphore(PARALLEL)
+        self._failed: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
@@ -145,22 +152,49 @@ class Guard:
         if scope["method"] != "POST":
             await _say(send, 405, "Password", _LOGIN.format(wrong=""))
             return
-        if self._tries.locked():
+        # Whoever is slow to send keeps nobody from being looked at, so it is read before anything is counted.
+        try:
+            form = await asyncio.wait_for(_form(receive), FORM_SECONDS)
+        except TimeoutError:
+            await _say(send, 408, "Password", _LOGIN.format(wrong=""), [(b"connection", b"close")])
+            return
+        whose = network_of((scope.get("client") or ("",))[0])
+        if self._failed[whose] >= PARALLEL or self._failed.total() >= WAITING:
             await _say(send, 429, "Too many at once", _BUSY, [(b"retry-after", b"5")])
             return
-        async with self._tries:
-            form = await _form(receive)
-            if not _is_same(form.get("password", ""), self._keys.password or ""):
-                await asyncio.sleep(DELAY_SECONDS)
-                await _say(send, 403, "Password", _LOGIN.format(wrong=_WRONG))
-                return
+        if not _is_same(form.get("password", ""), self._keys.password or ""):
+            await self._delay(whose)
+            await _say(send, 403, "Password", _LOGIN.format(wrong=_WRONG))
+            return
         to_it = [(b"set-cookie", self._set_cookie()), (b"location", b"/")]
         await _send(send, 303, b"", to_it)
+
+    async def _delay(self, whose: str) -> None:
+        """Have who was wrong wait."""
+        self._failed[whose] += 1
+        try:
+            await asyncio.sleep(DELAY_SECONDS)
+        finally:
+            self._failed[whose] -= 1
+            if not self._failed[whose]:
+                del self._failed[whose]
 
     def _set_cookie(self) -> bytes:
         secure = "; Secure" if self._keys.scheme == "https" else ""
         text = f"{self._keys.cookie}={self._keys.secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
         return text.encode()
+
+
+def network_of(address: str) -> str:
+    """Return whose an address is: of IPv6 everybody has as many as there are in 64 bits (RFC 6177)."""
+    try:
+        known = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(known, IPv6Address):
+        mapped = known.ipv4_mapped
+        return str(mapped) if mapped else known.exploded[:19]
+    return str(known)
 
 
 def _is_foreign(method: str, headers: Mapping[str, str], scheme: str) -> bool:

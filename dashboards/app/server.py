@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 import uvicorn
@@ -23,7 +24,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording.home import Home
-from dashboards.app.guarding import PASSWORD_LENGTH, Guard, Keys, hosts_of, new_secret
+from dashboards.app.guarding import PASSWORD_LENGTH, Guard, Keys, hosts_of, network_of, new_secret
 from dashboards.app.reading import Reader
 from dashboards.app.routes import application
 from dashboards.app.site import Compare, Site
@@ -35,6 +36,8 @@ THREADS = 8
 """How many pages are made at once. Our choice: each may hold some hundred megabytes of a large store for a moment."""
 CONNECTIONS = 128
 """How many connections there are at once; beyond it the answer is 503. A browser opens six."""
+PER_ADDRESS = 32
+"""How many of them one address may have where other machines reach it. Our choice: some browsers behind one router."""
 HEADER_BYTES = 32 * 1024
 """The longest head of a request. Our choice: cookies of other programs on this host may be in it."""
 SILENT_SECONDS = 20
@@ -200,11 +203,25 @@ class _Prompt(H11Protocol):
         self.loop.call_later(SILENT_SECONDS, self._look)
 
 
+class _Shared(_Prompt):
+    """The same where other machines reach it: no address takes all connections."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        theirs = [each for each in self.connections if _whose(each) == _whose(self)]
+        if len(theirs) > PER_ADDRESS:
+            transport.abort()
+
+
+def _whose(connection: Any) -> str:
+    return network_of(connection.client[0] if connection.client else "")
+
+
 def _config(bound: Bound, site: Site) -> uvicorn.Config:
     tls = bound.tls
     return uvicorn.Config(
         Guard(application(site), bound.keys),
-        http=_Prompt,
+        http=_Shared if site.is_remote else _Prompt,
         loop="asyncio",
         ws="none",
         lifespan="off",

@@ -24,7 +24,7 @@ from starlette.types import Message
 
 from agentobs.recording.home import open_home
 from dashboards.app import guarding, server
-from dashboards.app.guarding import Guard, Keys
+from dashboards.app.guarding import Guard, Keys, network_of
 from dashboards.app.server import Bound, Options
 from tests.dashboards.opening import FORM, Got
 
@@ -461,7 +461,10 @@ def test_others_must_know_the_password(remote: Bound, monkeypatch: pytest.Monkey
 
 
 def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong password is answered after a wait, and while PARALLEL are waiting any other is sent away at once."""
+    """A wrong password is answered after a wait, and while PARALLEL of an address wait, its others are sent away.
+
+    The right one from another address passes at once, whoever waits.
+    """
     waited: list[float] = []
     over = asyncio.Event()
 
@@ -472,11 +475,11 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(asyncio, "sleep", sleep)
     keys = Keys(hosts=frozenset({"dash.test"}), scheme="https", password=PASSWORD)
 
-    async def attempt(password: str) -> int:
+    async def attempt(password: str, address: str = "192.0.2.1") -> int:
         body = [{"type": "http.request", "body": urlencode({"password": password}).encode()}]
         headers = [(b"host", b"dash.test"), (b"origin", b"https://dash.test")]
         asked = {"method": "POST", "path": "/login", "raw_path": b"/login", "query_string": b""}
-        scope = {"type": "http", "headers": headers, **asked}
+        scope = {"type": "http", "headers": headers, "client": (address, 1), **asked}
         sent: list[Message] = []
 
         async def receive() -> Message:
@@ -488,18 +491,75 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
         await guard(scope, receive, send)
         return int(sent[0]["status"])
 
-    async def many() -> tuple[int, int, list[int], int]:
+    async def many() -> tuple[int, int, int, int, list[int], int]:
         waiting = [asyncio.create_task(attempt("wrong")) for _ in range(guarding.PARALLEL)]
         while len(waited) < guarding.PARALLEL:
             await asyncio.wait(waiting, timeout=0)
         beside = await attempt("wrong"), await attempt(PASSWORD)
+        others = await attempt(PASSWORD, "192.0.2.2"), await attempt(PASSWORD, "2001:db8::1")
         over.set()
-        return *beside, await asyncio.gather(*waiting), await attempt(PASSWORD)
+        return *beside, *others, await asyncio.gather(*waiting), await attempt(PASSWORD)
 
     guard = Guard(_unreached, keys)
-    assert asyncio.run(many()) == (429, 429, [403] * guarding.PARALLEL, 303)
+    assert asyncio.run(many()) == (429, 429, 303, 303, [403] * guarding.PARALLEL, 303)
     assert waited == [guarding.DELAY_SECONDS] * guarding.PARALLEL
     assert guarding.DELAY_SECONDS >= 1
+
+
+def test_an_address_is_that_of_who_may_have_many() -> None:
+    """Of IPv6 the first 64 bits count; an address of IPv4 is itself, however it is written."""
+    same = {
+        network_of(each)
+        for each in ("2001:db8:1:2::3", "2001:db8:1:2:ffff::", "2001:db8:1:2::3%eth0")
+    }
+    assert len(same) == 1
+    assert network_of("2001:db8:1:3::3") not in same
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") != network_of("192.0.2.2")
+    assert network_of("") == ""
+
+
+def login(bound: Bound, body: bytes, length: int, source: str = "127.0.0.1") -> ssl.SSLSocket:
+    """Send the form of a password, or a part of it, from an address of this machine."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    port = bound.keys.port
+    line = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port), 30, (source, 0)))
+    head = f"POST /login HTTP/1.1\r\nHost: dash.test:{port}\r\nOrigin: https://dash.test:{port}\r\n"
+    line.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body)
+    return line
+
+
+def test_who_sends_half_a_form_keeps_nobody_out(
+    remote: Bound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While forms are sent slowly the right password passes at once; what does not come in time is not waited for."""
+    form = urlencode({"password": PASSWORD}).encode()
+    with contextlib.ExitStack() as held:
+        for _ in range(2 * guarding.PARALLEL):
+            held.enter_context(login(remote, b"password=", 1000))
+        with login(remote, form, len(form)) as line:
+            assert line.recv(100).split(b" ")[1] == b"303"
+    monkeypatch.setattr(guarding, "FORM_SECONDS", 0.1)
+    with login(remote, b"password=", 1000) as line:
+        assert line.recv(100).split(b" ")[1] == b"408"
+
+
+def test_no_address_takes_all_connections(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One address that holds as many connections as it may loses any more, and others are answered."""
+    monkeypatch.setattr(server, "CONNECTIONS", 6)
+    monkeypatch.setattr(server, "PER_ADDRESS", 4)
+    form = urlencode({"password": PASSWORD}).encode()
+    options = Options("127.0.0.1", 0, ("dash.test",), PASSWORD, *certificate)
+    with served(tmp_path / "home", options) as bound, contextlib.ExitStack() as held:
+        lines = [held.enter_context(login(bound, b"", 1000)) for _ in range(4)]
+        for _ in range(6):
+            with contextlib.suppress(OSError):
+                assert held.enter_context(login(bound, b"", 1000)).recv(100) == b""
+        with login(bound, form, len(form), "127.0.0.2") as line:
+            assert line.recv(100).split(b" ")[1] == b"303"
+        lines[0].close()
 
 
 def test_no_secret_is_shown_by_accident(door: Bound, remote: Bound) -> None:
