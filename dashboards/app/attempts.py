@@ -15,8 +15,10 @@ from agentobs.records.exchanges import Answer, Question
 from dashboards.app.reading import Row, View
 from dashboards.app.revealing import Fields, on_click, revealed, saved
 from dashboards.app.said import AT_ONCE, Content, Withheld
-from dashboards.app.sessions import first_of, kept_of
+from dashboards.app.sessions import first_of
 from dashboards.app.site import answer, site_of
+from dashboards.outcomes import kept_of
+from dashboards.pages import segment
 from dashboards.spoken import Message, message
 from dashboards.texts import Text, body_of, found_at, message_of, shown, text_of, visible
 
@@ -89,7 +91,7 @@ def attempt(request: Request) -> Response:
             here="sessions",
             about=about,
             session=first_of(view.select(_SESSION, [about["session_id"]])),
-            kept=kept_of(view, about["session_id"]),
+            kept=kept_of(view.connection, about["session_id"]),
             spent=view.select(_SPENT, own),
             whole=first_of(view.select(_WHOLE, own)),
             notes=view.select(_NOTES, own),
@@ -114,7 +116,7 @@ def exchange(request: Request, fields: Fields) -> Response:
             request,
             "exchange.html",
             title="Request and response",
-            back=f"/attempts/{about['attempt_id']}",
+            back=f"/attempts/{segment(about['attempt_id'])}",
             about=about,
             asked=question if isinstance(question, Withheld) else _asked(content, about, question),
             answered=got if isinstance(got, Withheld) else _answered(content, about, got),
@@ -236,8 +238,8 @@ _NEAR = """
 
 _POST: Any = ["GET", "POST"]
 routes = [
-    Route("/attempts/{id}", attempt),
-    Route("/attempts/{id}/exchange", on_click(exchange), methods=_POST),
-    Route("/attempts/{id}/text", on_click(text), methods=_POST),
-    Route("/attempts/{id}/raw", on_click(raw), methods=_POST),
+    Route("/attempts/{id:path}/exchange", on_click(exchange), methods=_POST),
+    Route("/attempts/{id:path}/text", on_click(text), methods=_POST),
+    Route("/attempts/{id:path}/raw", on_click(raw), methods=_POST),
+    Route("/attempts/{id:path}", attempt),
 ]

@@ -14,8 +14,9 @@ from dashboards.app.edits import edits
 from dashboards.app.reading import Row, View
 from dashboards.app.revealing import Fields, on_click, revealed
 from dashboards.app.said import AT_ONCE, Content, Withheld
-from dashboards.app.sessions import kept_of
 from dashboards.app.site import answer, site_of
+from dashboards.outcomes import kept_of
+from dashboards.pages import segment
 from dashboards.texts import body_of
 
 ZONES = {
@@ -45,7 +46,7 @@ def change(request: Request) -> Response:
             compared=compared,
             zones=zones,
             facts=_facts(before, about) if before else (),
-            kept=kept_of(view, about["session_id"]),
+            kept=kept_of(view.connection, about["session_id"]),
         )
 
 
@@ -68,7 +69,7 @@ def words(request: Request, fields: Fields) -> Response:
             request,
             "edits.html",
             title="What the request changed",
-            back=f"/attempts/{about['attempt_id']}/diff",
+            back=f"/attempts/{segment(about['attempt_id'])}/diff",
             about=about,
             withheld=withheld,
             edits=found,
@@ -117,6 +118,6 @@ _ZONES = """
 """
 
 routes = [
-    Route("/attempts/{id}/diff", change),
-    Route("/attempts/{id}/diff/words", on_click(words), methods=["GET", "POST"]),
+    Route("/attempts/{id:path}/diff", change),
+    Route("/attempts/{id:path}/diff/words", on_click(words), methods=["GET", "POST"]),
 ]

@@ -49,4 +49,4 @@ _CALLS = """
     LIMIT $rows OFFSET $first
 """
 
-routes = [Route("/sessions/{id}/ledger", ledger)]
+routes = [Route("/sessions/{id:path}/ledger", ledger)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -31,7 +32,7 @@ def pair(request: Request) -> Response:
     with site_of(request).reader.view() as view:
         ids, found = _ids(request, view, named)
         if len(ids) == 2 and (query.get("a"), query.get("b")) != ids:
-            return RedirectResponse(f"/compare?a={ids[0]}&b={ids[1]}", 303)
+            return RedirectResponse(f"/compare?{urlencode({'a': ids[0], 'b': ids[1]})}", 303)
         if len(ids) < 2:
             return _form(request, view, named, found)
     return _compared(request, ids)

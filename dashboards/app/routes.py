@@ -35,13 +35,14 @@ _PARTS = (
     listing,
     fleet,
     asking,
-    sessions,
     transcripts,
     ledgers,
-    attempts,
+    sessions,
     changes,
+    attempts,
     pairs,
 )
+"""An id may hold slashes: a route that ends in one comes after those that go on behind it."""
 BODY_BYTES = 1024 * 1024
 """How long a form may be: a statement in SQL is the longest. Our choice."""
 LOOKS = 2

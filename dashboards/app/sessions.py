@@ -14,9 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from agentobs.store.asking import find_session
-from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
 from dashboards.app.reading import Row, View
 from dashboards.app.site import answer, known_key, site_of
+from dashboards.outcomes import kept_of, steps_of, verdicts_of
+from dashboards.pages import segment
 from dashboards.panels import Panel, session_panels
 
 PAGE = 50
@@ -27,8 +28,6 @@ KEPT = 8
 """Of how many sessions that have ended the figures are kept in memory, each some 400 kB. Our choice."""
 WINDOW = 25
 """Turns of the part of the waterfall that is offered first where a session has more."""
-_WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
-"""Outcomes of requests and calls that are no failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,8 @@ def session(request: Request) -> Response:
     with site_of(request).reader.view() as view:
         session_id = session_named(request, view)
         if session_id != request.path_params["id"]:
-            return RedirectResponse(f"/sessions/{session_id}?{request.url.query}".rstrip("?"), 303)
+            path = f"/sessions/{segment(session_id)}?{request.url.query}".rstrip("?")
+            return RedirectResponse(path, 303)
         query = request.query_params
         [about] = view.select("SELECT * FROM sessions WHERE session_id = ?", [session_id])
         turns = view.named("session_turns", session_id=session_id)
@@ -101,16 +101,20 @@ def session(request: Request) -> Response:
             revision=view.revision,
             about=about,
             spent=first_of(view.named("cost_by_session", session_id=session_id)),
-            kept=kept_of(view, session_id),
+            kept=kept_of(view.connection, session_id),
             losses=_losses(view, session_id),
             conversation=view.select(_CONVERSATION, [about["conversation_id"]]),
-            verdicts=_Verdicts.of(diagnose(view.connection, session_id)),
+            verdicts=verdicts_of(view.connection, session_id, MOST),
             panels=_panels(request, view, about, instants),
             turns=len(turns),
             window=window,
             windows=_windows(len(turns), window),
             steps=paged(
-                _steps(view, session_id, only_failed="failed" in query),
+                [
+                    step
+                    for step in steps_of(view.connection, session_id)
+                    if step["is_failed"] or "failed" not in query
+                ],
                 query.get("page"),
                 {"failed": "1"} if "failed" in query else {},
                 PAGE,
@@ -121,13 +125,6 @@ def session(request: Request) -> Response:
             decisions=view.select(_DECISIONS, [session_id]),
             most=MOST,
         )
-
-
-def kept_of(view: View, session_id: str) -> Row:
-    """Return what became of what was said: where it may be, when it was pruned, and where the session came from."""
-    return first_of(view.select(_KEPT, {"session_id": session_id})) or dict.fromkeys(
-        ("content", "source", "pruned_ns", "redactions")
-    )
 
 
 _drawn: OrderedDict[tuple[Any, ...], list[Panel]] = OrderedDict()
@@ -155,30 +152,6 @@ def _panels(
     return panels
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdicts:
-    """What the signatures of failure say, sorted by what a reader wants of them."""
-
-    fires: Sequence[tuple[Verdict, str, Sequence[Row]]]
-    """Those that fire, the strongest first, each with when it does, in words, and its strongest evidence."""
-    quiet: Sequence[str]
-    unknown: Sequence[Verdict]
-
-    @classmethod
-    def of(cls, verdicts: Sequence[Verdict]) -> _Verdicts:
-        meaning = {signature.name: signature.fires for signature in SIGNATURES}
-        fires = sorted((v for v in verdicts if v.fires), key=lambda v: -v.strength)
-        return cls(
-            [(v, meaning[v.signature], _strongest(v)) for v in fires],
-            [v.signature for v in verdicts if not v.fires and not v.cannot_tell],
-            [v for v in verdicts if v.cannot_tell],
-        )
-
-
-def _strongest(verdict: Verdict) -> Sequence[Row]:
-    return [dict(row) for row in sorted(verdict.evidence, key=lambda row: -row["strength"])[:MOST]]
-
-
 def _never_ended(view: View, about: Row) -> Sequence[Row]:
     """Return what nobody ended; looked for only where there can be some, for the look costs much in a large store."""
     own = {"session_id": about["session_id"]}
@@ -189,22 +162,6 @@ def _never_ended(view: View, about: Row) -> Sequence[Row]:
 
 def _losses(view: View, session_id: str) -> Sequence[Row]:
     return view.named("losses", session_id=session_id)
-
-
-def _steps(view: View, session_id: str, *, only_failed: bool) -> Sequence[Row]:
-    """Return the steps of a session, each with the attempt that it belongs to."""
-    calls = view.select(_CALLS, [session_id])
-    of_call = {(row["lane"], row["turn"], row["tool_use_id"]): row for row in calls}
-    found = []
-    for step in view.named("session_steps", session_id=session_id):
-        call = of_call.get((step["lane"], step["turn"], step["id"]))
-        attempt_id = step["id"] if step["kind"] == "request" else call and call["attempt_id"]
-        is_failed = step["outcome"] not in _WENT_WELL or bool(call and call["is_error"])
-        if step["kind"] == "decision":
-            is_failed = str(step["outcome"]).startswith("deny")
-        if is_failed or not only_failed:
-            found.append({**step, "attempt_id": attempt_id, "is_failed": is_failed})
-    return found
 
 
 def _window(turns: Sequence[Row], first: str | None, last: str | None) -> tuple[int, int] | None:
@@ -247,13 +204,6 @@ def first_of(rows: Sequence[Row]) -> Row | None:
     return rows[0] if rows else None
 
 
-_KEPT = """
-    SELECT
-        (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $session_id) AS content,
-        (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,
-        (SELECT max(pruned_ns) FROM prunings WHERE session_id = $session_id) AS pruned_ns,
-        (SELECT sum(redactions) FROM attempts WHERE session_id = $session_id) AS redactions
-"""
 _CONVERSATION = """
     FROM app.listing WHERE conversation_id = ? ORDER BY started_ns, session_id
 """
@@ -261,9 +211,6 @@ _ORPHANS = """
     SELECT 1 FROM spans WHERE session_id = $session_id AND status = 'orphaned' LIMIT 1
 """
 _FINGERPRINT = "SELECT fingerprint FROM app.listing WHERE session_id = ?"
-_CALLS = """
-    SELECT lane, turn, tool_use_id, attempt_id, is_error FROM tool_calls WHERE session_id = ?
-"""
 _DECISIONS = """
     SELECT tool, behaviour, reason_type AS reason, resolver, count(*) AS decisions,
         count(*) FILTER (WHERE asked) AS asked, sum(waited_ns)::BIGINT AS waited_ns
@@ -273,4 +220,4 @@ _DECISIONS = """
     ORDER BY decisions DESC, tool, behaviour, reason, resolver
 """
 
-routes = [Route("/sessions/{id}", session)]
+routes = [Route("/sessions/{id:path}", session)]

@@ -14,8 +14,10 @@ from agentobs.records.canonical import Json
 from dashboards.app.reading import Row, View
 from dashboards.app.revealing import Fields, on_click, revealed
 from dashboards.app.said import AT_ONCE, Content, Withheld
-from dashboards.app.sessions import kept_of, place, session_named
+from dashboards.app.sessions import place, session_named
 from dashboards.app.site import site_of
+from dashboards.outcomes import kept_of
+from dashboards.pages import segment
 from dashboards.spoken import Block, Heard, Message, heard, message
 from dashboards.texts import body_of, message_of, shown, visible
 
@@ -50,14 +52,14 @@ def transcript(request: Request, fields: Fields) -> Response:
             _PART, {**chosen, "first": max(start - 1, 0), "rows": PAGE + 1 if start else PAGE}
         )
         ran = _last_results(view, rows[-1]) if rows and number == count else []
-        kept = kept_of(view, session_id)
+        kept = kept_of(view.connection, session_id)
     with AT_ONCE:
         told = list(_spoken(Content(site_of(request).home), rows, ran, skip=bool(start)))
         return revealed(
             request,
             "transcript.html",
             title="What was said",
-            back=f"/sessions/{session_id}",
+            back=f"/sessions/{segment(session_id)}",
             session_id=session_id,
             lanes=[row["lane"] for row in lanes[:MOST_LANES]],
             more_lanes=max(len(lanes) - MOST_LANES, 0),
@@ -158,5 +160,5 @@ _RESULTS = """
 """
 
 routes = [
-    Route("/sessions/{id}/transcript", on_click(transcript), methods=["GET", "POST"]),
+    Route("/sessions/{id:path}/transcript", on_click(transcript), methods=["GET", "POST"]),
 ]

@@ -55,7 +55,7 @@ LINES = 100_000
 """Lines of the text with the most lines."""
 END = "the very end of it"
 """What stands behind all of a long text: whoever wants it must be able to get it."""
-STRANGE_ID = f"x\"'><img src=x onerror={RUN}>%2e%2e%2f?a=1&b#c"
+STRANGE_ID = f"x\"'><img src=x onerror={RUN}></p>/%2e%2e%2f?a=1&b#c/../d"
 """The id of a session that no recorder made."""
 
 

@@ -1,0 +1,63 @@
+"""Ids that no recorder made: a store may come from anybody."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import duckdb
+
+from agentobs.recording.home import Home
+from agentobs.store import publish
+from agentobs.store.ingest import ingest
+from agentobs.store.schema import SETTINGS
+from dashboards.pages import segment
+from tests.dashboards.opening import attempts, opened
+from tests.store.making import a_home, attempt, end, record, session_id, start
+
+ODD, ASKS = "a/b?c=%2f#d&e\"'/../f", "x/y?z=1#/%2e"
+
+
+def test_ids_may_hold_slashes_and_signs_of_addresses(tmp_path: Path) -> None:
+    """Every link and button of the pages of such a session and of its requests leads to them, and to nothing else."""
+    home = a_home(tmp_path)
+    record(home, [start(1), attempt(1, 1), attempt(1, 2), end(1)])
+    ingest(home)
+    _rename(home, {session_id(1): ODD, attempts(home)[-1]: ASKS})
+    with opened(home) as client:
+        [link] = client.get("/").links("/sessions/")
+        page = client.get(link)
+        assert f"agentobs show {ODD}" in page.words
+        assert page.links("/sessions/") == [f"{link}/ledger"]
+        assert client.get(f"{link}/ledger").links("/sessions/") == [link]
+        path = page.links("/attempts/")[-1]
+        shown = client.get(path)
+        assert ASKS in shown.words
+        assert shown.links("/sessions/") == [link]
+        assert client.get(shown.links("/attempts/")[-1]).links("/attempts/")[0] == path
+        for button in (f"{path}/exchange", f"{path}/diff/words", f"{link}/transcript"):
+            assert client.press(button).status == 200
+            assert client.press(button, part=False).links(button.rpartition("/")[0])
+            assert client.get(button).headers["location"] == button.rpartition("/")[0]
+        found = client.get(f"/sessions/{session_id(1)[:4]}")
+        assert found.status == 404
+        assert client.get(f"/sessions/{segment(ODD[-8:])}").headers["location"] == link
+
+
+def _rename(home: Home, names: dict[str, str]) -> None:
+    """Give sessions and attempts of the published file other ids."""
+    draft = home.path / "renamed"
+    shutil.copy(home.database, draft)
+    draft.chmod(0o600)
+    columns = "SELECT table_name, column_name FROM duckdb_columns() JOIN duckdb_tables() USING (table_name)"
+    with duckdb.connect(str(draft), config=SETTINGS) as connection:
+        for table, column in connection.execute(columns).fetchall():
+            if column in ("session_id", "attempt_id"):
+                for old, new in names.items():
+                    sql = f"UPDATE {table} SET {column} = ? WHERE {column} = ?"
+                    connection.execute(sql, [new, old])
+        connection.execute("CHECKPOINT")
+    generation = publish.glance(home)
+    assert generation is not None
+    with publish.locked(home, 10):
+        publish.publish(home, draft, generation.facts_bytes, generation, generation.read)
