@@ -7,7 +7,7 @@ report has those alone. What was said is in none of them unless it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
@@ -17,8 +17,10 @@ from typing import Any
 import duckdb
 from markupsafe import Markup
 
-from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose
+from agentobs.store.diagnosis import SIGNATURES
 from dashboards.drawing import css, svg
+from dashboards.figures.words import count
+from dashboards.outcomes import kept_of, selected, steps_of, verdicts_of
 from dashboards.pages import asset, csp_hash, page, plotly_script
 from dashboards.panels import Panel, fleet_panels, rows_of, session_panels
 from dashboards.retelling import Said
@@ -32,8 +34,6 @@ LIGHT = 50
 """How many rows the numbers of a figure, and the steps, have in a light report: its size is bounded."""
 EVIDENCE = 5
 """How many rows of evidence are shown of each signature, as in `agentobs diagnose`."""
-_WENT_WELL = ("ok", "executed", "substituted", "deduplicated", None)
-"""Outcomes of requests and calls that are no failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +76,6 @@ class Part:
     """What lists all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """A signature of failure that fires."""
-
-    verdict: Verdict
-    meaning: str
-    """When it fires, in words."""
-    part: Part
-    """Its strongest evidence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """What the signatures of failure say of a session."""
-
-    fires: Sequence[Fired]
-    """The strongest first."""
-    quiet: Sequence[str]
-    unknown: Sequence[Verdict]
-
-
 def session_report(
     connection: duckdb.DuckDBPyConnection,
     session_id: str,
@@ -114,8 +93,8 @@ def session_report(
         light: without a script, the figures as SVG alone.
         said: what was said, where that shall be in it.
     """
-    [about] = _selected(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
-    steps = _steps(connection, session_id)
+    [about] = selected(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
+    steps = steps_of(connection, session_id)
     command = f"agentobs show {session_id}"
     spent = next(iter(rows_of(connection, "cost_by_session", session_id=session_id)), None)
     conversation = rows_of(connection, "conversation_sessions", session_id=session_id)
@@ -125,9 +104,9 @@ def session_report(
         about=about,
         spent=spent,
         sure=_sureness(spent),
-        kept=_selected(connection, _KEPT, {"session_id": session_id})[0],
+        kept=kept_of(connection, session_id),
         losses=rows_of(connection, "losses", session_id=session_id),
-        verdicts=_verdicts(connection, session_id),
+        verdicts=verdicts_of(connection, session_id, EVIDENCE),
         panels=_drawn(session_panels(connection, session_id), command, light),
         failed=_part((), [step for step in steps if step["is_failed"]], MOST, command),
         steps=_part((), steps, LIGHT if light else STEPS, command),
@@ -163,9 +142,9 @@ def range_report(
     bounds = {"since_ns": since_ns, "until_ns": until_ns}
     spent = _whole(rows_of(connection, "cost_by_model", **bounds))
     losses = rows_of(connection, "losses", **bounds)
-    totals = _selected(connection, _TOTALS, bounds)[0]
+    totals = selected(connection, _TOTALS, bounds)[0]
     most = {**bounds, "most": MOST}
-    dearest, failures = (_selected(connection, sql, most) for sql in (_DEAR, _FAILURES))
+    dearest, failures = (selected(connection, sql, most) for sql in (_DEAR, _FAILURES))
     listed = "agentobs sql \"FROM sessions WHERE status IN ('failed', 'crashed', 'incomplete')\""
     return page(
         "report_range.html",
@@ -251,57 +230,11 @@ def _asked(
     return _part(columns, rows_of(connection, name, session_id=session_id), MOST, command)
 
 
-def _selected(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any
-) -> list[dict[str, Any]]:
-    answered = connection.execute(sql, parameters)
-    columns = [str(column[0]) for column in answered.description or []]
-    return [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
-
-
-def _steps(connection: duckdb.DuckDBPyConnection, session_id: str) -> list[dict[str, Any]]:
-    """Return the steps of a session, each with whether it failed."""
-    errors = {
-        (row["lane"], row["tool_use_id"]) for row in _selected(connection, _ERRORS, [session_id])
-    }
-    steps = []
-    for step in rows_of(connection, "session_steps", session_id=session_id):
-        is_failed = step["outcome"] not in _WENT_WELL
-        if step["kind"] == "tool_call":
-            is_failed = is_failed or (step["lane"], step["id"]) in errors
-        elif step["kind"] == "decision":
-            is_failed = str(step["outcome"]).startswith("deny")
-        steps.append({**step, "is_failed": is_failed})
-    return steps
-
-
 def _ledger(connection: duckdb.DuckDBPyConnection, session_id: str) -> Part:
-    rows = _selected(connection, _CALLS, [session_id, MOST])
+    rows = selected(connection, _CALLS, [session_id, MOST])
     more = rows[0]["all_calls"] - len(rows) if rows else 0
     sql = f"FROM call_costs WHERE session_id = '{session_id}'"
     return Part((), rows, more, f'agentobs sql "{sql}"')
-
-
-def _verdicts(connection: duckdb.DuckDBPyConnection, session_id: str) -> Verdicts:
-    meaning = {signature.name: signature.fires for signature in SIGNATURES}
-    verdicts = diagnose(connection, session_id)
-    strongest: Callable[[Row], float] = lambda row: -row["strength"]  # noqa: E731
-    fires = [
-        Fired(
-            each,
-            meaning[each.signature],
-            _part(
-                _EVIDENCE,
-                sorted(each.evidence, key=strongest),
-                EVIDENCE,
-                f"agentobs diagnose {session_id} --json",
-            ),
-        )
-        for each in sorted(verdicts, key=lambda each: -each.strength)
-        if each.fires
-    ]
-    quiet = [each.signature for each in verdicts if not each.fires and not each.cannot_tell]
-    return Verdicts(fires, quiet, [each for each in verdicts if each.cannot_tell])
 
 
 def _fired(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -351,11 +284,12 @@ def _sureness(spent: Row | None) -> str:
     )
     if spent["exact_calls"] == spent["calls"]:
         return "all calls are exact"
+    if spent["unpriced_calls"] == spent["calls"]:
+        return f"{count(spent['calls'], 'call')} without a price"
     told = ", ".join(f"{spent[name]:,} {word}" for name, word in words if spent[name])
-    return f"of {spent['calls']:,} calls: {told}"
+    return f"of {count(spent['calls'], 'call')}: {told}"
 
 
-_EVIDENCE = ("at_ns", "lane", "turn", "about", "detail", "strength")
 _SESSIONS = (
     "name",
     "session_id",
@@ -381,14 +315,6 @@ _HOOKS = (
 _LOSSES = ("session_id", "where_lost", "what", "records", "at_ns")
 """The columns of the tables, of those that their queries give."""
 
-_KEPT = """
-    SELECT
-        (SELECT arg_min(content, started_ns) FROM session_starts WHERE session_id = $session_id) AS content,
-        (SELECT arg_min(source, started_ns) FROM session_starts WHERE session_id = $session_id) AS source,
-        (SELECT max(pruned_ns) FROM prunings WHERE session_id = $session_id) AS pruned_ns,
-        (SELECT sum(redactions) FROM attempts WHERE session_id = $session_id) AS redactions
-"""
-_ERRORS = "SELECT lane, tool_use_id FROM tool_calls WHERE session_id = ? AND is_error"
 _CALLS = """
     SELECT *, count(*) OVER () AS all_calls
     FROM call_costs
