@@ -139,6 +139,7 @@ def _took(side: Mapping[str, Any] | None) -> str:
         )
         if side.get(key)
     ]
-    money = shown.money(_number("cost_usd", side.get("cost_usd")))
+    cost = _number("cost_usd", side.get("cost_usd"))
+    money = None if cost is None else f"{sureness([side])}{shown.money(cost)}"
     took = shown.seconds(side.get("duration_ns"))
     return ", ".join(filter(None, (took, *tokens, money)))

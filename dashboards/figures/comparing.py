@@ -275,7 +275,7 @@ def _side(part: Row, pair: Row) -> str:
     if part.get("input_tokens") is not None:
         told.append(f"{_measure(part, 'input_tokens')} in, {_measure(part, 'output_tokens')} out")
     if (cost := _amount(part, "cost_usd")) is not None:
-        told.append(money(cost))
+        told.append(f"{sureness([part])}{money(cost)}")
     elif part.get("duration_ns") is not None:
         told.append(_time(part))
     while len(told) > 1 and len(" · ".join(told)) > _SIDE:
@@ -313,7 +313,11 @@ def _told(pair: Row) -> str:
             ]
             took = _time(one) if one.get("duration_ns") else None
             cost = _amount(one, "cost_usd")
-            more = [each for each in (took, None if cost is None else money(cost)) if each]
+            more = [
+                each
+                for each in (took, None if cost is None else f"{sureness([one])}{money(cost)}")
+                if each
+            ]
             lines.append(f"{side.upper()}: {', '.join([*shown, *more])}")
     if differs := _differs(pair):
         names = ("what was said" if each == "texts" else each.replace("_", " ") for each in differs)

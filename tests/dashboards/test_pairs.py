@@ -13,7 +13,8 @@ from agentobs.cli import cli
 from agentobs.cli.compare import comparison_of
 from agentobs.recording.home import Home
 from dashboards.app.pairs import PAGE
-from dashboards.pairing import totals
+from dashboards.figures import two_sessions
+from dashboards.pairing import row, totals
 from tests.dashboards.opening import Client, opened
 from tests.store.making import (
     SECOND,
@@ -151,6 +152,21 @@ def test_differences_are_told_in_words() -> None:
             assert totals(*pair)[0].says == "cannot be told: not both are exact"
     unknown = totals({**a, "cost_usd": None}, b)[0]
     assert (unknown.a, unknown.says) == ("unknown", "cannot be told: one of them is unknown")
+
+
+def test_each_step_says_how_sure_its_money_is() -> None:
+    """What a step cost is at least, or about, so much where that is not exact, in the table and in the figure."""
+    part = {"kind": "request", "lane": "main", "turn": 1, "name": "/v1/messages", "cost_usd": "0.5"}
+    low, about = {**part, "cost_status": "lower_bound"}, {**part, "cost_status": "estimated"}
+    step = {"change": "changed", "a": low, "b": about, "differs": []}
+    told = row(step)
+    assert (told["a"], told["b"]) == ("at least $0.5000", "about $0.5000")
+    figure = two_sessions({"a": {}, "b": {}, "steps": [step]})
+    written = [note.text for note in figure.layout.annotations]
+    assert {"at least $0.5000", "about $0.5000"} <= set(written)
+    hover = figure.data[-1].hovertext[0]
+    assert ", at least $0.5000<br>B: " in hover
+    assert hover.endswith(", about $0.5000")
 
 
 def test_without_a_home_of_both_nothing_is_made_up(tmp_path: Path) -> None:
