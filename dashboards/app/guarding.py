@@ -38,6 +38,8 @@ PARALLEL = 4
 """How many answers to wrong passwords may wait for one address; what else it tries meanwhile is not looked at."""
 WAITING = 1_000
 """How many of them may wait in all, from however many addresses. Our choice."""
+LOGIN_SECONDS = 12 * 3600
+"""How long a browser keeps the cookie that it got for the password. Our choice: a long day of work."""
 FORM_SECONDS = 5.0
 """How long the form with a password may take to come. Our choice: it is sent in one piece."""
 EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -117,6 +119,8 @@ class Guard:
             await self._open_by_token(scope, headers, given[0], given[1], send)
         elif self._keys.password and scope["path"] == "/login":
             await self._open_by_password(scope, receive, send)
+        elif self._keys.password and scope["path"] == "/leave":
+            await self._close(scope, send)
         elif any(
             _is_same(each, self._keys.secret) for each in _cookies(headers, self._keys.cookie)
         ):
@@ -166,8 +170,15 @@ class Guard:
             await self._delay(whose)
             await _say(send, 403, "Password", _LOGIN.format(wrong=_WRONG))
             return
-        to_it = [(b"set-cookie", self._set_cookie()), (b"location", b"/")]
+        to_it = [(b"set-cookie", self._set_cookie(seconds=LOGIN_SECONDS)), (b"location", b"/")]
         await _send(send, 303, b"", to_it)
+
+    async def _close(self, scope: Scope, send: Send) -> None:
+        """Have the browser forget the cookie; the form comes from a page of ours, as any does."""
+        if scope["method"] != "POST":
+            await _say(send, 405, "Sign out", _LEAVE, [(b"allow", b"POST")])
+            return
+        await _say(send, 200, "Signed out", _LEFT, [(b"set-cookie", self._set_cookie("", 0))])
 
     async def _delay(self, whose: str) -> None:
         """Have who was wrong wait."""
@@ -179,9 +190,12 @@ class Guard:
             if not self._failed[whose]:
                 del self._failed[whose]
 
-    def _set_cookie(self) -> bytes:
+    def _set_cookie(self, value: str | None = None, seconds: int | None = None) -> bytes:
+        """Return the cookie, or another value of it; without seconds it lasts as long as the browser runs."""
         secure = "; Secure" if self._keys.scheme == "https" else ""
-        text = f"{self._keys.cookie}={self._keys.secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        lasts = "" if seconds is None else f"; Max-Age={seconds}"
+        held = self._keys.secret if value is None else value
+        text = f"{self._keys.cookie}={held}; Path=/; HttpOnly; SameSite=Strict{secure}{lasts}"
         return text.encode()
 
 
@@ -351,5 +365,7 @@ _LOGIN = (
     "</label> "
     "<button>Open</button></form>"
 )
+_LEAVE = '<form method="post" action="/leave"><button>Sign out</button></form>'
+_LEFT = '<p>This browser has forgotten the dashboard. <a href="/">Sign in again</a></p>'
 _WRONG = '<p class="wrong" role="alert">That is not the password.</p>'
 _BUSY = "<p>Too many passwords are being looked at. Try again in a few seconds.</p>"

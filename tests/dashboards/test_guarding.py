@@ -452,7 +452,9 @@ def test_others_must_know_the_password(remote: Bound, monkeypatch: pytest.Monkey
     got = ask(remote, "/login", "POST", right, opened=False, origin=ours, **OURS)
     assert (got.status, got.headers["location"]) == (303, "/")
     name = f"__Host-agentobs-{remote.keys.port}"
-    expected = f"{name}={remote.keys.secret}; Path=/; HttpOnly; SameSite=Strict; Secure"
+    expected = (
+        f"{name}={remote.keys.secret}; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=43200"
+    )
     assert got.headers["set-cookie"] == expected
     assert ask(remote).status == 200
     for host in (f"dash.test:{remote.keys.port}", f"[fd00::7]:{remote.keys.port}"):
@@ -504,6 +506,23 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
     assert asyncio.run(many()) == (429, 429, 303, 303, [403] * guarding.PARALLEL, 303)
     assert waited == [guarding.DELAY_SECONDS] * guarding.PARALLEL
     assert guarding.DELAY_SECONDS >= 1
+
+
+def test_who_signs_out_is_forgotten(door: Bound, remote: Bound) -> None:
+    """Where a password is asked for each page has a button that takes the cookie back; no link or other site has."""
+    page = ask(remote)
+    assert ("form", {"method": "post", "action": "/leave"}) in page.tags
+    assert "Sign out" not in ask(door).words
+    ours = f"https://127.0.0.1:{remote.keys.port}"
+    led = ask(remote, "/leave")
+    assert (led.status, "set-cookie" in led.headers) == (405, False)
+    foreign = ask(remote, "/leave", "POST", "", origin="https://evil.test")
+    assert (foreign.status, "set-cookie" in foreign.headers) == (403, False)
+    left = ask(remote, "/leave", "POST", "", origin=ours, **OURS)
+    name = f"__Host-agentobs-{remote.keys.port}"
+    expected = f"{name}=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0"
+    assert (left.status, left.headers["set-cookie"]) == (200, expected)
+    assert ask(remote, cookie=f"{name}=").status == 403
 
 
 def test_an_address_is_that_of_who_may_have_many() -> None:
