@@ -93,6 +93,8 @@ def session(request: Request) -> Response:
         turns = view.named("session_turns", session_id=session_id)
         window = _window(turns, query.get("from"), query.get("to"))
         instants = _instants(turns, window) if window else None
+        choice = {"from": str(window[0]), "to": str(window[1])} if window else {}
+        choice |= {"failed": "1"} if "failed" in query else {}
         return answer(
             request,
             "session.html",
@@ -116,15 +118,23 @@ def session(request: Request) -> Response:
                     if step["is_failed"] or "failed" not in query
                 ],
                 query.get("page"),
-                {"failed": "1"} if "failed" in query else {},
+                choice,
                 PAGE,
             ),
             only_failed="failed" in query,
+            choice={**choice, **({"page": query["page"]} if "page" in query else {})},
+            way=_way,
             open=_never_ended(view, about),
             hooks=view.named("hook_outcomes", session_id=session_id),
             decisions=view.select(_DECISIONS, [session_id]),
             most=MOST,
         )
+
+
+def _way(choice: Mapping[str, str], **other: Any) -> str:
+    """Return the query of an address that says something else in places; None leaves a name out."""
+    told = {**choice, **other}
+    return f"?{urlencode({name: value for name, value in told.items() if value is not None})}"
 
 
 _drawn: OrderedDict[tuple[Any, ...], list[Panel]] = OrderedDict()

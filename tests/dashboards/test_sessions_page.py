@@ -174,6 +174,23 @@ def test_the_waterfall_shows_a_part_on_demand(client: Client) -> None:
         assert shown in client.get(f"/sessions/{LONG}?{asked_for}").words
 
 
+def test_a_part_of_the_waterfall_and_a_page_of_steps_stand_beside_each_other(
+    client: Client,
+) -> None:
+    """Turning over the steps keeps the part that is drawn, and another part keeps the page and what was asked for."""
+    whole = client.get(f"/sessions/{LONG}?from=11&to=20&page=2")
+    assert "?from=11&to=20&page=3#steps" in whole.links("?from")
+    assert "?from=21&to=30&page=2#waterfall" in whole.links("?from")
+    assert "?page=2#waterfall" in whole.links("?")
+    assert "?from=11&to=20&failed=1#steps" in whole.links("?from")
+    failed = client.get(f"/sessions/{LONG}?from=11&to=20&failed=1")
+    assert "?from=21&to=30&failed=1#waterfall" in failed.links("?from")
+    assert "?from=11&to=20#steps" in failed.links("?from")
+    assert re.findall('type="hidden" name="([a-z]+)" value="([^"]*)"', failed.html) == [
+        ("failed", "1")
+    ]
+
+
 def test_a_session_that_did_not_end_says_so(client: Client) -> None:
     """Its process is gone: it crashed, and the page says what its money then is."""
     words = client.get(f"/sessions/{RUNNING}").words
