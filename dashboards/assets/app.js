@@ -25,9 +25,22 @@
       if (Number.isNaN(at.getTime())) continue;
       const part = Object.fromEntries(local.formatToParts(at).map(({ type, value }) => [type, value]));
       time.title = time.textContent;
-      time.textContent = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second}`;
+      const day = `${part.year}-${part.month}-${part.day}`;
+      time.textContent = `${day} ${part.hour}:${part.minute}:${part.second}`;
+      // What is found by days, is found by those of UTC.
+      const ofUtc = at.toISOString().slice(0, 10);
+      if (ofUtc !== day) {
+        const other = document.createElement("small");
+        other.textContent = ` ${ofUtc} in UTC`;
+        time.append(other);
+      }
       time.dataset.local = "";
     }
+  }
+
+  function zone() {
+    const place = document.getElementById("zone");
+    if (place) place.textContent = `Times: ${local.resolvedOptions().timeZone}`;
   }
 
   // A region is replaced where it stands: what was open stays open, ticks stay, and the focus and the scrolling, too.
@@ -183,6 +196,13 @@
     setInterval(look, POLL_MS);
   }
 
+  // What a filter found is told to who does not see it.
+  function announce() {
+    const place = document.getElementById("announced");
+    const found = document.querySelector("[data-says]");
+    if (place && found) place.textContent = found.dataset.says;
+  }
+
   // Filters take effect while one types; the address says them, so that it can be sent and gone back to.
   function filters() {
     const form = document.getElementById("filters");
@@ -201,6 +221,7 @@
         const text = await load(to);
         history[isTyped ? "replaceState" : "pushState"](null, "", to);
         replaceFrom(text, true);
+        announce();
       } catch (error) {
         // A later filter ended it; of what went wrong otherwise its page tells.
         if (error.name !== "AbortError") location.assign(to);
@@ -237,6 +258,7 @@
 
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    zone();
     document.addEventListener("agentobs:replaced", (event) => localTimes(event.target));
     theme();
     filters();

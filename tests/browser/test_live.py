@@ -264,6 +264,18 @@ def test_an_answer_that_comes_late_shows_nothing_of_another_filter(served: Serve
     assert page.locator("#found tbody tr").count() == 0
 
 
+def test_what_a_filter_finds_is_announced(served: Served, tabs) -> None:
+    """Who types and does not see the list hears how many there are, from a place that is not replaced."""
+    tab: Tab = tabs(served)
+    tab.settle()
+    place = tab.page.locator("#announced[role=status]")
+    assert place.inner_text() == ""
+    place.evaluate("each => { each.dataset.same = 'yes'; }")
+    every = tab.page.locator("#found dd").first.inner_text()
+    tab.page.get_by_role("searchbox").fill("nobody-is-called-this")
+    tab.says(f"0 of {every} sessions", "#announced[data-same]")
+
+
 def test_a_page_that_cannot_follow_says_so(tabs, tmp_path: Path) -> None:
     """Recordings that cannot be read, and a dashboard that has gone, are told on open pages, until it is well again."""
     home = making.one(tmp_path / "home")

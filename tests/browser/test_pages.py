@@ -138,11 +138,22 @@ def test_times_are_in_the_readers_zone(store, tabs) -> None:
         tab = tabs(store("shop"), timezone_id=zone)
         first = tab.go("/").locator("main time").first
         shown[zone] = (first.get_attribute("datetime"), first.inner_text())
+        assert tab.page.locator("#zone").inner_text() == f"Times: {zone}"
+        days = tab.page.locator("#found time").evaluate_all(_DAYS)
+        others = [(utc, text) for utc, text in days if not text.startswith(utc)]
+        assert 0 < len(others) < len(days)
+        assert all(text.endswith(f" {utc} in UTC") for utc, text in others)
+        assert not any("UTC" in text for utc, text in days if text.startswith(utc))
     (utc, tokyo), (same, york) = shown.values()
     assert utc is not None
     assert utc == same
     assert utc.endswith("Z")
     assert tokyo != york
+
+
+_DAYS = """
+all => all.map((each) => [each.dateTime.slice(0, 10), each.textContent])
+"""
 
 
 def _brightness(tab: Tab) -> float:
