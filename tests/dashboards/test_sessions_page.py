@@ -16,7 +16,8 @@ from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
 from agentobs.store.diagnosis import SIGNATURES
 from agentobs.store.ingest import ingest
-from dashboards.app.sessions import PAGE, WINDOW
+from dashboards.app.reading import Reader, Row
+from dashboards.app.sessions import KEPT, MOST_KEPT, PAGE, WINDOW, Ended
 from tests.dashboards.opening import Client, asked, attempts, opened
 from tests.exporters.making_rich import rich_home
 from tests.store.making import (
@@ -297,6 +298,33 @@ def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
             if "2 turns used 60 tokens" in client.get(f"/sessions/{LONG}").words:
                 return
         pytest.fail("what is new was not drawn")
+
+
+def test_an_ended_session_is_asked_about_once(home: Home) -> None:
+    """Its figures, diagnosis and steps are kept while it is what it was; of one that runs nothing is, and little is kept
+    in all.
+    """
+    with Reader(home) as reader, reader.view() as view:
+        [ended] = view.select("SELECT * FROM sessions WHERE session_id = ?", [LONG])
+        asked_for: list[str] = []
+
+        def ask(what: str, about: Row) -> list[str]:
+            kept = Ended.of(home, view, about)
+            return kept.get(what, lambda: asked_for.append(what) or [what])
+
+        assert [ask("steps", ended) for _ in range(2)] == [["steps"], ["steps"]]
+        assert asked_for == ["steps"]
+        for _ in range(2):
+            ask("steps", {**ended, "status": "running"})
+        assert len(asked_for) == 3
+        for number in range(KEPT):
+            ask(f"panels {number}", ended)
+        ask("steps", ended)
+        assert len(asked_for) == 3 + KEPT + 1
+        for _ in range(2):
+            rows = Ended.of(home, view, ended).get("many", lambda: [0] * (MOST_KEPT + 1))
+            assert rows == [0] * (MOST_KEPT + 1)
+            rows.clear()
 
 
 def test_plotly_brings_no_style_that_the_policy_refuses(client: Client) -> None:
