@@ -404,8 +404,7 @@ def test_instants_stand_to_the_left() -> None:
         ("at_ns", "p50_ns"),
         [{"at_ns": T0, "p50_ns": 5}],
     )
-    table = str(
-        _environment().get_template("macros.html").module.table(made.columns, made.rows, "x")
-    )
+    source = '{% import "macros.html" as m %}{{ m.table(made.columns, made.rows, "x") }}'
+    table = _environment().from_string(source).render(made=made)
     assert table.count('class="num"') == 2
     assert '<td class="num">5 ns</td>' in table
