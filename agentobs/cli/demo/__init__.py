@@ -63,8 +63,8 @@ def demo(output: Path | None) -> None:
     _told(
         f"\nAll of it is in {os.path.relpath(folder)}: the agent, the fixture with its test, and its store."
     )
-    home = shlex.quote(os.path.relpath(folder / ".agentobs"))
-    _told(f"Look at it in a browser: agentobs --home {home} dashboard")
+    recordings = shlex.quote(os.path.relpath(folder / ".agentobs"))
+    _told(f"Look at it in a browser: agentobs --home {recordings} dashboard")
 
 
 def _prepare(output: Path | None) -> Path:
