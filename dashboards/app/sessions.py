@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from agentobs.recording.home import Home
 from agentobs.store.asking import find_session
 from dashboards.app.reading import Row, View
 from dashboards.app.site import answer, known_key, site_of
 from dashboards.outcomes import kept_of, steps_of, verdicts_of
 from dashboards.pages import segment
-from dashboards.panels import Panel, session_panels
+from dashboards.panels import session_panels
+
+T = TypeVar("T")
 
 PAGE = 50
 """Rows of a page of steps. Our choice: a screen or two."""
 MOST = 20
 """Rows of the small tables of the page: sessions of the conversation, evidence, what was open. Our choice."""
-KEPT = 8
-"""Of how many sessions that have ended the figures are kept in memory, each some 400 kB. Our choice."""
+KEPT = 24
+"""How many answers about sessions that have ended are kept in memory: figures, steps and diagnoses of 8. Figures take
+some 400 kB, a thousand steps 2 MB. Our choice."""
+MOST_KEPT = 2_000
+"""Of how many steps at most they are kept. Our choice."""
 WINDOW = 25
 """Turns of the part of the waterfall that is offered first where a session has more."""
 
@@ -93,6 +99,7 @@ def session(request: Request) -> Response:
         turns = view.named("session_turns", session_id=session_id)
         window = _window(turns, query.get("from"), query.get("to"))
         instants = _instants(turns, window) if window else None
+        ended = Ended.of(site_of(request).home, view, about)
         choice = {"from": str(window[0]), "to": str(window[1])} if window else {}
         choice |= {"failed": "1"} if "failed" in query else {}
         return answer(
@@ -106,15 +113,18 @@ def session(request: Request) -> Response:
             kept=kept_of(view.connection, session_id),
             losses=_losses(view, session_id),
             conversation=view.select(_CONVERSATION, [about["conversation_id"]]),
-            verdicts=verdicts_of(view.connection, session_id, MOST),
-            panels=_panels(request, view, about, instants),
+            verdicts=ended.get("verdicts", lambda: verdicts_of(view.connection, session_id, MOST)),
+            panels=ended.get(
+                ("panels", instants),
+                lambda: session_panels(view.connection, session_id, window=instants),
+            ),
             turns=len(turns),
             window=window,
             windows=_windows(len(turns), window),
             steps=paged(
                 [
                     step
-                    for step in steps_of(view.connection, session_id)
+                    for step in ended.get("steps", lambda: steps_of(view.connection, session_id))
                     if step["is_failed"] or "failed" not in query
                 ],
                 query.get("page"),
@@ -137,29 +147,45 @@ def _way(choice: Mapping[str, str], **other: Any) -> str:
     return f"?{urlencode({name: value for name, value in told.items() if value is not None})}"
 
 
-_drawn: OrderedDict[tuple[Any, ...], list[Panel]] = OrderedDict()
-_drawing = Lock()
+_kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+_keeping = Lock()
 
 
-def _panels(
-    request: Request, view: View, about: Row, instants: tuple[int, int] | None
-) -> list[Panel]:
-    """Return what is drawn of a session. Of one that has ended it is kept for a while: whoever looks at it while other
-    agents run gets it anew each time that there is anything new.
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What takes long to ask of a session. Of one that has ended it is kept for a while: whoever looks at it while
+    other agents run gets it anew each time that there is anything new.
     """
-    session_id = about["session_id"]
-    [told] = view.select(_FINGERPRINT, [session_id]) or [{"fingerprint": None}]
-    key = (site_of(request).home.path, session_id, told["fingerprint"], instants)
-    with _drawing:
-        if key in _drawn and about["status"] != "running":
-            _drawn.move_to_end(key)
-            return _drawn[key]
-    panels = session_panels(view.connection, session_id, window=instants)
-    with _drawing:
-        _drawn[key] = panels
-        while len(_drawn) > KEPT:
-            _drawn.popitem(last=False)
-    return panels
+
+    key: tuple[Any, ...] | None
+    """Of which home, which session and what it is like; None where it runs, and nothing is kept."""
+
+    @classmethod
+    def of(cls, home: Home, view: View, about: Row) -> Ended:
+        """Return what is kept of a session, from its row of `sessions`."""
+        told = view.select(_FINGERPRINT, [about["session_id"]])
+        if about["status"] == "running" or not told:
+            return cls(None)
+        return cls((home.path, about["session_id"], told[0]["fingerprint"]))
+
+    def get(self, what: Any, ask: Callable[[], T]) -> T:
+        """Return what was asked before, or ask; rows are kept only where they are few."""
+        if self.key is None:
+            return ask()
+        key = (*self.key, what)
+        with _keeping:
+            if key in _kept:
+                _kept.move_to_end(key)
+                known: T = _kept[key]
+                return known
+        found = ask()
+        if isinstance(found, Sized) and len(found) > MOST_KEPT:
+            return found
+        with _keeping:
+            _kept[key] = found
+            while len(_kept) > KEPT:
+                _kept.popitem(last=False)
+        return found
 
 
 def _never_ended(view: View, about: Row) -> Sequence[Row]:

@@ -301,30 +301,31 @@ def test_what_comes_after_the_end_is_drawn_all_the_same(tmp_path: Path) -> None:
 
 
 def test_an_ended_session_is_asked_about_once(home: Home) -> None:
-    """Its figures, diagnosis and steps are kept while it is what it was; of one that runs nothing is, and little is kept
-    in all.
-    """
+    """Figures, diagnosis and steps are kept, few of them and none that are long; of one that runs nothing is."""
     with Reader(home) as reader, reader.view() as view:
         [ended] = view.select("SELECT * FROM sessions WHERE session_id = ?", [LONG])
         asked_for: list[str] = []
 
         def ask(what: str, about: Row) -> list[str]:
-            kept = Ended.of(home, view, about)
-            return kept.get(what, lambda: asked_for.append(what) or [what])
+            def told() -> list[str]:
+                asked_for.append(what)
+                return [what]
 
-        assert [ask("steps", ended) for _ in range(2)] == [["steps"], ["steps"]]
-        assert asked_for == ["steps"]
+            return Ended.of(home, view, about).get(what, told)
+
+        assert [ask("rows", ended) for _ in range(2)] == [["rows"], ["rows"]]
+        assert asked_for == ["rows"]
         for _ in range(2):
-            ask("steps", {**ended, "status": "running"})
+            ask("rows", {**ended, "status": "running"})
         assert len(asked_for) == 3
         for number in range(KEPT):
             ask(f"panels {number}", ended)
-        ask("steps", ended)
+        ask("rows", ended)
         assert len(asked_for) == 3 + KEPT + 1
         for _ in range(2):
-            rows = Ended.of(home, view, ended).get("many", lambda: [0] * (MOST_KEPT + 1))
-            assert rows == [0] * (MOST_KEPT + 1)
-            rows.clear()
+            found = Ended.of(home, view, ended).get("many", lambda: [0] * (MOST_KEPT + 1))
+            assert found == [0] * (MOST_KEPT + 1)
+            found.clear()
 
 
 def test_plotly_brings_no_style_that_the_policy_refuses(client: Client) -> None:
