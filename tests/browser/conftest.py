@@ -105,9 +105,17 @@ def stores(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", kept)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here, so that `make test` leaves it out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is here, so that `make test` leaves it out, and name its group.
+
+    xdist 3.8 puts the name of the group into an attribute that pytest 9.2 no longer reads, and then knows of no group:
+    each process would make each store.
+    """
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.browser)
+        if here not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.browser)
+        group = item.get_closest_marker("xdist_group")
+        if group and getattr(config.option, "loadgroup", False) and "@" not in item.nodeid:
+            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")

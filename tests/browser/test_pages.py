@@ -10,9 +10,7 @@ from tests.browser.conftest import stores
 from tests.browser.tabs import Tab
 from tests.browser.walking import PHONE, WIDE, Seen, barriers_of, walk
 
-MANY = ("shop", "hostile")
-"""Where sessions differ most from each other: two pages of each kind."""
-ACCESSIBLE = ("empty", "one", "shop", "hostile")
+ACCESSIBLE = ("empty", "shop", "hostile")
 """Where axe looks, too: it takes seconds a page, and other stores have the same pages."""
 EVERY = stores("empty", "one", "long", "shop", "large", "transcripts", "wire", "hostile")
 ELEMENTS = 10_000
@@ -29,9 +27,7 @@ def walked(browser, store) -> Callable[[str], list[Seen]]:
     def give(kind: str) -> list[Seen]:
         if kind not in found:
             with Tab.opened(browser, store(kind)) as tab:
-                found[kind] = walk(
-                    tab, barriers=kind in ACCESSIBLE, of_a_kind=2 if kind in MANY else 1
-                )
+                found[kind] = walk(tab, barriers=kind in ACCESSIBLE, queries=kind == "shop")
                 tab.faults.clear()
                 tab.check()
         return found[kind]

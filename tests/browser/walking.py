@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -50,26 +49,24 @@ def kind_of(path: str) -> str:
     return _ID.sub("*", parts.path) + ("?" + "&".join(names) if names else "")
 
 
-def walk(tab: Tab, *, barriers: bool = True, of_a_kind: int = 1, most: int = 30) -> list[Seen]:
-    """Go through the pages from the first one on, so many of each kind, and with a query one.
+def walk(tab: Tab, *, barriers: bool = True, queries: bool = True) -> list[Seen]:
+    """Go through the pages from the first one on, one of each kind.
 
     Args:
         tab: with the first page.
         barriers: whether axe looks, too, at one page of each kind.
-        of_a_kind: how many pages are looked at that differ in an id alone.
-        most: how many pages are looked at in all.
+        queries: whether pages with a query are looked at, too: filters, sorts, pages of a table.
     """
-    waiting, known, looked = ["/"], {"/"}, Counter[str]()
+    waiting, known, looked = ["/"], {"/"}, set[str]()
     found: list[Seen] = []
-    while waiting and len(found) < most:
+    while waiting:
         path = waiting.pop(0)
         kind = kind_of(path)
-        if looked[kind] >= (1 if "?" in kind else of_a_kind):
+        if kind in looked or ("?" in kind and not queries):
             continue
-        looked[kind] += 1
+        looked.add(kind)
         # Of a page with another query the frame is known.
-        is_first = looked[kind] == 1 and "?" not in kind
-        found.append(look(tab, path, barriers=barriers and is_first))
+        found.append(look(tab, path, barriers=barriers and "?" not in kind))
         for link in links(tab):
             if link not in known:
                 known.add(link)
