@@ -28,7 +28,9 @@ def on_click(
 
     async def endpoint(request: Request) -> Response:
         if request.method != "POST":
-            return RedirectResponse(request.scope["raw_path"].decode("ascii").rpartition("/")[0], 303)
+            return RedirectResponse(
+                request.scope["raw_path"].decode("ascii").rpartition("/")[0], 303
+            )
         async with request.form(max_files=0, max_fields=MOST_FIELDS) as form:
             fields = {key: str(value) for key, value in form.items()}
         return await run_in_threadpool(show, request, fields)

@@ -14,6 +14,7 @@ import pytest
 from tests.browser import making
 from tests.browser.making import MAKERS
 from tests.browser.tabs import Served, Tab, serving
+from tests.grouping import name_groups
 from tests.wire import corpus
 
 if TYPE_CHECKING:
@@ -106,16 +107,8 @@ def stores(*names: str) -> pytest.MarkDecorator:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is here, so that `make test` leaves it out, and name its group.
-
-    xdist 3.8 puts the name of the group into an attribute that pytest 9.2 no longer reads, and then knows of no group:
-    each process would make each store.
-    """
-    here = Path(__file__).parent
-    for item in items:
-        if here not in item.path.parents:
-            continue
+    """Mark what is here, so that `make test` leaves it out, and name its groups."""
+    own = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in own:
         item.add_marker(pytest.mark.browser)
-        group = item.get_closest_marker("xdist_group")
-        if group and getattr(config.option, "loadgroup", False) and "@" not in item.nodeid:
-            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
+    name_groups(config, own)
