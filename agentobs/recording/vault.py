@@ -173,7 +173,9 @@ class Vault:
     def _keep(self, content_id: str, body: bytes) -> None:
         self._bytes += len(body) - len(self._bodies.pop(content_id, b""))
         self._bodies[content_id] = body
-        while len(self._bodies) > KEPT_BODIES or (self._bytes > KEPT_BYTES and len(self._bodies) > 1):
+        while len(self._bodies) > KEPT_BODIES or (
+            self._bytes > KEPT_BYTES and len(self._bodies) > 1
+        ):
             _, old = self._bodies.popitem(last=False)
             self._bytes -= len(old)
 
