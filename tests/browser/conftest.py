@@ -20,6 +20,10 @@ from tests.wire import corpus
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+STARTED_MS = 120_000
+"""How long the browser may take to start. Our choice."""
+SECONDS = 300
+"""After how long a test here is taken to hang: the first of a store makes it, and walks through its pages."""
 MISSING = (
     "no chromium was found: apt-get install chromium, or set CHROMIUM to one. "
     "The tests of the dashboards need a real browser"
@@ -56,7 +60,10 @@ def browser() -> Iterator[Browser]:
     path = chromium()
     assert path is not None, MISSING
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=arguments())
+        # The first start reads half a gigabyte from a disk that may be slow.
+        started = playwright.chromium.launch(
+            executable_path=path, args=arguments(), timeout=STARTED_MS
+        )
         yield started
         started.close()
 
@@ -111,4 +118,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     own = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in own:
         item.add_marker(pytest.mark.browser)
+        item.add_marker(pytest.mark.timeout(SECONDS))
     name_groups(config, own)
