@@ -157,12 +157,14 @@ QUERIES = {
     ),
     "sums": (
         "cache_efficiency", "cost_by_agent", "cost_by_conversation", "cost_by_day", "cost_by_model",
-        "cost_by_model_and_day", "cost_by_name", "cache_by_name", "cost_by_source", "recorded_lately", "session_range", "slowest_requests",
+        "cost_by_name", "cache_by_name",
+        "cost_by_model_and_day", "cost_by_source", "recorded_lately", "session_range", "slowest_requests",
         "slowest_tools", "tool_latency", "usage_by_model_day", "costs_not_exact", "large_results",
         "repeated_tool_errors", "diagnoses_by_session", "sessions_by_day", "signatures_by_day",
     ),
     "failures": (
-        "broken_caches", "cache_misses", "cache_waste", "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
+        "broken_caches", "cache_misses", "cache_waste",
+        "clock_jumps", "contradictions", "damaged_segments", "diagnoses",
         "first_token_by_model", "full_contexts", "hook_outcomes", "last_failed", "long_waits", "losses",
         "open_at_death", "repeated_calls", "repeated_denials", "rising_costs", "silent_hook_cancels", "spent_today",
         "unpriced_models", "waits_for_people",

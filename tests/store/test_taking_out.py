@@ -55,7 +55,7 @@ def test_rows_as_a_file(tmp_path: Path, form: str) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """A file or a link that is there stays, but with --force, which follows no link."""
+    """A file or a link that is there stays; --force replaces a plain file, and no link."""
     home = a_home(tmp_path)
     record(home, conversation(1))
     mine, link = tmp_path / "mine.csv", tmp_path / "link.csv"
@@ -63,9 +63,11 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     link.symlink_to(mine)
     for path in (mine, link):
         assert "the file exists" in str(run(home, "export", "costs", "-o", path).exception)
-    assert run(home, "export", "costs", "-o", link, "--force").exit_code == 0
-    assert mine.read_text() == "mine"
-    assert not link.is_symlink()
+    refused = run(home, "export", "costs", "-o", link, "--force")
+    assert "it is a link" in str(refused.exception)
+    assert (mine.read_text(), link.is_symlink()) == ("mine", True)
+    assert run(home, "export", "costs", "-o", mine, "--force").exit_code == 0
+    assert mine.read_text() != "mine"
     for wrong in (tmp_path / "x.txt", tmp_path / "nowhere" / "x.csv"):
         assert run(home, "export", "costs", "-o", wrong).exit_code == 1
     assert "no query" in str(run(home, "export", "costs; DROP", "-o", tmp_path / "y.csv").exception)
