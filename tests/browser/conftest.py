@@ -14,7 +14,6 @@ import pytest
 from tests.browser import making
 from tests.browser.making import MAKERS
 from tests.browser.tabs import Served, Tab, serving
-from tests.grouping import name_groups
 from tests.wire import corpus
 
 if TYPE_CHECKING:
@@ -113,10 +112,9 @@ def stores(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", kept)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is here, so that `make test` leaves it out, and name its groups."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here, so that `make test` leaves it out."""
     own = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in own:
         item.add_marker(pytest.mark.browser)
         item.add_marker(pytest.mark.timeout(SECONDS))
-    name_groups(config, own)

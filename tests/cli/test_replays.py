@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +138,23 @@ def test_one_that_raises_or_hangs_is_told(shell: Shell) -> None:
     modes(a="hangs", b="hangs")
     found = rows(shell("replay", "fixtures/a", "fixtures/b", "--json", "--timeout", "0.2"))
     assert {row["told"] for row in found.values()} == {"it had not ended after 0.2 s"}
+
+
+def imports_the_sdk(process: str) -> bool:
+    return "pydantic_core" in Path(f"/proc/{process}/maps").read_text()
+
+
+def test_an_interrupt_is_one_word(shell: Shell) -> None:
+    """Ctrl-C while the processes are still being made ready: one word, exit code 130, and nobody tells where it was."""
+    modes(a="hangs", b="hangs")
+    command = [sys.executable, "-m", "agentobs", "replay", "fixtures/a", "fixtures/b"]
+    replays = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    children = Path(f"/proc/{replays.pid}/task/{replays.pid}/children")
+    while not any(map(imports_the_sdk, children.read_text().split())):
+        time.sleep(0.005)
+    os.killpg(replays.pid, signal.SIGINT)
+    _, told = replays.communicate(timeout=60)
+    assert (replays.returncode, told.split()) == (130, ["interrupted"])
 
 
 def test_one_fixture_is_told_as_ever(shell: Shell) -> None:

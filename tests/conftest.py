@@ -1,0 +1,27 @@
+"""What holds for all tests: which run in one process, and that what they start can be interrupted."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, as whoever starts us in the background may not have wanted; processes that tests start inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the name of its group behind the id of each test, where `--dist loadgroup` looks for it.
+
+    xdist 3.8 puts it into an attribute that pytest 9.2 does not read any more, so that each process would make each
+    store and each server of a group.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group and "@" not in item.nodeid:
+            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
