@@ -17,7 +17,7 @@ from agentobs.agent.loop import live_world, run
 from agentobs.agent.state import Options
 from agentobs.agent.sub_agents import sub_agents
 from agentobs.recording.options import Options as Recording
-from agentobs.recording.session import start_recorder
+from agentobs.recording.session import flush, start_recorder
 from agentobs.records.told import Backend
 from tests.agent.provider import MODEL, Provider, Reply, call, error, message, streamed, text
 
@@ -49,6 +49,7 @@ def recording(home: Path, *backends: Backend, **options: Any) -> Iterator[None]:
     assert start_recorder(str(home), Recording(backends=backends, **options)) is not None
     try:
         yield
+        assert flush(60)  # stopping alone waits a quarter of a second
     finally:
         agentobs.stop_recorder()
 
