@@ -66,8 +66,11 @@ def _looking(folder: Path) -> Section:
     with ExitStack() as stack:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=path, args=arguments())
-        large = stack.enter_context(serving(making.large(folder / "large")))
-        long = stack.enter_context(serving(making.long(folder / "long")))
+        # By an address of numbers: what asks beside the browser knows no names under localhost.
+        large, long = (
+            stack.enter_context(serving(home, "--loopback-address"))
+            for home in (making.large(folder / "large"), making.long(folder / "long"))
+        )
         pages = {
             f"the list of {making.SESSIONS:,} sessions": (large, "/"),
             "the same, by cost": (large, "/?sort=-cost"),
