@@ -15,6 +15,7 @@ import click
 from agentobs import world
 from agentobs.cli import home_option
 from agentobs.errors import UsageError
+from agentobs.records.shown import printable
 
 PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
 
@@ -101,7 +102,12 @@ def _password(file: Path | None) -> str:
     if given := world.taken_environ(PASSWORD):
         return given
     if file:
-        lines = file.read_text("utf-8").splitlines()
+        try:
+            lines = file.read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                "it is no text in UTF-8", where=f"--password-file {printable(str(file))}"
+            ) from error
         return lines[0] if lines else ""
     if sys.stdin.isatty():
         asked: str = click.prompt(

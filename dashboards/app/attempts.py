@@ -201,12 +201,7 @@ _WHOLE = """
     SELECT
         sum(cost_usd) AS cost_usd, count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls,
         count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
-        CASE
-            WHEN count(cost_usd) = 0 THEN 'unknown_model'
-            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-            ELSE 'exact'
-        END AS cost_status
+        summed_status(cost_usd, cost_status) AS cost_status
     FROM sure_costs
     WHERE session_id = $session_id AND attempt_id = $attempt_id
     HAVING count(*) > 0

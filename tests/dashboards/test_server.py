@@ -244,6 +244,10 @@ def test_the_command_refuses_in_one_sentence(home: Home, tmp_path: Path) -> None
     assert "without a password" in refused(
         home, "--allow-remote", "localhost", "--password-file", str(file)
     )
+    file.write_bytes(b"\xff\xfe")
+    assert "it is no text in UTF-8" in refused(
+        home, "--allow-remote", "localhost", "--password-file", str(file)
+    )
     file.write_text(f"{PASSWORD}\n")
     assert "in the clear" in refused(
         home, "--allow-remote", "localhost", "--password-file", str(file)

@@ -26,12 +26,7 @@ SELECT
         AS hit_ratio,
     sum(efficiency.saved_usd) AS saved_usd,
     sum(efficiency.cost_usd) AS cost_usd,
-    CASE
-        WHEN count(efficiency.cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE efficiency.cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE efficiency.cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(efficiency.cost_usd, efficiency.cost_status) AS cost_status,
     sum(efficiency.unpriced_calls)::BIGINT AS unpriced_calls
 FROM wanted
 JOIN cache_efficiency AS efficiency ON wanted.session_id = efficiency.session_id

@@ -12,12 +12,7 @@ WITH spent AS (
         sum(cache_read_tokens) AS cache_read_tokens,
         sum(cache_write_tokens) AS cache_write_tokens,
         sum(cost_usd) AS cost_usd,
-        CASE
-            WHEN count(cost_usd) = 0 THEN 'unknown_model'
-            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-            ELSE 'exact'
-        END AS cost_status,
+        summed_status(cost_usd, cost_status) AS cost_status,
         count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
         count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
         count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,

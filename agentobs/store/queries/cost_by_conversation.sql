@@ -11,12 +11,7 @@ SELECT
     sum(spent.cache_read_tokens) AS cache_read_tokens,
     sum(spent.cache_write_tokens) AS cache_write_tokens,
     sum(spent.cost_usd) AS cost_usd,
-    CASE
-        WHEN count(spent.cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE spent.cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE spent.cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(spent.cost_usd, spent.cost_status) AS cost_status,
     count(*) FILTER (WHERE spent.cost_usd IS NULL) AS unpriced_calls
 FROM sure_costs AS spent
 LEFT JOIN conversation_parts AS parts ON spent.session_id = parts.session_id

@@ -51,12 +51,7 @@ SELECT
     sum(cache_read_tokens) AS cache_read_tokens,
     sum(cache_write_5m_tokens) + sum(cache_write_1h_tokens) AS cache_write_tokens,
     sum(cost_usd) AS cost_usd,
-    CASE
-        WHEN count(cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(cost_usd, cost_status) AS cost_status,
     coalesce(sum(calls) FILTER (WHERE cost_status <> 'exact'), 0)::BIGINT AS not_exact_calls,
     coalesce(sum(calls) FILTER (WHERE cost_usd IS NULL), 0)::BIGINT AS unpriced_calls,
     coalesce(sum(calls) FILTER (WHERE cost_status = 'exact'), 0)::BIGINT AS exact_calls,

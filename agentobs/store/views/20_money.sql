@@ -3,6 +3,14 @@
 -- Each sum has beside it how sure it is. Sums are exact decimals; where nothing has a price a sum is NULL,
 -- never 0.
 
+-- How sure the sum of what some calls cost is: as sure as the least sure of them.
+CREATE OR REPLACE MACRO summed_status(cost_usd, cost_status) AS CASE
+    WHEN count(cost_usd) = 0 THEN 'unknown_model'
+    WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
+    WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
+    ELSE 'exact'
+END;
+
 CREATE OR REPLACE VIEW incomplete_sessions AS
 WITH damaged_segments AS (
     SELECT segment_id FROM segments WHERE damaged_records > 0 OR missing_records > 0
@@ -129,12 +137,7 @@ WITH spent AS (
         sum(cache_read_tokens) AS cache_read_tokens,
         sum(cache_write_tokens) AS cache_write_tokens,
         sum(cost_usd) AS cost_usd,
-        CASE
-            WHEN count(cost_usd) = 0 THEN 'unknown_model'
-            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-            ELSE 'exact'
-        END AS cost_status,
+        summed_status(cost_usd, cost_status) AS cost_status,
         count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
         count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
         count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -191,12 +194,7 @@ SELECT
     sum(cache_read_tokens) AS cache_read_tokens,
     sum(cache_write_tokens) AS cache_write_tokens,
     sum(cost_usd) AS cost_usd,
-    CASE
-        WHEN count(cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(cost_usd, cost_status) AS cost_status,
     count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
     count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
     count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -243,12 +241,7 @@ SELECT
     sum(cache_read_tokens) AS cache_read_tokens,
     sum(cache_write_tokens) AS cache_write_tokens,
     sum(cost_usd) AS cost_usd,
-    CASE
-        WHEN count(cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(cost_usd, cost_status) AS cost_status,
     count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
     count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
     count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -295,12 +288,7 @@ SELECT
     sum(cache_read_tokens) AS cache_read_tokens,
     sum(cache_write_tokens) AS cache_write_tokens,
     sum(cost_usd) AS cost_usd,
-    CASE
-        WHEN count(cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(cost_usd, cost_status) AS cost_status,
     count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
     count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
     count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -347,12 +335,7 @@ SELECT
     sum(cache_read_tokens) AS cache_read_tokens,
     sum(cache_write_tokens) AS cache_write_tokens,
     sum(cost_usd) AS cost_usd,
-    CASE
-        WHEN count(cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(cost_usd, cost_status) AS cost_status,
     count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
     count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
     count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -418,12 +401,7 @@ WITH asked AS (
         sum(cache_read_tokens) AS cache_read_tokens,
         sum(cache_write_tokens) AS cache_write_tokens,
         sum(cost_usd) AS cost_usd,
-        CASE
-            WHEN count(cost_usd) = 0 THEN 'unknown_model'
-            WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-            WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-            ELSE 'exact'
-        END AS cost_status,
+        summed_status(cost_usd, cost_status) AS cost_status,
         count(*) FILTER (WHERE cost_status = 'exact') AS exact_calls,
         count(*) FILTER (WHERE cost_status = 'lower_bound') AS lower_bound_calls,
         count(*) FILTER (WHERE cost_status = 'estimated') AS estimated_calls,
@@ -495,12 +473,7 @@ SELECT
     sum(write_premium_usd) AS write_premium_usd,
     sum(read_saved_usd) - sum(write_premium_usd) AS saved_usd,
     sum(cost_usd) AS cost_usd,
-    CASE
-        WHEN count(cost_usd) = 0 THEN 'unknown_model'
-        WHEN count(*) FILTER (WHERE cost_status = 'estimated') > 0 THEN 'estimated'
-        WHEN count(*) FILTER (WHERE cost_status <> 'exact') > 0 THEN 'lower_bound'
-        ELSE 'exact'
-    END AS cost_status,
+    summed_status(cost_usd, cost_status) AS cost_status,
     count(*) FILTER (WHERE cost_usd IS NULL) AS unpriced_calls
 FROM (
     SELECT
