@@ -473,7 +473,8 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
 
     async def sleep(seconds: float) -> None:
         if seconds != guarding.DELAY_SECONDS:  # a server of another test, in a thread of its own
-            return await sleep_truly(seconds)
+            await sleep_truly(seconds)
+            return
         waited.append(seconds)
         await over.wait()
 
