@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C, as whoever starts us in the background may not have wanted; processes that tests start inherit it."""
+    """Hear Ctrl-C, which a shell has what it starts in the background ignore; processes that tests start inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -129,8 +129,8 @@ beside it how sure it is. All columns with their meaning are in [tables.md](tabl
 SELECT cost_status, calls, cost_usd, models FROM cost_certainty ORDER BY ALL
 ```
 
-`sure_costs` has the calls one by one, and `summed_status` tells how sure a sum of your own is: as sure as the least sure
-of its calls.
+`sure_costs` has the calls one by one, and `summed_status` tells how sure a sum of your own is: as sure as the least
+sure of its calls.
 
 ```sql
 SELECT sum(cost_usd) AS cost_usd, summed_status(cost_usd, cost_status) AS cost_status

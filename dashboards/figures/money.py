@@ -40,6 +40,8 @@ MOST_AGENTS = 24
 """How many names have bars of their own; the rest stands together in the last bar. Our choice."""
 NAME = 32
 """How many characters of a name stand beside a bar; the rest is in its hover. Our choice."""
+NOTE_SHARE = 0.0145
+"""How much of the width a character of a note beside a bar takes, in a figure of half a page."""
 _COUNTS = ("calls", "unpriced_calls", "lower_bound_calls", "estimated_calls")
 
 
@@ -131,15 +133,16 @@ def cache_efficiency(rows: Sequence[Row]) -> go.Figure:
             ],
             hovertemplate="%{hovertext}<extra></extra>",
         )
-    _beside(
-        figure,
-        [
-            (100, _saved(row)) if total else (0, "no input")
-            for row, total in zip(shown, totals, strict=True)
-        ],
-    )
+    notes = [
+        (100, _saved(row)) if total else (0, "no input")
+        for row, total in zip(shown, totals, strict=True)
+    ]
+    _beside(figure, notes)
     named_rows(figure, names)
-    figure.update_xaxes(title_text="share of input tokens, %", range=[0, 135], tickvals=_SHARES)
+    taken = min(max(len(text) for _, text in notes) * NOTE_SHARE, 0.55)
+    figure.update_xaxes(
+        title_text="share of input tokens, %", range=[0, 100 / (1 - taken)], tickvals=_SHARES
+    )
     return figure
 
 
@@ -338,7 +341,7 @@ def _saved(row: Row) -> str:
     saved = row.get("saved_usd")
     if saved is None:
         return "saved: no price"
-    without = f" ({row['unpriced_calls']:,} without a price)" if row.get("unpriced_calls") else ""
+    without = f"; {row['unpriced_calls']:,} unpriced" if row.get("unpriced_calls") else ""
     return f"{f'saved {money(saved)}' if saved >= 0 else f'cost {money(-saved)} more'}{without}"
 
 

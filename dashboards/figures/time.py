@@ -200,7 +200,7 @@ def first_token(rows: Sequence[Row]) -> go.Figure:
             )
         )  # fmt: skip
     named_rows(figure, names, above=48, below=56)
-    figure.update_xaxes(title_text=f"{word} to the first piece of the answer", rangemode="tozero")
+    figure.update_xaxes(title_text=f"{word} to the first piece", rangemode="tozero")
     return figure
 
 

@@ -124,8 +124,8 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
     named_rows(figure, names, above=8)
     most = max(100 * high for _, _, high in shown)
     figure.update_xaxes(
-        title_text="calls that failed, %; lines: 95 % interval of Wilson",
-        range=[-most * 0.02, most * 1.25],
+        title_text="calls that failed, %; lines: 95 % interval",
+        range=[-most * 0.02, most * 1.4],
         dtick=next(
             step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 25) if most / step <= 5 or step == 25
         ),

@@ -170,7 +170,7 @@ def test_how_soon_models_answer(tmp_path: Path) -> None:
     assert rows[0]["calls"] == 100
     figure = first_token(rows)
     hold(figure)
-    assert figure.layout.xaxis.title.text == "ms to the first piece of the answer"
+    assert figure.layout.xaxis.title.text == "ms to the first piece"
     assert {trace.name: list(trace.x) for trace in figure.data} == {
         "half of them": [100], "95 of 100": [190], "99 of 100": [198],
     }  # fmt: skip
