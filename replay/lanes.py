@@ -181,7 +181,9 @@ class Lane:
         return nearest[0]
 
     def _nearest(self, due: list[Ask], question: Question) -> Ask | None:
-        """Return the due request to compare with."""
+        """Return the due request to compare with: at the beginning one that was asked before the first was answered."""
+        if due and not self.asked:
+            due = [ask for ask in due if ask.number <= (due[0].amid or due[0].number)]
         came = value_of(asked_body(question, self._renaming)) if len(due) > 1 else None
         return nearest(
             due, lambda ask: value_of(self._fixture.body(ask.number)), question.path, came

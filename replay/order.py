@@ -8,6 +8,7 @@ requests that were in flight together a fixture tells who asked, where they ask 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -41,11 +42,13 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for lane in lanes.values():
         overlapped = any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane))
-        if overlapped or _beside_each_other([exchange for _, exchange in lane]):
-            earlier = _asked_before(lane, anywhere=overlapped)
+        continued = _continued(lane) if overlapped or _begins_again(lane) else {}
+        talks = _conversations(lane, continued)
+        if overlapped or _beside_each_other([exchange for _, exchange in lane], talks):
+            earlier = _asked_before(lane, None if overlapped else talks)
             afters = {
                 number: sorted({*after, *earlier.get(number, ())})
-                for number, after in _continued(lane).items()
+                for number, after in (continued or _continued(lane)).items()
             }
             told = {number: {"after": after} for number, after in afters.items()}
             for each in (_askers(lane, _reached(afters)), _ends(lane)):
@@ -55,49 +58,95 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _asked_before(lane: list[Numbered], *, anywhere: bool) -> dict[int, list[int]]:
+def _asked_before(lane: list[Numbered], talks: list[int] | None) -> dict[int, list[int]]:
     """Return for each ask the one that its own task asked before, or the one that started that task.
 
     What a task asks one after the other has that order by its code, and no chance has a part in it. It tells nothing
-    where that one was not answered yet: then two tasks share what is known of one. Unless it counts `anywhere`, it
-    does in one conversation only: that one task led several, one after the other, may be otherwise in a replay.
+    where that one was not answered yet: then two tasks share what is known of one. Where conversations are given, it
+    counts in one of them, and where it starts another one, and so made calls or goes on after that: that one task led
+    several, one after the other, may be otherwise in a replay.
     """
     asked = {exchange.attempt_id: (number, exchange) for number, exchange in lane}
+    talk = {number: each for (number, _), each in zip(lane, talks or [0] * len(lane), strict=True)}
+    last = {each: number for number, each in talk.items()}
     found: dict[int, list[int]] = {}
     for number, exchange in lane:
         one = asked.get(exchange.before or "")
         if one is None or one[0] >= number or _span(*one).came_ns > exchange.started_ns:
             continue
-        if anywhere or _opening(one[1].question.body) == _opening(exchange.question.body):
+        above = talk[one[0]]
+        if above == talk[number] or last[above] > number or _calls(one[1]):
             found[number] = [one[0]]
     return found
 
 
-def _beside_each_other(lane: list[ModelExchange]) -> bool:
+def _conversations(lane: list[Numbered], continued: dict[int, list[int]]) -> list[int]:
+    """Return the conversation of each ask, as a number: that of the asks it goes on from, or of its first message.
+
+    Agents that are given the very same task begin alike. What begins again what was answered already is another one.
+    """
+    openings = {number: _opening(exchange.question.body) for number, exchange in lane}
+    talks: dict[int, int] = {}
+    opened: dict[bytes, int] = {}
+    answered: set[tuple[int, str, bytes]] = set()
+    for number, exchange in lane:
+        asked = exchange.question
+        opening = openings[number]
+        after = continued.get(number, ())
+        alike = [each for each in after if openings[each] == opening]
+        if alike:
+            talk = talks[max(alike)]
+        else:
+            talk = opened.get(opening, number)
+            if (talk, asked.path, asked.body) in answered and not after:
+                talk = number
+            opened[opening] = talk
+        talks[number] = talk
+        if _is_answered(exchange):
+            answered.add((talk, asked.path, asked.body))
+    return list(talks.values())
+
+
+def _begins_again(lane: list[Numbered]) -> bool:
+    """Return whether what was answered was asked again: otherwise first messages tell conversations apart."""
+    answered: set[tuple[str, bytes]] = set()
+    for _, exchange in lane:
+        asked = exchange.question.path, exchange.question.body
+        if asked in answered:
+            return True
+        if _is_answered(exchange):
+            answered.add(asked)
+    return False
+
+
+def _is_answered(exchange: ModelExchange) -> bool:
+    return exchange.answer.status == 200 and exchange.answer.ending == "complete"
+
+
+def _beside_each_other(lane: list[ModelExchange], talks: list[int]) -> bool:
     """Return whether conversations of a lane ran beside each other, though no two of their requests overlapped.
 
     They did where they alternate. They may have, and may now, where one answer made two calls or more and two of them
-    began before it was answered. Conversations are told apart by their first message.
+    began before it was answered.
     """
-    openings = [_opening(exchange.question.body) for exchange in lane]
-    last = {opening: at for at, opening in enumerate(openings)}
+    last = {talk: at for at, talk in enumerate(talks)}
     if len(last) < 2:
         return False
     # The conversations that are not over, each with how many began since its last request.
-    under: list[tuple[bytes, int]] = []
-    for at, opening in enumerate(openings):
+    under: list[tuple[int, int]] = []
+    for at, talk in enumerate(talks):
         while under and last[under[-1][0]] < at and not _calls(lane[last[under[-1][0]]]):
             under.pop()
-        if under and under[-1][0] == opening:
-            under[-1] = (opening, 0)
-        elif any(opening == other for other, _ in under):
+        if under and under[-1][0] == talk:
+            under[-1] = (talk, 0)
+        elif any(talk == other for other, _ in under):
             return True
         else:
             for above, begun in under:
-                before = max(n for n in range(at) if openings[n] == above)
+                before = max(n for n in range(at) if talks[n] == above)
                 if begun and len(_calls(lane[before])) > 1:
                     return True
-            under = [*((above, begun + 1) for above, begun in under), (opening, 0)]
+            under = [*((above, begun + 1) for above, begun in under), (talk, 0)]
     return False
 
 
@@ -249,14 +298,16 @@ def _overlap(earlier: ModelExchange, later: ModelExchange) -> bool:
 
 
 def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
+    """Return for each ask the earlier ones whose answers it goes on from: by ids of calls, and by what it repeats."""
     issued: dict[str, set[int]] = {}
-    asked: dict[str, list[_Heard]] = {}
+    asked: dict[bytes, list[_Heard]] = {}
     found: dict[int, list[int]] = {}
     for number, exchange in lane:
         body = value_of(exchange.question.body)
         listed = body.get("messages") if isinstance(body, dict) else None
         messages = [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-        repeated = set(_histories(messages, asked, exchange.before))
+        histories = list(_digests(messages))
+        repeated = set(_histories(messages, histories, asked, exchange.before))
         thread = body.get("thread") if isinstance(body, dict) else None
         before = str(thread.get("previous_message_id")) if isinstance(thread, dict) else ""
         heard = [*_answered(messages), *([before] if before else [])]
@@ -268,7 +319,7 @@ def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
         for each in (message, *tool_uses(message)):
             issued.setdefault(str(each.get("id")), set()).add(number)
         told = _Heard(number, exchange.attempt_id, _said(message))
-        asked.setdefault(canonical(messages), []).append(told)
+        asked.setdefault(histories[-1], []).append(told)
     return found
 
 
@@ -288,12 +339,24 @@ def _answered(messages: list[dict[str, Any]]) -> Iterator[str]:
             yield str(result.get("tool_use_id"))
 
 
+def _digests(messages: list[dict[str, Any]]) -> Iterator[bytes]:
+    """Yield digests of the first messages: of none, of one, and so on to all."""
+    told = hashlib.blake2b(digest_size=16)
+    yield told.digest()
+    for message in messages:
+        told.update(canonical(message).encode("utf-8", "surrogatepass") + b"\n")
+        yield told.digest()
+
+
 def _histories(
-    messages: list[dict[str, Any]], asked: dict[str, list[_Heard]], before: str | None
+    messages: list[dict[str, Any]],
+    histories: list[bytes],
+    asked: dict[bytes, list[_Heard]],
+    before: str | None,
 ) -> Iterator[int]:
     """Yield the asks whose messages a body repeats before an answer of the model; of equal ones, that which had it."""
     for at, message in enumerate(messages):
-        if message.get("role") != "assistant" or not (known := asked.get(canonical(messages[:at]))):
+        if message.get("role") != "assistant" or not (known := asked.get(histories[at])):
             continue
         if len(known) > 1:
             said = _said(message)

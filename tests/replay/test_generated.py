@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.replay.generated import Serving, drawn, serving
+from tests.replay import generated_agents
+from tests.replay.generated import Script, Serving, drawn, serving
 from tests.replay.proving import Proof, prove_changed, prove_same, recorded
 
 BATCH = 10
 """Seeds that are recorded into one home."""
+CROWDED = 15
+"""Scripts with several agents at once."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +40,39 @@ def test_seeds_replay_and_diverge(tmp_path: Path, server: Serving, first: int) -
     assert proof.changed == BATCH
     assert not proof.silent, "\n".join(proof.silent)
     assert not proof.missed, "\n".join(proof.missed)
+
+
+class OneByOne(ThreadPoolExecutor):
+    """A pool of one thread, whatever was asked for: what it runs never meets."""
+
+    def __init__(self, _: int) -> None:
+        super().__init__(1)
+
+
+def test_agents_that_never_met_replay_beside_each_other(
+    tmp_path: Path, server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of agents that could have run at once, one after the other was recorded, as a busy machine has it.
+
+    Nothing overlapped, and some began with the very same words: they replay in noise and at once all the same, and one
+    change each is found.
+    """
+    proof = Proof()
+    scripts = [each for each in (drawn(seed, "threads") for seed in range(200)) if crowded(each)]
+    with monkeypatch.context() as patched:
+        patched.setattr(generated_agents, "ThreadPoolExecutor", OneByOne)
+        made = recorded(tmp_path, scripts[:CROWDED], server)
+    for one in made:
+        prove_same(one)
+        prove_changed(one, proof)
+    assert proof.changed == CROWDED
+    assert not proof.silent, "\n".join(proof.silent)
+    assert not proof.missed, "\n".join(proof.missed)
+
+
+def crowded(script: Script) -> bool:
+    """Return whether one answer starts several agents, with the very same task."""
+    return any(len(copies) > 1 for copies in script.tasks.values())
 
 
 @pytest.mark.soak
