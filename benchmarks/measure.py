@@ -76,6 +76,7 @@ def cost_in_threads(
             each.join()
 
     whole = cost_of(begin, settle)
+    assert len(spent) == threads, "a caller failed: what it cost is not what was to be measured"
     return Cost(whole.wall_ns, sum(spent), whole.process_ns)
 
 

@@ -31,11 +31,15 @@ class Canned(httpx2.BaseTransport):
         """Answer with these, each in its pieces."""
         self._answers = answers
         self._asked = 0
+        self.thinking_s = 0.0
+        """After what time an answer begins."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer, whatever is asked."""
         pieces = self._answers[self._asked % len(self._answers)]
         self._asked += 1
+        if self.thinking_s:
+            time.sleep(self.thinking_s)
         return httpx2.Response(200, headers=HEADERS, stream=_Pieces(pieces))
 
 

@@ -68,11 +68,11 @@ def _section(threads: int, recorder: Recorder, provider: TracerProvider) -> Sect
 
     def telemetry() -> None:
         for _ in range(SPANS // threads):
-            tracer.start_span("tool").end()
+            tracer.start_span("app.tool").end()
 
     def attributes() -> None:
         for _ in range(SPANS // threads):
-            tracer.start_span("tool", attributes=TWELVE).end()
+            tracer.start_span("app.tool", attributes=TWELVE).end()
 
     def settle() -> None:
         provider.force_flush()
@@ -157,13 +157,13 @@ def _floor(threads: int) -> None:
 def _handles(threads: int) -> None:
     opened = agentobs.open_span
     for _ in range(SPANS // threads):
-        opened("tool").close()
+        opened("app.tool").close()
 
 
 def _blocks(threads: int) -> None:
     block = agentobs.span
     for _ in range(SPANS // threads):
-        with block("tool"):
+        with block("app.tool"):
             pass
 
 
