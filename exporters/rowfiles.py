@@ -8,9 +8,10 @@ could too, with 45 MB. The form is the IPC stream, `.arrows`
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,25 @@ def write_file(
                 return _stream(connection, chosen, parameters, draft, streamer)
             place = str(draft).replace("'", "''")
             copy = f"COPY ({chosen}) TO '{place}' ({_FORMS[ending]}, USE_TMP_FILE false)"
-            row = connection.execute(copy, dict(parameters)).fetchone()
+            with _alone(connection):
+                row = connection.execute(copy, dict(parameters)).fetchone()
         except duckdb.IOException as error:
             raise unwritable(path, str(error).partition("\n")[0]) from error
     return row[0] if row else 0
+
+
+@contextlib.contextmanager
+def _alone(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Have one thread do the work: with several, a statement that fails in its middle waits for ever for the others.
+
+    Seen in DuckDB 2.0.0 with Parquet, in a few tries on two cores (`TaskExecutor::DrainTasks`).
+    """
+    [(before,)] = connection.execute("SELECT current_setting('threads')").fetchall()
+    connection.execute("SET threads = 1")
+    try:
+        yield
+    finally:
+        connection.execute(f"SET threads = {int(before)}")
 
 
 def _arrow_writer(path: Path) -> Any:
