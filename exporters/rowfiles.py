@@ -69,7 +69,7 @@ def write_file(
                 return _stream(connection, chosen, parameters, draft, streamer)
             place = str(draft).replace("'", "''")
             copy = f"COPY ({chosen}) TO '{place}' ({_FORMS[ending]}, USE_TMP_FILE false)"
-            with _alone(connection):
+            with _written_at_once(connection):
                 row = connection.execute(copy, dict(parameters)).fetchone()
         except duckdb.IOException as error:
             raise unwritable(path, str(error).partition("\n")[0]) from error
@@ -77,17 +77,18 @@ def write_file(
 
 
 @contextlib.contextmanager
-def _alone(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Have one thread do the work: with several, a statement that fails in its middle waits for ever for the others.
+def _written_at_once(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Have each thread write what it made itself, instead of handing it to threads for writing alone.
 
-    Seen in DuckDB 2.0.0 with Parquet, in a few tries on two cores (`TaskExecutor::DrainTasks`).
+    With those DuckDB 2.0.0 waits for ever, deaf to interrupts, where a statement fails in its middle: within twenty
+    tries on two busy cores, whatever `threads` says (`TaskExecutor::DrainTasks`); without them 900 of 900 tries end.
     """
-    [(before,)] = connection.execute("SELECT current_setting('threads')").fetchall()
-    connection.execute("SET threads = 1")
+    [(before,)] = connection.execute("SELECT current_setting('async_threads')").fetchall()
+    connection.execute("SET async_threads = 0")
     try:
         yield
     finally:
-        connection.execute(f"SET threads = {int(before)}")
+        connection.execute(f"SET async_threads = {int(before)}")
 
 
 def _arrow_writer(path: Path) -> Any:

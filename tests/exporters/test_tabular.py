@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import stat
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,33 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, form: str) -> None:
     with duckdb.connect() as connection, pytest.raises(Exception, match="no"):
         write_file(connection, sql, {"rows": 1_000_000}, path)
     assert list(tmp_path.iterdir()) == []
+
+
+ENDLESSLY = """
+import sys
+from pathlib import Path
+import duckdb
+from exporters.rowfiles import write_file
+
+sql = "SELECT CASE WHEN range = 900000 THEN error('no') ELSE range END AS n FROM range($rows)"
+path = Path(sys.argv[1])
+for _ in range(30):
+    with duckdb.connect(config={"threads": 2}) as connection:
+        settings = "SELECT current_setting('threads'), current_setting('async_threads')"
+        before = connection.execute(settings).fetchall()
+        try:
+            write_file(connection, sql, {"rows": 1_000_000}, path)
+        except duckdb.Error as error:
+            print(error)
+        assert connection.execute(settings).fetchall() == before
+"""
+
+
+def test_a_query_that_fails_in_its_middle_ends(tmp_path: Path) -> None:
+    """DuckDB's own threads for writing wait for ever then, in C, where no time limit of a test reaches them."""
+    command = [sys.executable, "-c", ENDLESSLY, str(tmp_path / "rows.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count("no") == 30
 
 
 def test_54_no_form_but_a_spreadsheets_is_changed(tmp_path: Path) -> None:
