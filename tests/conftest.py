@@ -1,8 +1,10 @@
-"""What holds for all tests: which run in one process, and that what they start can be interrupted."""
+"""What holds for all tests: which run in one process, what they leave, and how what they start is interrupted."""
 
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +13,14 @@ def pytest_configure() -> None:
     """Hear Ctrl-C, which a shell has what it starts in the background ignore; processes that tests start inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> Iterator[None]:
+    """Stop the recorder that a test leaves: whichever runs next in its process would record there."""
+    yield
+    if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
+        sessions.stop_recorder()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -29,7 +29,7 @@ from agentobs.recording.recorder import Recorder
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import Place
 from agentobs.records.told import Told
-from agentobs.sink import Record, sink
+from agentobs.sink import Record
 from agentobs.store.database import connect
 from agentobs.store.verify import verify
 from tests.agent.provider import Provider, call, message, streamed, text
@@ -37,6 +37,7 @@ from tests.agent.scenarios import count, fetch, look, write
 from tests.agent.scene import events_of
 from tests.recording.faulty import ERRORS, OPERATIONS, Faulty, Plan, for_good, once
 from tests.store.making import SECOND, T0, attempt, consent, end, session_id, start, tool
+from tests.warned import said
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +206,8 @@ def test_room_comes_back(tmp_path: Path) -> None:
         until(lambda: recorder._refusal is None and not recorder._accounts.has_missing())
         given_to(recorder, story(2))
         assert recorder.close()
-    said = [str(each.message) for each in warned]
-    assert len(said) == 1
-    assert "No space left" in said[0]
+    [told] = said(warned)
+    assert "No space left" in told
     assert recorder.statistics().dropped == 6
     with connect(home) as connection:
         rows = connection.execute(
@@ -346,9 +346,9 @@ def test_a_failing_disk_is_said_once(first: str, tmp_path: Path) -> None:
         until(lambda: faulty.failed > failed)
         faulty.plan = lambda name, count: None
         assert recorder.close()
-    [said] = [str(each.message) for each in warned]
-    assert ("may not survive a power loss" in said) == (first == "sync")
-    assert ("a record was not written" in said) == (first == "write")
+    [told] = said(warned)
+    assert ("may not survive a power loss" in told) == (first == "sync")
+    assert ("a record was not written" in told) == (first == "write")
 
 
 def test_a_hung_disk_costs_the_agent_nothing(
@@ -485,9 +485,8 @@ def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
     """Return the events of a run of our loop, recorded on a disk that fails as planned, or not recorded."""
     recorder = None
     if home is not None and plan is not None:
-        recorder = Recorder(open_home(home), Options(files=Faulty(plan).files))
-        sink.detach()
-        sink.attach(recorder)
+        recorder = sessions.start_recorder(str(home), Options(files=Faulty(plan).files))
+        assert recorder is not None
     try:
         with Provider([streamed(each) for each in ANSWERS]) as provider:
             if recorder is not None:
@@ -498,8 +497,7 @@ def events(home: Path | None = None, plan: Plan | None = None) -> list[str]:
                 return [_TIMES.sub("", repr(each)) for each in events_of(provider, tools=TOOLS)]
     finally:
         if recorder is not None:
-            sink.detach()
-            recorder.close()
+            agentobs.stop_recorder()
             told = recorder.statistics()
             assert told.given == told.written + told.dropped + told.waiting
             assert told.given > 10

@@ -11,6 +11,7 @@ import agentobs
 from agentobs import errors
 from agentobs.errors import HomeError
 from agentobs.recording.home import open_home
+from tests.warned import said
 
 
 def mode(path: Path) -> int:
@@ -73,9 +74,9 @@ def test_a_key_that_is_none_is_refused(
         for name in ("one", "two"):
             with agentobs.session(name):
                 pass
-    [said] = [str(each.message) for each in warned]
+    [told] = said(warned)
     assert all(
-        word in said
+        word in told
         for word in (f"{len(found)} bytes, not 32", str(home.path / "key"), "delete it")
     )
     assert (list(home.segments.iterdir()), (home.path / "key").read_bytes()) == ([], found)
