@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -12,13 +13,13 @@ from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
 OURS = tuple(
-    str(Path(__file__).resolve().parent.parent / name)
+    str(Path(__file__).resolve().parent.parent / name) + os.sep
     for name in ("agentobs", "replay", "exporters", "dashboards")
 )
 """The folders of our packages, whose frames are not the agent's."""
 LIBRARIES = tuple(
     {
-        str(Path(path).resolve())
+        str(Path(path).resolve()) + os.sep
         for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     }
 )
