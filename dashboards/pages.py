@@ -111,17 +111,18 @@ def instant(ns: int | None) -> str | Markup:
     )
 
 
-def cost(row: Mapping[str, Any]) -> Markup:
+def cost(row: Mapping[str, Any], *, exactly: bool = False) -> Markup:
     """Return what a row cost with how sure that is: nothing more where it is exact.
 
     Args:
         row: `cost_usd` in US dollars, None where no price is known; `cost_status`, and how many calls are how sure, as
             in `cost_by_session`.
+        exactly: with all digits.
     """
     value, doubts = row["cost_usd"], doubts_of(row)
     if value is None:
         return Markup('<span class="doubt">unknown</span>') if any(doubts) else Markup("–")
-    money = shown.money(value)
+    money = shown.exact_money(value) if exactly else shown.money(value)
     if not any(doubts):
         return Markup('<span class="money">{}</span>').format(money)
     told = [each for each, is_so in zip(_DOUBTS, doubts, strict=True) if is_so]
@@ -169,6 +170,7 @@ def _environment() -> jinja2.Environment:
     made.filters |= {
         "tokens": lambda value: "–" if value is None else f"{value:,}",
         "money": lambda value: "–" if value is None else shown.money(value),
+        "exact_money": lambda value: "–" if value is None else shown.exact_money(value),
         "seconds": lambda value: "–" if value is None else shown.seconds(value),
         "instant": instant,
         "bytes": byte_count,

@@ -73,8 +73,13 @@ def _difference(key: str, old: Any, new: Any, is_doubtful: bool) -> str:
     if old == new:
         return "the same"
     more = "more" if new > old else "less"
-    share = f" ({abs(new - old) / old:,.0%})" if old else ""
-    return f"B {_shown(key, abs(new - old), '')} {more}{share}"
+    return (
+        f"B {_shown(key, abs(new - old), '')} {more}{_share(abs(new - old) / old) if old else ''}"
+    )
+
+
+def _share(part: float | Decimal) -> str:
+    return f" ({part:,.0%})" if part >= 0.01 else " (under 1%)"
 
 
 def _shown(key: str, value: Any, how_sure: str) -> str:

@@ -386,7 +386,7 @@ def _rows(pair: Pair) -> Iterator[tuple[str, ...]]:
 
     part = pair.b or pair.a
     assert part is not None
-    what = {"request": "asks", "tool_call": "calls", "decision": "decides about"}[part.kind]
+    what = {"request": "asks", "tool_call": "calls", "decision": "decides on"}[part.kind]
     differs = "; ".join(_differing(pair, name) for name in pair.differs if name != "texts")
     turn = "" if part.turn is None else str(part.turn)
     step = f"{what} {part.name}"

@@ -95,6 +95,11 @@ def money(value: Decimal | None) -> str | None:
     )
 
 
+def exact_money(value: Decimal) -> str:
+    """Return dollars with all their digits."""
+    return f"${value.normalize():,f}"
+
+
 def pretty(column: str, value: Any) -> Any:
     """Return a value as people read it; the column's name says what it is."""
     if column in ("started_ns", "ended_ns", "at_ns", "last_activity_ns"):

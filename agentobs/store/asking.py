@@ -52,11 +52,13 @@ def query_text(name: str) -> str:
     Raises:
         UsageError: there is none of that name.
     """
-    if name not in query_names():
+    if name not in (names := query_names()):
         raise UsageError(
             "no query of that name",
             where=name,
-            todo=_suggest(name, query_names(), "The queries are"),
+            todo=_suggest(
+                name, names, f"There are {', '.join(names[:6])} and {len(names) - 6} more"
+            ),
         )
     return (_QUERIES / f"{name}.sql").read_text("utf-8")
 
@@ -101,8 +103,11 @@ def find_session(
         )
     known = connection.execute(_LATEST).fetchall()
     words = list(dict.fromkeys(str(word) for row in known for word in row if word))
+    latest = ", ".join(f"{each} ({name})" if name else each for each, name in known[:3])
     raise UsageError(
-        "no session of that id or name", where=text, todo=_suggest(text, words, "The latest are")
+        "no session of that id or name",
+        where=text,
+        todo=_suggest(text, words, f"The latest are {latest}"),
     )
 
 
@@ -135,4 +140,4 @@ def _suggest(text: str, words: list[str], otherwise: str) -> str:
     near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
     if near:
         return f"Did you mean {' or '.join(near)}"
-    return f"{otherwise} {', '.join(words[:6])}" if words else "Nothing was recorded yet"
+    return otherwise if words else "Nothing was recorded yet"

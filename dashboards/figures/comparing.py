@@ -345,7 +345,7 @@ def _by(key: str, a: Row, b: Row) -> str:
     if not old:
         return "none in A"
     share = abs(new - old) / old * 100
-    return f"{share:,.0f} % {word}" if share >= 1 else f"a little {word}"
+    return f"{share:,.0f}% {word}" if share >= 1 else f"a little {word}"
 
 
 def _amount(one: Row, key: str) -> Decimal | None:

@@ -111,8 +111,8 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
             width=4,
         ),
         hovertext=[
-            f"{name}: {row['errors'] or 0:,} of {count(row['calls'], 'call')} failed ({share:.1f} %)"
-            f"<br>by so many calls between {100 * low:.1f} and {100 * high:.1f} %"
+            f"{name}: {row['errors'] or 0:,} of {count(row['calls'], 'call')} failed ({share:.1f}%)"
+            f"<br>by so many calls between {100 * low:.1f} and {100 * high:.1f}%"
             for (row, low, high), name, share in zip(shown, names, shares, strict=True)
         ],
         hovertemplate="%{hovertext}<extra></extra>",
@@ -124,7 +124,7 @@ def tool_errors(rows: Sequence[Row]) -> go.Figure:
     named_rows(figure, names, above=8)
     most = max(100 * high for _, _, high in shown)
     figure.update_xaxes(
-        title_text="calls that failed, %; lines: 95 % interval",
+        title_text="calls that failed, %; lines: 95% interval",
         range=[-most * 0.02, most * 1.4],
         dtick=next(
             step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 25) if most / step <= 5 or step == 25

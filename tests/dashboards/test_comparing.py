@@ -102,7 +102,7 @@ def test_totals_are_pairs_to_the_scale_of_the_longer(told: dict[str, Any]) -> No
         if "input tokens" in text and "cache" not in text:
             assert -4 * one.x[at] == pytest.approx(other.x[at])
     written = [note.text for note in figure.layout.annotations]
-    assert f"{told['b']['input_tokens']:,} (300 % more)" in written
+    assert f"{told['b']['input_tokens']:,} (300% more)" in written
     assert "2 (the same)" in written
     assert any(text.startswith("at least $") and "%" not in text for text in written)
 
