@@ -7,6 +7,7 @@ goes on from. Questions are compared byte for byte first; only where that fails 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,12 +117,19 @@ class Lane:
         `since` is the ask that the same task made before, or the one that started it.
         """
         due = self.due()
-        for same in (self._same_bytes, self._same_meaning):
-            for ask in due:
-                if same(ask, question):
-                    if ask.by is not None:
-                        ask = self._of_origin(ask, due, question, since)
-                    return self._taken(ask)
+        for ask in due:
+            if self._same_bytes(ask, question):
+                if ask.by is not None:
+                    ask = self._of_origin(ask, due, question, since)
+                return self._taken(ask)
+        for ask, alike in self._by_origin(due, question, since):
+            others = 0
+            if alike and self._may_be(ask, question):
+                others = sum(self._may_be(each, question) for each in alike)
+            if self._same_meaning(ask, question):
+                if others:
+                    self.guesses.append(Guess(ask.number, others))
+                return self._taken(ask)
         if self._match == "spine" and (known := self._of_spine(due, question)) is not None:
             return self._taken(known)
         elsewhere = next((ask for ask in self._left if self._same_meaning(ask, question)), None)
@@ -172,18 +180,46 @@ class Lane:
         equal = [
             a for a in due if a.by is not None and self._fixture.is_same(first.number, a.number)
         ]
-        told = told_of((digest for ask in equal for digest in ask.by or ()), question.origin)
-        likeness = {ask.number: (*_likeness(ask, told), ask.since == since) for ask in equal}
+        likeness = _likenesses(equal, question, since)
         best = max(likeness.values())
         nearest = [ask for ask in equal if likeness[ask.number] == best]
-        if len(nearest) > 1:
+        answered = [ask for ask in nearest if ask.answer.status == 200]
+        if len(answered) > 1:  # else the others are tries of the same
             self.guesses.append(Guess(nearest[0].number, len(nearest) - 1))
         return nearest[0]
+
+    def _by_origin(
+        self, due: list[Ask], question: Question, since: int | None
+    ) -> Iterator[tuple[Ask, list[Ask]]]:
+        """Yield what is due, of that which others ask as well the likest origins first, with what is as like as it."""
+        told = [ask for ask in due if ask.by is not None]
+        likeness = _likenesses(told, question, since)
+        likest = iter(sorted(told, key=lambda ask: likeness[ask.number], reverse=True))
+        for each in due:
+            if each.by is None:
+                yield each, []
+            else:
+                ask = next(likest)
+                like = likeness[ask.number]
+                yield ask, [o for o in told if o is not ask and likeness[o.number] == like]
+
+    def _may_be(self, ask: Ask, question: Question) -> bool:
+        """Return whether a question may be an ask, secrets aside, of which nothing is noted."""
+        if not same_head(ask, question) or ask.path != question.path:
+            return False
+        texts = []
+        for body in (self._fixture.body(ask.number), asked_body(question, self._renaming)):
+            value = value_of(body)
+            texts.append(
+                body.decode("utf-8", "surrogateescape") if value is None else canonical(value)
+            )
+        return self._renaming.may_be(*texts)
 
     def _nearest(self, due: list[Ask], question: Question) -> Ask | None:
         """Return the due request to compare with: at the beginning one that was asked before the first was answered."""
         if due and not self.asked:
-            due = [ask for ask in due if ask.number <= (due[0].amid or due[0].number)]
+            first = next((ask for ask in due if not (ask.behind or ask.ends_behind)), due[0])
+            due = [ask for ask in due if ask.number <= (first.amid or first.number)]
         came = value_of(asked_body(question, self._renaming)) if len(due) > 1 else None
         return nearest(
             due, lambda ask: value_of(self._fixture.body(ask.number)), question.path, came
@@ -229,10 +265,22 @@ class Lane:
         return self._renaming.same_all([paths, (canonical(old), canonical(new))])
 
 
-def _likeness(ask: Ask, told: set[str]) -> tuple[int, list[bool]]:
-    """Return how like an ask is to a question of an origin: how much differs, then what of the nearest is alike."""
-    by = ask.by or ()
-    return -len(told.symmetric_difference(by)), [digest in told for digest in by]
+def _likenesses(
+    asks: list[Ask], question: Question, since: int | None
+) -> dict[int, tuple[int, list[bool], bool]]:
+    """Return how like each ask is to a question, by its number: the greatest is the likest.
+
+    How much of the origins differs counts first, then what of the nearest frames is alike, then what was asked before.
+    """
+    told = told_of((digest for ask in asks for digest in ask.by or ()), question.origin)
+    return {
+        ask.number: (
+            -len(told.symmetric_difference(ask.by or ())),
+            [digest in told for digest in ask.by or ()],
+            ask.since == since,
+        )
+        for ask in asks
+    }
 
 
 def asked_body(question: Question, renaming: Renaming) -> bytes:

@@ -8,6 +8,7 @@ requests that were in flight together a fixture tells who asked, where they ask 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -21,6 +22,7 @@ from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
 from agentobs.records.messages import assemble, blocks, tool_results, tool_uses
 from replay.pieces import value_of
+from replay.renaming import bare_bytes
 
 Numbered = tuple[int, ModelExchange]
 """A request with its number in the fixture."""
@@ -64,18 +66,22 @@ def _asked_before(lane: list[Numbered], talks: list[int] | None) -> dict[int, li
     What a task asks one after the other has that order by its code, and no chance has a part in it. It tells nothing
     where that one was not answered yet: then two tasks share what is known of one. Where conversations are given, it
     counts in one of them, and where it starts another one, and so made calls or goes on after that: that one task led
-    several, one after the other, may be otherwise in a replay.
+    several, one after the other or by turns, may be otherwise in a replay.
     """
     asked = {exchange.attempt_id: (number, exchange) for number, exchange in lane}
     talk = {number: each for (number, _), each in zip(lane, talks or [0] * len(lane), strict=True)}
     last = {each: number for number, each in talk.items()}
+    first: dict[int, int] = {}
+    for number, each in talk.items():
+        first.setdefault(each, number)
     found: dict[int, list[int]] = {}
     for number, exchange in lane:
         one = asked.get(exchange.before or "")
         if one is None or one[0] >= number or _span(*one).came_ns > exchange.started_ns:
             continue
         above = talk[one[0]]
-        if above == talk[number] or last[above] > number or _calls(one[1]):
+        starts = first[talk[number]] == number
+        if above == talk[number] or (starts and (last[above] > number or _calls(one[1]))):
             found[number] = [one[0]]
     return found
 
@@ -132,21 +138,22 @@ def _beside_each_other(lane: list[ModelExchange], talks: list[int]) -> bool:
     last = {talk: at for at, talk in enumerate(talks)}
     if len(last) < 2:
         return False
+    calls = functools.cache(lambda at: len(_calls(lane[at])))
+    latest: dict[int, int] = {}
     # The conversations that are not over, each with how many began since its last request.
     under: list[tuple[int, int]] = []
     for at, talk in enumerate(talks):
-        while under and last[under[-1][0]] < at and not _calls(lane[last[under[-1][0]]]):
+        while under and last[under[-1][0]] < at and not calls(last[under[-1][0]]):
             under.pop()
         if under and under[-1][0] == talk:
             under[-1] = (talk, 0)
         elif any(talk == other for other, _ in under):
             return True
         else:
-            for above, begun in under:
-                before = max(n for n in range(at) if talks[n] == above)
-                if begun and len(_calls(lane[before])) > 1:
-                    return True
+            if any(begun and calls(latest[above]) > 1 for above, begun in under):
+                return True
             under = [*((above, begun + 1) for above, begun in under), (talk, 0)]
+        latest[talk] = at
     return False
 
 
@@ -186,7 +193,8 @@ def _askers(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dic
     groups: dict[tuple[str, str, bytes], list[Numbered]] = {}
     for number, exchange in lane:
         asked = exchange.question
-        groups.setdefault((asked.method, asked.path, asked.body), []).append((number, exchange))
+        body = bare_bytes(asked.body)  # which secret it holds may be all that tells it from another
+        groups.setdefault((asked.method, asked.path, body), []).append((number, exchange))
     numbers = {exchange.attempt_id: number for number, exchange in lane}
     found: dict[int, dict[str, Any]] = {}
     for group in groups.values():
@@ -309,8 +317,8 @@ def _continued(lane: list[tuple[int, ModelExchange]]) -> dict[int, list[int]]:
         histories = list(_digests(messages))
         repeated = set(_histories(messages, histories, asked, exchange.before))
         thread = body.get("thread") if isinstance(body, dict) else None
-        before = str(thread.get("previous_message_id")) if isinstance(thread, dict) else ""
-        heard = [*_answered(messages), *([before] if before else [])]
+        before = thread.get("previous_message_id") if isinstance(thread, dict) else None
+        heard = [*_answered(messages), *([str(before)] if before else [])]
         # An id of several answers is of the one whose messages are repeated.
         known = [issued.get(each, set()) for each in heard]
         issuers = {issuer for each in known for issuer in each & repeated or each}
@@ -354,7 +362,10 @@ def _histories(
     asked: dict[bytes, list[_Heard]],
     before: str | None,
 ) -> Iterator[int]:
-    """Yield the asks whose messages a body repeats before an answer of the model; of equal ones, that which had it."""
+    """Yield the asks whose messages a body repeats before an answer of the model; of equal ones, that which had it.
+
+    Where several had it and nothing tells which of them this one goes on from, none: a guess is to bind nobody.
+    """
     for at, message in enumerate(messages):
         if message.get("role") != "assistant" or not (known := asked.get(histories[at])):
             continue
@@ -362,7 +373,8 @@ def _histories(
             said = _said(message)
             known = [each for each in known if each.said == said] or known
             known = [each for each in known if each.attempt_id == before] or known
-        yield known[-1].number
+        if len(known) == 1:
+            yield known[0].number
 
 
 def _said(message: dict[str, Any]) -> str:

@@ -123,10 +123,27 @@ class Renaming:
         texts = (each.decode("utf-8", "surrogateescape") for each in (recorded, came))
         return self.read(*texts).encode("utf-8", "surrogateescape")
 
+    def may_be(self, recorded: str, came: str) -> bool:
+        """Return whether a clean text may be the recorded one, but for which secret is which; nothing is noted."""
+        if bare(recorded) != bare(came):
+            return False
+        return self._paired(PLACEHOLDER.findall(recorded), PLACEHOLDER.findall(came)) is not None
+
     def _same_secrets(self, olds: list[tuple[str, str]], news: list[tuple[str, str]]) -> bool:
         """Return whether secrets, each with its kind, may be the recorded ones, which they are then from now on."""
-        if len(olds) != len(news):
+        if (paired := self._paired(olds, news)) is None:
             return False
+        recorded, live = paired
+        self._recorded.update(recorded)
+        self._live.update(live)
+        return True
+
+    def _paired(
+        self, olds: list[tuple[str, str]], news: list[tuple[str, str]]
+    ) -> tuple[dict[str, str], dict[str, str]] | None:
+        """Return what secrets that are the recorded ones add to `_recorded` and to `_live`; None: they cannot be."""
+        if len(olds) != len(news):
+            return None
         recorded, live = ChainMap({}, self._recorded), ChainMap({}, self._live)
         for (old_kind, old), (new_kind, new) in zip(olds, news, strict=True):
             if old == new and (old or old_kind == new_kind):
@@ -134,18 +151,16 @@ class Renaming:
                     live.setdefault(old, old)
                 continue
             if old_kind != new_kind or not new:
-                return False
+                return None
             if not old:
                 continue  # an older fixture: it tells no two secrets of a kind apart
             if recorded.get(new) == old:
                 continue
             # Shorter than a tag is a number of the fixture: another recorded secret.
             if new in recorded or new in live or old in live or len(new) < TAG_DIGITS:
-                return False
+                return None
             recorded[new], live[old] = old, new
-        self._recorded.update(recorded.maps[0])
-        self._live.update(live.maps[0])
-        return True
+        return dict(recorded.maps[0]), dict(live.maps[0])
 
     def _renamed(self, text: str, guessed: dict[str, str]) -> str:
         def named(match: re.Match[str]) -> str:
@@ -159,6 +174,13 @@ class Renaming:
 def bare(text: str) -> str:
     """Return a text in which no secret can be told from another, of whatever kind it is."""
     return PLACEHOLDER.sub("[redacted]", text)
+
+
+def bare_bytes(text: bytes) -> bytes:
+    """Do as `bare`, for bytes."""
+    if b"[redacted:" not in text:
+        return text
+    return bare(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def without_organisations(text: bytes) -> bytes:

@@ -41,6 +41,12 @@ BITS_MAX = 256
 DIGEST_BYTES = 4
 """How long the digest of a value is where it is recorded, beside the content: whoever tries all that a value may be
 finds it by that. What is meant to be committed has as few of them as tell a group apart, see `shortest`."""
+DRAWN_BYTES = 3
+"""How long at least it stays of a value that looks drawn, such as the id of a request: that is new in each run, and is
+not to have the byte of another agent's by chance. There are so many such values that nobody finds one by trying."""
+_DRAWN = re.compile(
+    r"[0-9]{10}|(?=[0-9a-f-]{0,11}[0-9])[0-9a-f-]{12}|(?=(?:[A-Za-z]{0,15}[0-9]{1,15}[A-Za-z]){2})[0-9A-Za-z]{16}"
+)
 NAME_BYTES = 2
 """How long the digest of its name is, which is code and no content."""
 
@@ -96,14 +102,15 @@ def digests(
 def shortest(all_of_group: Iterable[str]) -> dict[str, str]:
     """Return each digest with as much of its value's as tells it from the others of its name, but one byte at least.
 
-    The digest of a value does not depend on its name: so that it was passed on by many names tells no more of it.
+    Of a value that looks drawn it is `DRAWN_BYTES` at least. The digest of a value does not depend on its name: so that
+    it was passed on by many names tells no more of it.
     """
     every = set(all_of_group)
     for size in range(1, DIGEST_BYTES):
         short = {each: _cut(each, size) for each in every}
         if len(set(short.values())) == len(every):
             return short
-    return {each: each for each in every}
+    return {each: _cut(each, DIGEST_BYTES) for each in every}
 
 
 def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
@@ -122,14 +129,20 @@ def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
 
 
 _MARK = "."
+_LOOKS_DRAWN = "00"
+"""What is written behind the whole digest of such a value; never into a fixture."""
 
 
 def _digest_of(where: str, name: str, value: Any) -> str:
-    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(repr(value), DIGEST_BYTES)}"
+    text = repr(value)
+    drawn = _LOOKS_DRAWN if _DRAWN.search(text) else ""
+    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(text, DIGEST_BYTES)}{drawn}"
 
 
 def _cut(digest: str, size: int) -> str:
     name, mark, value = digest.partition(_MARK)
+    if value.endswith(_LOOKS_DRAWN, 2 * DIGEST_BYTES):
+        size = max(size, DRAWN_BYTES)
     return f"{name}{mark}{value[: 2 * size]}" if mark else digest
 
 

@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import sys
 import tracemalloc
+import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -563,3 +564,166 @@ def test_digests_as_they_were_written_before_are_matched() -> None:
     )
     assert all(len(each) < len(whole) for whole, each in short.items())
     assert origins.told_of(short.values(), origin) == {short[each] for each in new}
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("0b6c1f0e9a2d4c7f8b3e5a1d2c4f6e8a", 3),
+        ("637c6999-ecdb-4701-887e-0b7195130581", 3),
+        ("toolu_01AbC3xYz9QwE12rt", 3),
+        (1763849123.25, 3),
+        (4155550123, 3),
+        (1234, 1),
+        ("ann", 1),
+        ("john.smith@example.com", 1),
+        ("192.168.100.100", 1),
+        ("customer_order_2024", 1),
+        ("well-known-and-long-words", 1),
+    ],
+)
+def test_what_looks_drawn_is_told_by_more(value: Any, size: int) -> None:
+    """An id that is new in each run meets no other agent's by chance; what could be found by trying keeps one byte."""
+    [whole] = origins.digests(Origin("0", (("explore", "value", value),), None))
+    [other] = origins.digests(Origin("1", (("explore", "value", "bob"),), None))
+    short = origins.shortest([whole, other])[whole]
+    assert len(short.partition(".")[2]) == 2 * size
+    assert origins.told_of([short], Origin("2", (("explore", "value", value),), None)) == {short}
+
+
+async def with_new_ids(crew: Crew, names: Sequence[str]) -> None:
+    """Agents whose inner function is given an id that is new in each run."""
+
+    async def attempt(request_id: str) -> str:
+        async with crew.client.messages.stream(**QUESTION) as stream:
+            return await stream.get_final_text()
+
+    async def explore(name: str) -> None:
+        crew.heard[name] = await attempt(uuid.uuid4().hex)
+
+    await asyncio.gather(*map(explore, names))
+
+
+def test_ids_that_are_new_in_each_run_meet_nobody_by_chance(tmp_path: Path) -> None:
+    """Of a dozen agents each gets its own answer, whatever stands nearest to the request."""
+    names = [f"agent-{number}" for number in range(12)]
+    fixture, heard = recorded_crew(tmp_path, with_new_ids, names)
+    for _ in range(10):
+        with Replayer(fixture) as replay:
+            assert replay.run(crew, with_new_ids, names) == heard
+
+
+async def with_secrets(crew: Crew, names: Sequence[str]) -> None:
+    """Agents whose prompts differ by a secret alone."""
+
+    async def explore(name: str) -> None:
+        said = [{"role": "user", "content": f"Log in with ghp_{name[0] * 36}."}]
+        async with crew.client.messages.stream(**{**QUESTION, "messages": said}) as stream:
+            crew.heard[name] = await stream.get_final_text()
+
+    await asyncio.gather(*map(explore, names))
+
+
+def test_prompts_that_differ_by_a_secret_are_told_apart(tmp_path: Path) -> None:
+    """Which secret is which is not recorded; what the functions were given tells who asks."""
+    fixture, heard = recorded_crew(tmp_path, with_secrets, NAMES[:3])
+    for names in (NAMES[:3], NAMES[2::-1], (NAMES[1], NAMES[0], NAMES[2])):
+        with Replayer(fixture) as replay:
+            assert replay.run(crew, with_secrets, names) == heard
+        assert not replay.suspicions
+
+
+async def with_secrets_alone(crew: Crew, names: Sequence[str]) -> None:
+    """Agents that nothing but a secret tells apart."""
+
+    waiting = iter(names)
+
+    async def explore() -> None:
+        name = next(waiting)
+        said = [{"role": "user", "content": f"Log in with ghp_{name[0] * 36}."}]
+        async with crew.client.messages.stream(**{**QUESTION, "messages": said}) as stream:
+            crew.heard[name] = await stream.get_final_text()
+
+    await asyncio.gather(*(explore() for _ in names))
+
+
+def test_a_guess_between_secrets_is_told(tmp_path: Path) -> None:
+    """Where nothing else differs they are taken in order, and that is said."""
+    fixture, _ = recorded_crew(tmp_path, with_secrets_alone, NAMES[:2])
+    with Replayer(fixture) as replay:
+        replay.run(crew, with_secrets_alone, NAMES[1::-1])
+    [told] = replay.suspicions
+    assert "told by its order alone from 1 that asks the same" in told.text
+
+
+def by_gateway(waits: dict[str, float], url: str | None = None) -> Heard:
+    """Let one task ask for two agents, one request at a time."""
+
+    async def run() -> Heard:
+        async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            agentobs.record(client)
+            asked: asyncio.Queue[tuple[Any, asyncio.Future[str]]] = asyncio.Queue()
+
+            async def gateway() -> None:
+                while True:
+                    said, told = await asked.get()
+                    async with client.messages.stream(**{**QUESTION, "messages": said}) as stream:
+                        told.set_result(await stream.get_final_text())
+
+            async def agent(name: str) -> str:
+                said = [{"role": "user", "content": f"I am {name}."}]
+                for _ in range(3):
+                    told = asyncio.get_running_loop().create_future()
+                    asked.put_nowait((list(said), told))
+                    said.append({"role": "assistant", "content": await told})
+                    said.append({"role": "user", "content": "And then?"})
+                    await asyncio.sleep(waits.get(name, 0))
+                return said[-2]["content"]
+
+            with agentobs.session("gateway"):
+                serving = asyncio.create_task(gateway())
+                heard = await asyncio.gather(*map(agent, "AB"))
+                serving.cancel()
+            return dict(zip("AB", heard, strict=True))
+
+    return asyncio.run(run())
+
+
+def test_who_comes_first_through_one_task_is_chance(tmp_path: Path) -> None:
+    """Agents that share a task which asks for them keep each its own order, and none with the other."""
+    heard: list[Heard] = []
+    given = [streamed(text(f"answer {number}")) for number in range(6)]
+    recording = recorded(tmp_path, lambda url: heard.append(by_gateway({}, url)), given)
+    fixture = frozen(tmp_path, recording, "gateway")
+    for waits in ({}, {"A": 0.1}, {"B": 0.1}):
+        with Replayer(fixture) as replay:
+            assert replay.run(by_gateway, waits) == heard[0]
+
+
+def asking_at_once(prompts: Sequence[str], url: str | None = None) -> None:
+    """Ask several things at once."""
+
+    async def run() -> None:
+        async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            agentobs.record(client)
+
+            async def ask(prompt: str) -> str:
+                said = [{"role": "user", "content": prompt}]
+                async with client.messages.stream(**{**QUESTION, "messages": said}) as stream:
+                    return await stream.get_final_text()
+
+            with agentobs.session("at-once"):
+                await asyncio.gather(*map(ask, prompts))
+
+    asyncio.run(run())
+
+
+def test_a_changed_question_is_compared_with_the_likest_of_all_that_began(tmp_path: Path) -> None:
+    """Also where the one that was asked first was answered last."""
+    prompts = ["Translate the report.", "Count the words of chapter four.", "Draw a map."]
+    recording = met(tmp_path, lambda url: asking_at_once(prompts, url), [[2, 3, 1]])
+    fixture = frozen(tmp_path, recording, "at-once")
+    changed = ["Count the words of chapter five.", *prompts]
+    with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
+        replay.run(asking_at_once, changed)
+    assert 'recorded  "Count the words of chapter four."' in diverged.value.divergence.text()
