@@ -62,9 +62,8 @@ def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
         is_async: whether it is made in a task.
     """
     try:
-        goes_on = is_async or _is_own_thread()
-        before = _before.get() if goes_on else None
-        if goes_on:
+        before = _before.get()  # in a thread of a pool only where the job brought its context along
+        if is_async or _is_own_thread():
             _before.set(attempt_id)
         told = _told(sys._getframe(1))
         if is_async:

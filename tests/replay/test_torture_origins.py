@@ -727,3 +727,39 @@ def test_a_changed_question_is_compared_with_the_likest_of_all_that_began(tmp_pa
     with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
         replay.run(asking_at_once, changed)
     assert 'recorded  "Count the words of chapter four."' in diverged.value.divergence.text()
+
+
+def in_threads_of_a_task(is_early: bool, url: str | None = None) -> list[str]:
+    """Ask, and then have threads ask the same that are given the context of the task; or the other way round."""
+
+    async def run() -> list[str]:
+        with Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+            agentobs.record(client)
+
+            def ask(prompt: str) -> str:
+                said: list[Any] = [{"role": "user", "content": prompt}]
+                with client.messages.stream(**{**QUESTION, "messages": said}) as stream:
+                    return stream.get_final_text()
+
+            with agentobs.session("threads-of-a-task"):
+                heard = [] if is_early else [ask("Plan.")]
+                heard += await asyncio.gather(
+                    *(asyncio.to_thread(ask, each) for each in ("Look left.", "Look right."))
+                )
+                return heard if not is_early else [ask("Plan."), *heard]
+
+    return asyncio.run(run())
+
+
+def test_what_a_task_gives_to_threads_comes_after_what_it_asked(tmp_path: Path) -> None:
+    """`asyncio.to_thread` brings the context along: what a thread asks comes after what its task had asked."""
+    heard: list[list[str]] = []
+    recording = met(
+        tmp_path, lambda url: heard.append(in_threads_of_a_task(False, url)), [[1], [2, 1]]
+    )
+    fixture = frozen(tmp_path, recording, "threads-of-a-task")
+    with Replayer(fixture) as replay:
+        assert replay.run(in_threads_of_a_task, False) == heard[0]
+    with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
+        replay.run(in_threads_of_a_task, True)
+    assert diverged.value.divergence.number == 1
