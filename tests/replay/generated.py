@@ -151,7 +151,9 @@ def _surround(script: Script, chance: random.Random) -> None:
         script.steer_at = chance.randint(1, 3)
     if chance.random() < 0.25:
         kinds = ("Message", "ToolDispatch", "ToolDone", "RequestStart", "TextDelta")
-        script.stop_at = (chance.choice(kinds), chance.randint(1, 4))
+        kind, number = chance.choice(kinds), chance.randint(1, 4)
+        # Stopped when its first request starts, an agent has asked nothing, and nothing is there to replay.
+        script.stop_at = (kind, number + (kind == "RequestStart"))
     if chance.random() < 0.25:
         make_full(script, chance)
 

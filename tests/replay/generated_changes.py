@@ -235,7 +235,11 @@ def _of_run(kind: ChangeKind) -> Maker:
     def maker(script: Script, fixture: Fixture, asked: list[Asked], chance: random.Random) -> Made:
         if ("main", 1) not in {each.place for each in asked}:
             return None
-        begun = {each.ask.lane: each for each in reversed(asked) if each.ask.lane.count("/")}
+        # The lane of a compaction, `main/compaction:1`, is no agent's.
+        below = (
+            each for each in reversed(asked) if "/" in each.ask.lane and ":" not in each.ask.lane
+        )
+        begun = {each.ask.lane: each for each in below}
         if kind == "system" and begun and chance.random() < 0.6:
             return Change("system", "digger"), Expected(_at(*begun.values()), PATHS[kind])
         tool = chance.choice(("look", "write", "count", "fall", "wait"))
