@@ -100,6 +100,7 @@ def test_facts_stand_on_the_page_without_a_click(rich: tuple[Home, Client]) -> N
     assert "Tools that it calls" in words
     [(money,)] = asked(home, f"SELECT sum(cost_usd) FROM costs WHERE attempt_id = '{retried}'")
     assert f"${money:,.4f}" in words
+    assert f"in all ${money.normalize():,f}" in words
     assert "exact, by prices of version" in words
     assert "HTTP 529" in client.get(f"/attempts/{failed}").words
 

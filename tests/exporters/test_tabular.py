@@ -132,7 +132,7 @@ for _ in range(30):
 def test_a_query_that_fails_in_its_middle_ends(tmp_path: Path) -> None:
     """DuckDB's own threads for writing wait for ever then, in C, where no time limit of a test reaches them."""
     command = [sys.executable, "-c", ENDLESSLY, str(tmp_path / "rows.parquet")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert done.stdout.count("no") == 30
 
 
