@@ -94,6 +94,7 @@ HEADER: Mapping[str, Check] = {
     "signature": _TEXT_OR_NONE,
     "results": (_are_results, "an object of lists of texts"),
     "until": _PLACE,
+    "failing_turn": _PLACE,
     "day": _TEXT,
     "given": (_is_given, "an object with seed, zone_s, patch and started_ns"),
     "recorded_with": _OBJECT,

@@ -293,7 +293,16 @@ def load(path: str | Path) -> Fixture:
     """
     file = find_fixture(Path(path))
     _check_size(file)
-    data = file.read_bytes()
+    return parse(file, file.read_bytes())
+
+
+def parse(file: Path, data: bytes) -> Fixture:
+    """Return the fixture that `data` holds; `file` is the path that it has, or will have.
+
+    Raises:
+        ForeignError: the data is not a fixture, or is of a newer version.
+        DamagedError: it is cut off, or was changed by hand.
+    """
     header = _header(file, data)
     last = data.rfind(b"\n", 0, len(data) - 1) + 1
     try:

@@ -36,7 +36,10 @@ from replay.sharing import Redacted, left, shareable, tags_in, taken_out
 
 
 def write(
-    recording: Recording, versions: dict[str, str], normalisers: Sequence[Rule] = ()
+    recording: Recording,
+    versions: dict[str, str],
+    normalisers: Sequence[Rule] = (),
+    failing_turn: int | None = None,
 ) -> bytes:
     """Return a recording as the bytes of a fixture.
 
@@ -44,6 +47,7 @@ def write(
         recording: the session.
         versions: what it was recorded with.
         normalisers: the rules that are applied whenever it is replayed.
+        failing_turn: the turn where the session failed, if somebody chose it; None if the recording says it.
 
     Raises:
         UsageError: a normaliser cannot be kept in a file, or there is none of that name.
@@ -65,9 +69,9 @@ def write(
             f"session {recording.session_id} asked the model nothing: there is nothing to replay"
         )
     rules = told_of(normalisers)
-    tags = tags_in(b"".join(map(_line, _lines(recording, versions, rules))))
+    tags = tags_in(b"".join(map(_line, _lines(recording, versions, rules, failing_turn))))
     recording = shareable(recording, tags)
-    lines = _lines(recording, versions, rules)
+    lines = _lines(recording, versions, rules, failing_turn)
     if found := left(lines) + _left_in_pieces(recording):
         raise RecordingError(
             f"something that looks like a secret is left: {'; '.join(each.text() for each in found)}",
@@ -94,7 +98,7 @@ def _left_in_pieces(recording: Recording) -> list[Redacted]:
 
 
 def _lines(
-    recording: Recording, versions: dict[str, str], rules: list[Any]
+    recording: Recording, versions: dict[str, str], rules: list[Any], failing_turn: int | None
 ) -> list[dict[str, Any]]:
     """Return the lines of a fixture, all but the last one."""
     models = by_calls([e for e in recording.exchanges if isinstance(e, ModelExchange)])
@@ -108,6 +112,7 @@ def _lines(
         "signature": recording.signature,
         **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
         **({"until": recording.until} if recording.until is not None else {}),
+        **({"failing_turn": failing_turn} if failing_turn is not None else {}),
         "day": _day(models),
         **({"normalisers": rules} if rules else {}),
         **({"given": dict(recording.given)} if recording.given else {}),
