@@ -26,7 +26,8 @@ from agentobs.records.exchanges import (
 )
 from agentobs.world import World
 from replay.arriving import answer_of
-from replay.divergence import DivergenceError, ReplayStopped
+from replay.departure import is_reaction
+from replay.divergence import DivergenceError, ReplayEnded, ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
 from replay.functions import verified_otherwise
@@ -42,6 +43,10 @@ from replay.world import RecordedAbort, lane_here, never, same_question, silence
 
 MESSAGES = "/v1/messages"
 """The path of the questions that make turns."""
+
+
+REFUSALS_MAX = 100
+"""How many requests beyond the recorded path end in an `Exception`, before one that no agent retries. Our choice."""
 
 
 class Answering:
@@ -65,6 +70,8 @@ class Answering:
                 return Answer(None, {}, (), "cancelled")
             if not isinstance(taken, Ask):
                 assert taken is not None
+                if self._departs(question, taken):
+                    return self._beyond(question)
                 raise self._state.error(mismatch(self._state, lane, question, taken))
             made = self._state.faults.answer(taken, lane) if self._state.faults.all else None
             if made is not None:
@@ -110,6 +117,20 @@ class Answering:
         """Return whether an agent that was left when this was recorded has come further now."""
         return expected is None and went_beside(self._state.fixture, lane.name)
 
+    def _departs(self, question: Question, missed: Mismatch) -> bool:
+        """Return whether a request that was not recorded is where the agent may leave the recorded path."""
+        state, due = self._state, missed.expected
+        departure = state.departure
+        if departure is None:
+            return False
+        if not departure.has_happened and state.lane("main").turns < departure.failing_turn:
+            is_known = due is not None and missed.elsewhere is None
+            if due is not None and not (
+                is_known and is_reaction(due, *state.bodies(due, question))
+            ):
+                return False
+        return state.departs(due)
+
     def _beyond(self, question: Question) -> Answer:
         """Answer a question beyond the recorded path: live, from the script, or not at all.
 
@@ -122,6 +143,10 @@ class Answering:
         if state.options.fork is not None:
             raise Onward(state.options.fork.changed(question.body))
         number = len(state.beyond)
+        if number > len(state.script) + REFUSALS_MAX:
+            raise ReplayEnded(
+                f"the agent repeats a request that a replay does not answer: {number}"
+            )
         if number > len(state.script):
             raise ReplayStopped(f"replayed until turn {state.until}")
         asked = value_of(question.body)
@@ -174,7 +199,7 @@ class Answering:
                 return silence(question.kind)
             elif not self._state.fixture.asks_the_world:
                 answer = unasked(question)
-            elif is_past:
+            elif is_past or self._state.departs():
                 # Beyond the recorded path nobody is there to ask, least of all a person.
                 answer = world.nobody(question)
             elif recorded is None and self._is_beyond(lane):
@@ -212,6 +237,11 @@ class Answering:
                 or recorded.answer.outcome in MADE_BY_THE_LOOP
                 or not same_call(recorded.question, question, self._state.renaming)
             ):
+                if self._state.departs():
+                    self._state.check_departed(
+                        question.name, is_mutating=live.is_mutating(question.name)
+                    )
+                    return await self._ran(live, lane, question, recorded)
                 raise self._state.error(tool_mismatch(self._state, lane, question, recorded))
             if policy == "verify":
                 answer = await self._ran(live, lane, question, recorded)

@@ -265,6 +265,10 @@ class ReplayStopped(AnthropicError, ReplaySays):
     """Raised instead of an answer where `until` ends the recorded path; not an error of anybody."""
 
 
+class ReplayEnded(BaseException):
+    """Raised instead of `ReplayStopped` if an agent catches that and continues; not caught by `except Exception`."""
+
+
 class NotNamedError(UsageError, AnthropicError, ReplaySays):
     """Raised where a tool would have to run that changes something outside, and that nobody named; raised again by
     every later request, for an agent may make a tool's failure of it.

@@ -56,7 +56,15 @@ class Functions:
                 state.calls.live.add((lane, question.tool_use_id))
                 state.calls.came(recorded)
                 return call, None
-            if recorded is None or not same_call(recorded.question, question, state.renaming):
+            is_recorded = recorded is not None and same_call(
+                recorded.question, question, state.renaming
+            )
+            if not (is_recorded and recorded and not self._is_moved(recorded)) and state.departs():
+                of = call.of
+                state.check_departed(of.name, is_mutating=of.is_mutating, is_function=True)
+                state.calls.live.add((lane, question.tool_use_id))
+                return call, None
+            if recorded is None or not is_recorded:
                 raise state.error(tool_mismatch(state, lane, question, recorded))
             if self._is_moved(recorded):
                 raise state.error(moved(state, recorded))

@@ -148,12 +148,12 @@ class Lane:
         left = {each.number for each in self._left} | {ask.number}
         self._left = [each for each in self.asks if each.number in left]
         asked = [each for each in self.asks if each.number not in left]
-        self.turns = max((each.turn or 0 for each in asked if _made_turn(each)), default=0)
+        self.turns = max((each.turn or 0 for each in asked if is_answered(each)), default=0)
 
     def _taken(self, ask: Ask) -> Ask:
         self._left.remove(ask)
         self._renaming.hear(lambda: said_in(ask))
-        self.turns = max(self.turns, ask.turn or 0) if _made_turn(ask) else self.turns
+        self.turns = max(self.turns, ask.turn or 0) if is_answered(ask) else self.turns
         return ask
 
     def _of_spine(self, due: list[Ask], question: Question) -> Ask | None:
@@ -321,5 +321,6 @@ def compared(question: Ask | Question, body: Any) -> Any:
     )
 
 
-def _made_turn(ask: Ask) -> bool:
+def is_answered(ask: Ask) -> bool:
+    """Return whether the answer to a request was received whole, without an error."""
     return ask.answer.status == 200 and ask.answer.ending == "complete"

@@ -55,6 +55,22 @@ class Live(Replayer):
         """Do as `until`."""
         raise self._no_turns()
 
+    def reach(self, *args: Any, **kwargs: Any) -> None:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    async def areach(self, *args: Any, **kwargs: Any) -> None:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    def until_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    async def auntil_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until`."""
+        raise self._no_turns()
+
     def check(self) -> None:
         """Judge nothing."""
 
@@ -103,6 +119,26 @@ class Renewed(Live):
         """Do as `until`, from inside an event loop."""
         self._replay()
         return await Replayer.auntil(self, *args, **kwargs)
+
+    def reach(self, *args: Any, **kwargs: Any) -> None:
+        """Answer from the fixture as it is, up to the turn."""
+        self._replay()
+        Replayer.reach(self, *args, **kwargs)
+
+    async def areach(self, *args: Any, **kwargs: Any) -> None:
+        """Do as `reach`, from inside an event loop."""
+        self._replay()
+        await Replayer.areach(self, *args, **kwargs)
+
+    def until_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Answer from the fixture as it is, until the agent does something else."""
+        self._replay()
+        return Replayer.until_change(self, *args, **kwargs)
+
+    async def auntil_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until_change`, from inside an event loop."""
+        self._replay()
+        return await Replayer.auntil_change(self, *args, **kwargs)
 
     def check(self) -> None:
         """Judge only what is answered from the fixture."""

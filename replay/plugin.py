@@ -33,6 +33,8 @@ _DIVERGED = pytest.StashKey[Any]()
 _NAMED = pytest.StashKey["dict[str, set[str]]"]()
 CHANGES = "replay update"
 """The property of a test's report that says what its fixture changes."""
+NOTE = "replay note"
+"""The property of a test's report that says what a reader should know although the test passed."""
 DIVERGENCE = "divergence"
 """The property of a test's report that has a divergence as JSON; junit.xml shows it."""
 
@@ -275,6 +277,7 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
         else:
             replayed.check()
             _write(item, replayed)
+            item.user_properties += [(NOTE, note) for note in replayed.notes]
     except Exception as error:
         item.stash[_DIVERGED] = getattr(error, "divergence", None)
         if item.stash[_DIVERGED] is not None:
@@ -381,16 +384,17 @@ _LEFT = pytest.StashKey["list[str]"]()
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Tell what fixtures change, and which are unused."""
-    told = [
-        text
-        for each in terminalreporter.stats.get("passed", ())
-        for name, text in each.user_properties
-        if name == CHANGES and each.when == "call"
-    ]
-    if told:
-        terminalreporter.section("replay update")
-        for text in told:
-            terminalreporter.line(text)
+    for title, kind in (("replay update", CHANGES), ("replay notes", NOTE)):
+        texts = [
+            text
+            for each in terminalreporter.stats.get("passed", ())
+            for name, text in each.user_properties
+            if name == kind and each.when == "call"
+        ]
+        if texts:
+            terminalreporter.section(title)
+            for text in dict.fromkeys(texts):
+                terminalreporter.line(text)
     if left := config.stash.get(_LEFT, None):
         terminalreporter.section("unused replay fixtures")
         for path in left:

@@ -27,14 +27,17 @@ from replay.accepting import Accepted
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
 from replay.children import children
-from replay.divergence import DivergenceError, Progress, ReplayStopped, Suspicion
+from replay.departure import Departure
+from replay.divergence import DivergenceError, Progress, ReplayEnded, ReplayStopped, Suspicion
 from replay.entry import awaited, entry_of, in_event_loop, let_go
-from replay.fixture import Fixture
+from replay.failure import failure_of
+from replay.fixture import Ask, Fixture
 from replay.functions import Functions
 from replay.guard import no_network
 from replay.hanging import deadline
 from replay.judging import judge_outcome, judge_path, judge_refusal
 from replay.keeping import keep
+from replay.lanes import is_answered
 from replay.opened import Opened
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
@@ -63,6 +66,8 @@ class Replayer:
         self._state = State(fixture, options)
         self._answering = Answering(self._state)
         self._opened: Opened | None = None
+        self.notes: list[str] = []
+        """What a reader of the test's result should know although it passed."""
 
     def __enter__(self) -> Replayer:
         """Start answering from the fixture.
@@ -199,6 +204,171 @@ class Replayer:
         self._state.stop_after(turn, tools)
         return self._stepped(turn, *await self._aran(self._call(function, args, kwargs)), expect)
 
+    def reach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
+        """Replay up to the answer of a turn, and let the agent do what it wants after it.
+
+        The agent must make the recorded requests up to that of the turn. Its reaction to earlier answers may differ: if
+        a fixed tool returns another result, the recorded answers no longer apply, and the replay ends there with a
+        note (see `notes`). If no request of the session was answered, all recorded requests must come.
+
+        Args:
+            function: what starts the agent, with its arguments; default the recorded entry.
+            args: its arguments.
+            turn: the turn, from 1.
+            kwargs: its arguments by name.
+
+        Raises:
+            DivergenceError: a request differs in what does not depend on an answer, such as the system prompt.
+            Exception: what the agent raised before it got there.
+        """
+        self._watch_until(turn)
+        self._reached(turn, *self._ran(self._call(function, args, kwargs)))
+
+    async def areach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
+        """Do as `reach`, from inside an event loop."""
+        self._watch_until(turn)
+        self._reached(turn, *await self._aran(self._call(function, args, kwargs)))
+
+    def until_change(
+        self,
+        function: Entry = None,
+        /,
+        *args: Any,
+        turn: int,
+        tools: ToolPolicy = "live",
+        expect: Expectation | None = None,
+        **kwargs: Any,
+    ) -> Next:
+        """Replay until the agent does something else than recorded, and return what it does there.
+
+        The agent gets the recorded answers as long as it makes the recorded requests. From turn `turn` on its tools run
+        for real. The first request that was not recorded, or the end of the agent, is the step that is returned;
+        `step.differs` is False if the agent did the same as in the recording to its end. A tool result that is an error
+        in both counts as the same, whatever its text.
+
+        Args:
+            function: what starts the agent, with its arguments; default the recorded entry.
+            args: its arguments.
+            turn: the turn where the session failed, from 1.
+            tools: which tools of the agent loop, and which recorded functions, run for real from that turn on. Other
+                tools of other agents are their own code, and always run.
+            expect: what must hold of the step: it asserts, or returns False if it does not.
+            kwargs: its arguments by name.
+
+        Raises:
+            AssertionError: `expect` does not hold.
+            DivergenceError: a request differs before the agent got its first answer, or the network was used.
+            Exception: what the agent raised, unless the recording ended with the same exception.
+        """
+        self._state.watch(turn, tools)
+        return self._changed(*self._ran(self._call(function, args, kwargs)), expect)
+
+    async def auntil_change(
+        self,
+        function: Entry = None,
+        /,
+        *args: Any,
+        turn: int,
+        tools: ToolPolicy = "live",
+        expect: Expectation | None = None,
+        **kwargs: Any,
+    ) -> Next:
+        """Do as `until_change`, from inside an event loop."""
+        self._state.watch(turn, tools)
+        return self._changed(*await self._aran(self._call(function, args, kwargs)), expect)
+
+    def _watch_until(self, turn: int) -> None:
+        """Let the path end with a turn, or with the recording if no request of the session was answered."""
+        if any(ask.turn for ask in self.fixture.asks if ask.lane == "main" and is_answered(ask)):
+            self._state.stop_after(turn, "recorded")
+        self._state.watch(turn, "recorded")
+
+    def _reached(self, turn: int, result: Any, error: BaseException | None) -> None:
+        """Raise if the agent did not get to the answer of a turn, though it got the recorded answers."""
+        del result
+        state = self._state
+        main, departure = state.lane("main"), state.departure
+        is_there = main.turns >= turn or not (main.left or main.turns)
+        if departure is not None and departure.has_happened and departure.is_early():
+            self._note_early(departure)
+        elif not is_there:
+            state.raise_divergence(error)
+            if error is not None:
+                raise error
+            summary = f"the agent ended before turn {turn} was answered"
+            raise state.error(report(state, "missing", main, summary, why=end_reason(state)))
+        self._settle()
+
+    def _changed(
+        self, result: Any, error: BaseException | None, expect: Expectation | None
+    ) -> Next:
+        state, departure = self._state, self._state.departure
+        assert departure is not None
+        found = state.divergence
+        if not departure.has_happened or (found and found.kind in ("network", "timing")):
+            state.raise_divergence(error)
+        if state.refused is not None:
+            raise state.refused
+        self._check_faults()
+        reason = self.fixture.header.get("reason")
+        if error is not None and not state.beyond and type(error).__name__ != reason:
+            raise error
+        step = self._change(departure, result, error)
+        if departure.is_early():
+            self._note_early(departure)
+        self._settle()
+        if expect is not None:
+            step.require(expect)
+        return step
+
+    def _change(self, departure: Departure, result: Any, error: BaseException | None) -> Next:
+        """Return the step at which the agent left the recorded path, or its end."""
+        main, turn = self._state.lane("main"), departure.turn or self._state.lane("main").turns
+        due = departure.expected
+        if due is None and not departure.has_happened:
+            due = next(iter(main.left), None)
+        elif due is None and departure.turn:
+            path = self._state.beyond[0][0] if self._state.beyond else MESSAGES
+            due = main.asked_after(departure.turn, path)
+        header, failure = self.fixture.header, failure_of(self.fixture)
+        recorded = step_of(None, header.get("outcome"), header.get("reason"))
+        if due is not None:
+            recorded = step_of(value_of(self.fixture.body(due.number)))
+        return Next(
+            self._now_beside(due, error, is_stopped=departure.is_stopped),
+            recorded,
+            result=result,
+            decisions=tuple(decisions_of(self._state.records, turn)),
+            held=tuple(self._state.calls.held),
+            turn=turn,
+            failure=f"{failure.reason} in turn {failure.turn}" if failure else "",
+        )
+
+    def _now_beside(
+        self, due: Ask | None, error: BaseException | None, *, is_stopped: bool = False
+    ) -> Step:
+        """Return what the agent does now, in the place of a recorded request."""
+        state = self._state
+        if state.beyond:
+            body = self.fixture.body(due.number) if due else b""
+            return step_of(value_of(state.renaming.read_bytes(body, state.beyond[0][1])))
+        if is_stopped:
+            return step_of(None)
+        end, name = state.session_end, type(error).__name__ if error else None
+        outcome = end.outcome if end else "failed" if error else "completed"
+        return step_of(None, outcome, end.reason if end else name)
+
+    def _note_early(self, departure: Departure) -> None:
+        self.notes.append(
+            f"{self.fixture.name}: the agent does something else already after turn {departure.turn}, and the session "
+            f"failed in turn {departure.failing_turn}: record it again to test the later turns"
+        )
+
+    def _settle(self) -> None:
+        """End the replay here: what else was recorded does not have to come."""
+        self._state.divergence = None
+        self._state.until = self._state.until or max(self._state.lane("main").turns, 1)
+
     def _stepped(
         self, turn: int, result: Any, error: BaseException | None, expect: Expectation | None
     ) -> Next:
@@ -211,6 +381,7 @@ class Replayer:
             later=tuple(step_of(value_of(body)) for _, body in self._state.beyond[1:]),
             decisions=tuple(decisions_of(self._state.records, turn)),
             held=tuple(self._state.calls.held),
+            turn=turn,
         )
         if expect is not None:
             step.require(expect)
@@ -266,7 +437,7 @@ class Replayer:
                         "the agent is async, and an event loop runs", todo="Use arun or auntil"
                     )
                 result = asyncio.run(awaited(result))
-        except (DivergenceError, ReplayStopped):
+        except (DivergenceError, ReplayStopped, ReplayEnded):
             return None, None
         except UsageError:
             raise
@@ -281,7 +452,7 @@ class Replayer:
         try:
             result = call()
             return (await result if inspect.isawaitable(result) else result), None
-        except (DivergenceError, ReplayStopped):
+        except (DivergenceError, ReplayStopped, ReplayEnded):
             return None, None
         except (Exception, SystemExit) as error:
             return None, error
@@ -385,14 +556,9 @@ class Replayer:
         return self._state.error(refused(self._state, address, who))
 
     def _now(self, turn: int, error: BaseException | None) -> Step:
-        if self._state.beyond:
-            path, came = self._state.beyond[0]
-            later = self._state.lane("main").asked_after(turn, path)
-            body = self.fixture.body(later.number) if later else b""
-            return step_of(value_of(self._state.renaming.read_bytes(body, came)))
-        end, name = self._state.session_end, type(error).__name__ if error else None
-        outcome = end.outcome if end else "failed" if error else "completed"
-        return step_of(None, outcome, end.reason if end else name)
+        beyond = self._state.beyond
+        later = self._state.lane("main").asked_after(turn, beyond[0][0]) if beyond else None
+        return self._now_beside(later, error)
 
     def _recorded(self, turn: int) -> Step:
         """Return what was recorded after a turn: the next question of the kind that was asked now."""

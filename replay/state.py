@@ -21,6 +21,7 @@ from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
 from replay.accepting import Accepting
 from replay.arriving import is_unread
+from replay.departure import Departure, is_same_but_errors
 from replay.divergence import (
     Divergence,
     DivergenceError,
@@ -33,9 +34,10 @@ from replay.ends import last_of
 from replay.faults import Faults
 from replay.fixture import Ask, Fixture, RecordedTool
 from replay.given import ambient_in
-from replay.lanes import Lane, Mismatch
+from replay.lanes import Lane, Mismatch, asked_body
 from replay.normalising import Normalising
 from replay.options import ReplayOptions, ToolPolicy
+from replay.pieces import value_of
 from replay.policies import policy_of
 from replay.reads import Reads
 from replay.renaming import Renaming
@@ -61,6 +63,10 @@ class State:
         """Which tools run: as in the options, until `until` says otherwise."""
         self.until: int | None = None
         """The turn of the main lane whose answer is the last that is given; None where all are."""
+        self.live_from: int | None = None
+        """The turn of the main lane from which on `tools` decides which tools run; None: from the beginning."""
+        self.departure: Departure | None = None
+        """Where the agent leaves the recorded path, if it may."""
         self.beyond: list[tuple[str, bytes]] = []
         """Path and body of the requests beyond that turn."""
         self.script: Sequence[Scripted] = ()
@@ -126,7 +132,30 @@ class State:
                 where=str(self.fixture.path),
                 todo=f"It has turns 1 to {max(turns, default=0)}",
             )
-        self.until, self.tools = turn, tools
+        self.until, self.live_from, self.tools = turn, turn, tools
+
+    def watch(self, failing_turn: int, tools: ToolPolicy, live_from: int | None = None) -> None:
+        """Let the agent leave the recorded path, with the tools of a policy running from a turn on.
+
+        Args:
+            failing_turn: see `Departure.failing_turn`.
+            tools: which tools run.
+            live_from: the turn from which on they run; default the failing turn.
+        """
+        self.departure, self.tools = Departure(failing_turn), tools
+        self.live_from = failing_turn if live_from is None else live_from
+
+    def departs(self, expected: Ask | None = None) -> bool:
+        """Return whether the agent may leave the recorded path here; if so, it has left it from now on."""
+        departure = self.departure
+        if departure is None or departure.has_happened:
+            return departure is not None
+        turns = self.lane("main").turns
+        if not turns and self.lane("main").left:
+            return False
+        departure.has_happened, departure.turn, departure.expected = True, turns, expected
+        self.until = max(turns, 1)
+        return True
 
     def has_ended(self, lane: Lane) -> bool:
         """Return whether all of the main lane was asked of a session that was frozen up to a turn."""
@@ -146,7 +175,7 @@ class State:
 
     def is_before(self, recorded: RecordedTool) -> bool:
         """Return whether a recorded call lies before the turn that `until` leads to."""
-        return self.until is not None and self.calls.turn_of(recorded) < self.until
+        return self.live_from is not None and self.calls.turn_of(recorded) < self.live_from
 
     def is_after(self, recorded: RecordedTool) -> bool:
         """Return whether a recorded call lies behind the turn that `until` leads to."""
@@ -172,6 +201,21 @@ class State:
             todo=f"If it is to run, name it in tools=, as in tools=[{name!r}]",
         )
         raise self.refused
+
+    def check_departed(self, name: str, *, is_mutating: bool, is_function: bool = False) -> None:
+        """Let a call run that differs from the recorded ones, after the agent has left the recorded path.
+
+        Raises:
+            ReplayStopped: its tool was not chosen to run.
+        """
+        if (
+            policy_of(self.tools, name, is_mutating=is_mutating, is_function=is_function)
+            != "replay"
+        ):
+            return
+        if self.departure is not None:
+            self.departure.is_stopped = True
+        raise ReplayStopped(f"the call of {name} was not recorded, and nothing answers it")
 
     def move(self, ask: Ask, at: int) -> None:
         """Move the clock to where an ask was asked, 0, or answered, 1."""
@@ -204,6 +248,8 @@ class State:
         if self.accepting is not None and isinstance(taken, Mismatch):
             due = None if taken.elsewhere is not None else taken.expected
             taken = lane.settle(due) if due and self.accepting.takes(due, question) else taken
+        if self.departure is not None and isinstance(taken, Mismatch):
+            taken = self._settled(lane, question, taken)
         self._moved_ns = world.monotonic()
         if isinstance(taken, Ask) and is_unread(taken.answer):
             self.unread[taken.number] = call_site()
@@ -213,6 +259,20 @@ class State:
             guess = lane.guesses.pop()
             self.suspicions.append(Suspicion(lane.name, guess.taken, guess.text))
         return taken
+
+    def _settled(self, lane: Lane, question: Question, missed: Mismatch) -> Ask | Mismatch:
+        """Take a request for the recorded one if only the texts of its tool errors differ: it fails all the same."""
+        due = missed.expected
+        if due is None or missed.elsewhere is not None:
+            return missed
+        recorded, came = self.bodies(due, question)
+        return lane.settle(due) if is_same_but_errors(recorded, came) else missed
+
+    def bodies(self, due: Ask, question: Question) -> tuple[Any, Any]:
+        """Return the parsed bodies of a recorded request and of one that was made, as they are compared."""
+        body = self.fixture.body(due.number)
+        came = self.renaming.read_bytes(body, asked_body(question, self.renaming))
+        return value_of(body), value_of(came)
 
     @property
     def normalised(self) -> dict[str, int]:

@@ -86,6 +86,15 @@ class Next:
     """How it was decided about the calls of the turn, and of later ones."""
     held: tuple[str, ...] = ()
     """The functions that did not run, though all were to, because they change something outside."""
+    turn: int = 0
+    """The turn of the main lane that this step follows."""
+    failure: str = ""
+    """How the recorded session failed, as a clause; empty if the replay was not after that."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the session ended here, and failed."""
+        return self.now.request is None and self.now.outcome == "failed"
 
     @property
     def differs(self) -> bool:
@@ -126,14 +135,22 @@ class Next:
             raise AssertionError(f"{name} does not hold\n{self.describe()}")
 
     def describe(self) -> str:
-        """Return both steps for people."""
+        """Return both steps for people, after one line that says what they have in common."""
+        if self.failed and not self.differs:
+            verdict = f"the session fails as recorded: {self.failure}".removesuffix(": ")
+        elif self.failed:
+            verdict = "the session fails"
+        elif self.differs:
+            verdict = "the agent does something else than recorded"
+        else:
+            verdict = "the agent does the same as recorded"
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
         held = [
             f"{name} was answered from the recording: it changes something; name it in tools= to run it"
             for name in self.held
         ]
         now = "\n".join(f"    {line}" for line in [*self.now.lines(), *held])
-        return f"recorded next:\n{recorded}\nnow:\n{now}"
+        return f"{verdict}\nrecorded after turn {self.turn}:\n{recorded}\nnow:\n{now}"
 
 
 Expectation = Callable[[Next], object]
