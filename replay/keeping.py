@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from agentobs.errors import UsageError
 from replay.aligning import safe
+from replay.failure import failure_of, tool_call_count
 from replay.fixture import FILE, Fixture, load
 from replay.sharing import Redacted
 from replay.steps import steps_of
@@ -70,7 +72,7 @@ def _is_ours(readme: Path) -> bool:
 
 def _readme(fixture: Fixture, redacted: Sequence[Redacted]) -> str:
     """Return what a fixture holds, for people; what was said stands indented, so that none of it is markup."""
-    header, asks, tools = fixture.header, len(fixture.asks), len(fixture.tools)
+    header, asks, tools = fixture.header, len(fixture.asks), tool_call_count(fixture)
     how = f"{header['outcome']} {word(header['reason'] or '', '')}".rstrip()
     ended = f"frozen up to turn {fixture.until}" if fixture.until else f"it ended `{how}`"
     by = ", ".join(f"{word(k)} {word(v)}" for k, v in header.get("recorded_with", {}).items())
@@ -82,12 +84,29 @@ def _readme(fixture: Fixture, redacted: Sequence[Redacted]) -> str:
             f"# {word(fixture.name)}\n",
             f"A recorded session: {asks} requests and {tools} tool calls; {ended}.",
             f"{started}Recorded with {by or 'unknown versions'}.\n",
+            *_story(fixture),
             *taken,
             "`recording.jsonl` holds it, and is read-only: a digest ends it. The steps:\n",
             *(f"    {line}".rstrip() for line in steps_of(fixture)),
             "",
         ]
     )
+
+
+def _story(fixture: Fixture) -> list[str]:
+    """Return what to do with the tests of a session that failed, one line a step; nothing for any other session."""
+    failure = failure_of(fixture)
+    if failure is None:
+        return []
+    folder = shlex.quote(fixture.path.parent.as_posix())
+    return [
+        f"1. Run `pytest {folder}`: `test_fixed` is red because the bug is there. Turn {failure.turn} failed: "
+        f"{failure.reason}.",
+        "2. Fix the agent. `test_reaches_the_failure` stays green: the agent still gets to that turn.",
+        "3. Run it again: both tests are green. `test_fixed` is red again if the bug comes back.",
+        f"4. Continue from there with the real provider: `agentobs fork {folder} --at {failure.turn}`.",
+        f"5. Freeze that new session, `agentobs freeze SESSION -o {folder}-fixed`: its test covers the whole path.\n",
+    ]
 
 
 def word(name: str, otherwise: str = "session") -> str:

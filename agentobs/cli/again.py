@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     help="Leave out what came after the answer of turn N, but for the next request.",
 )
 @click.option(
+    "--turn",
+    "failing_turn",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The turn where the session failed. Default: as the recording shows. Use it also for a session that completed "
+    "with a wrong answer.",
+)
+@click.option(
     "--normalise",
     metavar="RULES",
     help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ... "
@@ -49,6 +57,7 @@ def freeze(
     last_failed: bool,
     output: Path | None,
     until_turn: int | None,
+    failing_turn: int | None,
     normalise: str | None,
 ) -> None:
     """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
@@ -57,20 +66,28 @@ def freeze(
     home, whole = home_option(context), until_turn is None
     found = [recorded(home, each, has_ended=whole) for each in sessions or (None,)]
     for recording, folder in zip(found, _folders(found, output), strict=True):
-        _freeze(recording, folder, until_turn, normalise)
+        _freeze(recording, folder, until_turn, failing_turn, normalise)
 
 
 def _freeze(
-    recording: Recording, folder: Path, until_turn: int | None, normalise: str | None
+    recording: Recording,
+    folder: Path,
+    until_turn: int | None,
+    failing_turn: int | None,
+    normalise: str | None,
 ) -> None:
     from replay.freeze import freeze as write
     from replay.freeze import versions
 
     named = None if normalise is None else [n.strip() for n in normalise.split(",") if n.strip()]
-    frozen = write(recording, folder, versions(), until_turn, named)
+    frozen = write(recording, folder, versions(), until_turn, named, failing_turn)
     part = f", up to turn {frozen.until}" if frozen.until is not None else ""
     counts = f"{frozen.asks} requests, {frozen.tools} tool calls{part}"
     click.echo(f"froze  {recording.session_id}  {counts}")
+    if frozen.failure is not None:
+        click.echo(
+            f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (--turn N for another one)"
+        )
     if frozen.normalisers:
         rules = printable(", ".join(frozen.normalisers))
         click.echo(f"normalises  {rules}, whenever it is replayed")

@@ -89,17 +89,17 @@ def test_until_a_turn(shell: Shell) -> None:
     [first, _] = ids(shell.home)
     ended = shell("freeze", first, "-o", "part", "--until-turn", "2")
     assert "froze" in ended.out
-    assert "3 requests, 0 tool calls, up to turn 2" in ended.out
+    assert "3 requests, 3 tool calls, up to turn 2" in ended.out
     fixture = load("part")
     assert (fixture.until, fixture.header["outcome"], len(fixture.asks)) == (2, "running", 3)
     assert fixture.asks[-1].answer.chunks == ()
     assert "Oslo is wet." not in Path("part/recording.jsonl").read_text()
     readme = Path("part/README.md").read_text()
-    assert "3 requests and 0 tool calls; frozen up to turn 2." in readme
+    assert "3 requests and 3 tool calls; frozen up to turn 2." in readme
     assert "    lane main\n      POST /v1/messages  claude-sonnet-5  1 message" in readme
     code = Path("part/test_part.py").read_text()
-    assert "after turn 2, where it was cut off" in code
-    assert "test_mended" not in code
+    assert "after turn 2, where the recording was cut off" in code
+    assert "test_fixed" not in code
 
 
 def test_a_readme_of_your_own_is_left_alone(shell: Shell) -> None:

@@ -54,9 +54,13 @@ def test_the_frozen_test_names_functions(tmp_path: Path) -> None:
     """So the mended function runs in it, and the step differs."""
     fixture, code = refunds(tmp_path)
     assert (
-        "step = replay.until(..., 'its', 'arguments', turn=1, tools=[\"price\", \"pay\"])" in code
+        "step = replay.until_change(..., 'its', 'arguments', turn=1, tools=[\"price\", \"pay\"])"
+        in code
     )
-    assert "    # By name, for what changes something outside runs only where it is named" in code
+    assert (
+        "    # By name, because a tool that changes something outside runs only if it is named"
+        in code
+    )
     compile(code, "test_shop.py", "exec")
     pay = Counted("paid", name="pay", mutating=True)
     with Replayer(fixture) as replayed:

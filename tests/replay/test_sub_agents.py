@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -34,7 +35,7 @@ from agentobs.agent import (
 from agentobs.records.exchanges import Answer, ModelExchange, Recording
 from agentobs.store.asking import named
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
-from replay.freeze import failing_turn, freeze
+from replay.freeze import freeze
 from tests.holding import hold
 from tests.provider_script import MODEL, call, streamed, text
 from tests.replay.agents import KEY, frozen, last_session
@@ -405,7 +406,10 @@ def test_the_turn_that_failed_is_one_of_the_agent_itself(tmp_path: Path) -> None
         chief.append(Chief(url))
         asyncio.run(chief[0].answer())
 
-    assert failing_turn(answered(tmp_path, live, given)) == 3
+    failed = dataclasses.replace(answered(tmp_path, live, given), outcome="failed")
+    failure = freeze(failed, tmp_path / "chief", {}).failure
+    assert failure is not None
+    assert (failure.turn, failure.live_from) == (3, 1)
 
 
 def test_freezing_again_changes_nothing(tmp_path: Path) -> None:

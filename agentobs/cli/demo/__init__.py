@@ -1,4 +1,4 @@
-"""`agentobs demo`: a session that fails, on the record; then a test; then mended."""
+"""`agentobs demo`: a recorded session that fails, its tests, and the fix that turns them green."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentobs.errors import UsageError
 
 AGENT = "refund_agent"
 BUG = "float(amount)"
-MENDED = 'float(amount.replace(",", "."))'
+FIXED = 'float(amount.replace(",", "."))'
 PROMPT = "My parcel for order A-17 never came. Please refund me."
 
 
@@ -46,12 +46,12 @@ def demo(output: Path | None) -> None:
         _agentobs(folder, command)
     _step(
         "3",
-        "The failed session becomes a test. It replays, and it fails until the agent is mended.",
+        "The failed session becomes two tests: one reaches the failure, one is red until it is fixed.",
     )
     _agentobs(folder, ["freeze", "--last-failed"])
     _pytest(folder, expect_failure=True)
-    _step("4", f"Mend the agent: {BUG} becomes {MENDED}. Now the test passes, offline.")
-    _change(folder / f"{AGENT}.py", BUG, MENDED)
+    _step("4", f"Fix the agent: {BUG} becomes {FIXED}. Now both tests pass, offline.")
+    _change(folder / f"{AGENT}.py", BUG, FIXED)
     _pytest(folder, expect_failure=False)
     _step(
         "5", "Replay: the same path, no tool runs. Then a tool changes what it returns, and runs."

@@ -1,0 +1,350 @@
+"""Failed sessions of agents with their own loop: the failing turn, and tests that turn green with the fix alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+from agentobs.errors import UsageError
+from agentobs.records.exchanges import Answer, Recording
+from replay import DivergenceError, Fixture, Next, Replayer, load
+from replay.failure import failure_of
+from replay.freeze import freeze
+from replay.templates import test_of as text_of_test
+from tests.provider_script import call, refused, streamed, text
+from tests.replay.agents import KEY, MODEL, recorded
+
+Tool = Callable[..., str]
+
+
+def refund(order: str) -> str:
+    raise ValueError("41,90 is not a number")
+
+
+def price(order: str) -> str:
+    return "41,90"
+
+
+class Clerk:
+    """An agent with its own loop, as many people write it: tool errors are returned to the model."""
+
+    def __init__(self, url: str | None = None, **changes: Any) -> None:
+        self.url = url
+        self.system = changes.pop("system", "Refund what was lost.")
+        self.turns_max = changes.pop("turns_max", 9)
+        self.catches = changes.pop("catches", Exception)
+        self.finish: Callable[[str], Any] = changes.pop("finish", str)
+        self.tools: dict[str, Tool] = {"price": price, "refund": refund, **changes}
+
+    def run(self) -> Any:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=self.url, max_retries=0))
+        messages: list[Any] = [{"role": "user", "content": "Refund A-17."}]
+        with agentobs.session("clerk"):
+            for _ in range(self.turns_max):
+                with client.messages.stream(
+                    model=MODEL, max_tokens=64, system=self.system, messages=messages
+                ) as stream:
+                    message = stream.get_final_message()
+                calls = [block for block in message.content if block.type == "tool_use"]
+                if not calls:
+                    return self.finish("".join(b.text for b in message.content if b.type == "text"))
+                messages += [
+                    {"role": "assistant", "content": [b.to_dict() for b in message.content]},
+                    {"role": "user", "content": [self.result(block) for block in calls]},
+                ]
+            raise RuntimeError("too many turns")
+
+    def result(self, block: Any) -> dict[str, Any]:
+        result = {"type": "tool_result", "tool_use_id": block.id}
+        try:
+            return {**result, "content": self.tools[block.name](**block.input)}
+        except self.catches as error:
+            return {**result, "content": str(error), "is_error": True}
+
+
+def turns(*names: str, last: str = "Done.") -> list[Answer]:
+    """Return answers with one tool call each, then one with text."""
+    made = [streamed(call(n, name, order="A-17"), number=n) for n, name in enumerate(names, 1)]
+    return [*made, streamed(text(last), number=len(names) + 1)]
+
+
+def session_of(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> Recording:
+    """Record a session of the clerk, however it ends."""
+
+    def run(url: str) -> None:
+        try:
+            Clerk(url, **changes).run()
+        except Exception as error:
+            raised.append(error)
+
+    raised: list[Exception] = []
+    return recorded(tmp_path, run, given)
+
+
+def fixture_of(tmp_path: Path, given: Sequence[Answer], **changes: Any) -> Fixture:
+    """Record and freeze a session of the clerk."""
+    return load(freeze(session_of(tmp_path, given, **changes), tmp_path / "clerk", {}).fixture)
+
+
+def verdicts(fixture: Fixture, **changes: Any) -> tuple[str, str]:
+    """Run what the two generated tests run, against a changed clerk."""
+    failure = failure_of(fixture)
+    assert failure is not None
+
+    def reaches() -> None:
+        with Replayer(fixture) as replayed:
+            replayed.reach(Clerk(**changes).run, turn=failure.turn)
+
+    def fixed() -> None:
+        with Replayer(fixture) as replayed:
+            step = replayed.until_change(Clerk(**changes).run, turn=failure.live_from)
+        assert step.differs, step.describe()
+        assert not step.failed, step.describe()
+
+    return verdict(reaches), verdict(fixed)
+
+
+def verdict(test: Callable[[], None]) -> str:
+    try:
+        test()
+    except Exception as error:
+        return type(error).__name__
+    return "green"
+
+
+def give_up(answer: str) -> Any:
+    agentobs.fail("not-refunded")
+
+
+def broken(answer: str) -> Any:
+    raise KeyError("total")
+
+
+def paid(order: str) -> str:
+    return "refunded"
+
+
+LOOP = turns(*["refund"] * 4)
+RED, GREEN = ("green", "AssertionError"), ("green", "green")
+
+
+@pytest.mark.parametrize(
+    ("given", "buggy", "turn", "live_from", "reason"),
+    [
+        (turns("price", "refund"), {"finish": give_up}, 2, 2, "tool refund returned an error"),
+        (turns("price"), {"finish": give_up}, 2, 1, "the agent declared the failure after"),
+        (turns("price"), {"finish": broken}, 2, 1, "the agent raised KeyError@"),
+        (turns("price", "refund"), {"catches": ()}, 2, 2, "the agent raised ValueError@"),
+        (LOOP, {"turns_max": 4}, 1, 1, "tool refund returned an error"),
+        (
+            LOOP,
+            {"turns_max": 4, "refund": price},
+            2,
+            1,
+            "tool refund was called 4 times with the same input",
+        ),
+        ([*turns("price")[:1], refused(529)], {}, 1, 1, "request 2 got status 529"),
+        ([refused(529)], {}, 1, 1, "request 1 got status 529"),
+    ],
+    ids=["error", "fail", "raised", "raised-in-tool", "loop", "quiet-loop", "refused", "first"],
+)
+def test_the_failing_turn_comes_from_what_is_known(
+    tmp_path: Path,
+    given: list[Answer],
+    buggy: dict[str, Any],
+    turn: int,
+    live_from: int,
+    reason: str,
+) -> None:
+    """Of an agent with its own loop: errors in requests, repeated calls, refused requests, and how it ended."""
+    failure = failure_of(fixture_of(tmp_path, given, **buggy))
+    assert failure is not None
+    assert (failure.turn, failure.live_from) == (turn, live_from)
+    assert failure.reason.startswith(reason)
+
+
+def test_an_error_that_was_recovered_from_is_not_the_failure(tmp_path: Path) -> None:
+    """A tool that fails once and succeeds later did not make the session fail."""
+    outcomes: Any = iter([ValueError("busy"), "41,90"])
+
+    def flaky(order: str) -> str:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return str(outcome)
+
+    fixture = fixture_of(tmp_path, turns("price", "price"), price=flaky, finish=broken)
+    failure = failure_of(fixture)
+    assert failure is not None
+    assert (failure.turn, failure.live_from) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "buggy", "changes", "expected"),
+    [
+        (turns("price", "refund"), {"finish": give_up}, {}, RED),
+        (turns("price", "refund"), {"finish": give_up}, {"refund": paid}, GREEN),
+        (turns("price", "refund"), {"finish": give_up}, {"finish": str}, GREEN),
+        (turns("price", "refund"), {"finish": give_up}, {"price": paid}, GREEN),
+        (turns("price", "refund"), {"finish": give_up}, {"finish": broken}, ("green", "KeyError")),
+        (turns("price"), {"finish": broken}, {}, RED),
+        (turns("price"), {"finish": broken}, {"finish": str}, GREEN),
+        (turns("price"), {"finish": broken}, {"price": paid}, GREEN),
+        (turns("price", "refund"), {"catches": ()}, {}, RED),
+        (turns("price", "refund"), {"catches": ()}, {"refund": paid}, GREEN),
+        (turns("price", "refund"), {"catches": ()}, {"catches": Exception}, GREEN),
+        (LOOP, {"turns_max": 4}, {}, RED),
+        (LOOP, {"turns_max": 4}, {"refund": paid}, GREEN),
+        (LOOP, {"turns_max": 4}, {"turns_max": 2}, RED),
+    ],
+)
+def test_a_right_fix_turns_both_tests_green_and_a_wrong_one_does_not(
+    tmp_path: Path,
+    given: list[Answer],
+    buggy: dict[str, Any],
+    changes: dict[str, Any],
+    expected: tuple[str, str],
+) -> None:
+    """Whether the tool, the error handling or the end is fixed, and in whichever turn it is."""
+    fixture = fixture_of(tmp_path, given, **buggy)
+    assert verdicts(fixture, **{**buggy, **changes}) == expected
+
+
+def test_another_error_text_is_the_same_failure(tmp_path: Path) -> None:
+    """A tool that still fails, with other words, is not fixed; the recorded answers go on to the end."""
+
+    def fails_otherwise(order: str) -> str:
+        raise ValueError("please try again")
+
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    assert verdicts(fixture, finish=give_up, refund=fails_otherwise) == RED
+
+
+def test_another_prompt_is_a_divergence(tmp_path: Path) -> None:
+    """What does not depend on an answer must be as recorded: no recorded answer fits another prompt."""
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    assert verdicts(fixture, finish=give_up, system="Be kind.") == ("DivergenceError",) * 2
+
+
+def test_the_step_is_where_the_agent_first_does_something_else(tmp_path: Path) -> None:
+    """With the results of its tools beside the recorded ones, and the turn that it follows."""
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Clerk(refund=paid, finish=give_up).run, turn=2)
+    assert (step.turn, step.tool("refund").text, step.tool("refund").is_error) == (
+        2,
+        "refunded",
+        False,
+    )
+    assert step.recorded.tool("refund").is_error
+    assert replayed.notes == []
+
+
+def test_a_change_before_the_failing_turn_is_noted(tmp_path: Path) -> None:
+    """The tests are green, because the recorded answers no longer apply, and they say so."""
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    with Replayer(fixture) as replayed:
+        replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=2)
+    assert replayed.notes == [
+        "clerk: the agent does something else already after turn 1, and the session failed in turn 2: record it again "
+        "to test the later turns"
+    ]
+
+
+def test_an_agent_that_repeats_what_nobody_answers_is_ended(tmp_path: Path) -> None:
+    """Even if it retries for ever whatever it gets."""
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    attempts = []
+
+    class Stubborn(Clerk):
+        def run(self) -> Any:
+            while True:
+                attempts.append(1)
+                try:
+                    return super().run()
+                except Exception:
+                    continue
+
+    with Replayer(fixture) as replayed:
+        step: Next = replayed.until_change(Stubborn(refund=paid).run, turn=2)
+    assert step.differs
+    assert 50 < len(attempts) < 200
+
+
+def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> None:
+    """It completed, so only a person knows where it went wrong."""
+    session = session_of(tmp_path, turns("price"))
+    whole = freeze(session, tmp_path / "whole", {})
+    assert whole.failure is None
+    assert "def test_same_path" in whole.test.read_text()
+    chosen = freeze(session, tmp_path / "chosen", {}, failing_turn=1)
+    assert chosen.failure is not None
+    assert (chosen.turn, chosen.failure.reason) == (1, "it was chosen")
+    assert "replay.until_change(..., 'its', 'arguments', turn=1, tools=\"live\")" in (
+        chosen.test.read_text()
+    )
+    with pytest.raises(UsageError, match="the session has no turn 7"):
+        freeze(session, tmp_path / "none", {}, failing_turn=7)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_generated_test_is_replaced_and_an_edited_one_is_kept(tmp_path: Path) -> None:
+    """Freezing again with another turn changes the test that nobody touched."""
+    session = session_of(tmp_path, turns("price", "refund"), finish=give_up)
+    first = freeze(session, tmp_path / "clerk", {})
+    again = freeze(session, tmp_path / "clerk", {}, failing_turn=1)
+    assert again.test.read_text() == text_of_test(load(again.fixture))
+    assert "turn=1" in again.test.read_text()
+    mine = again.test.read_text() + "    assert step.turn == 1\n"
+    again.test.write_text(mine)
+    freeze(session, tmp_path / "clerk", {}, failing_turn=2)
+    assert first.test.read_text() == mine
+
+
+def test_a_session_cut_off_after_its_failure_keeps_its_tests(tmp_path: Path) -> None:
+    """One that is cut off before it has the test of the path alone."""
+    session = session_of(tmp_path, turns("price", "refund", "price"), finish=give_up)
+    cut = freeze(session, tmp_path / "late", {}, until=2)
+    assert cut.failure is not None
+    assert (cut.failure.turn, cut.failure.reason) == (2, "tool refund returned an error")
+    early = freeze(session, tmp_path / "early", {}, until=1)
+    assert early.failure is None
+    assert "def test_same_path" in early.test.read_text()
+
+
+def test_a_failed_session_without_an_answer_has_tests(tmp_path: Path) -> None:
+    """A request that was refused at once: reached if all its requests come, fixed if the agent copes."""
+    fixture = fixture_of(tmp_path, [refused(529)])
+    with Replayer(fixture) as replayed:
+        replayed.reach(Clerk().run, turn=1)
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Clerk().run, turn=1)
+    assert (step.differs, step.failed) == (False, True)
+
+    class Coping(Clerk):
+        def run(self) -> Any:
+            try:
+                return super().run()
+            except Exception:
+                return super().run()
+
+    with Replayer(fixture) as replayed:
+        replayed.reach(Coping().run, turn=1)
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Coping().run, turn=1)
+    assert step.differs
+
+
+def test_a_divergence_stays_one_in_an_ordinary_replay(tmp_path: Path) -> None:
+    """Only a test that looks for a change may leave the path."""
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
+        replayed.run(Clerk(refund=paid, finish=give_up).run)
+    renamed = dataclasses.replace(session_of(tmp_path, turns("price")), name="other")
+    assert freeze(renamed, tmp_path / "other", {}).failure is None
