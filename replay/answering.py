@@ -45,7 +45,7 @@ MESSAGES = "/v1/messages"
 """The path of the questions that make turns."""
 
 
-REFUSALS_MAX = 100
+REFUSALS_MAX = 50
 """How many requests beyond the recorded path end in an `Exception`, before one that no agent retries. Our choice."""
 
 
@@ -55,11 +55,13 @@ class Answering:
     def __init__(self, state: State) -> None:
         """Answer from what `state` says was recorded."""
         self._state = state
+        self._repeats = 0
+        """How many requests were made after a divergence."""
 
     def answer(self, question: Question, place: Place) -> Answer:
         """Answer a question to the provider from the recording."""
         with self._state.lock:
-            self._state.raise_divergence()
+            self._check_divergence()
             lane = self._state.lane(place.lane)
             if self._state.has_ended(lane):
                 raise self._cut_off()
@@ -87,6 +89,19 @@ class Answering:
                 stops=self._state.answers.stops_in(place.lane),
             )
             return self._in_turn(answer, taken, lane, is_ours=place.interaction_id is not None)
+
+    def _check_divergence(self) -> None:
+        """Raise the first divergence again; if an agent has caught it too often, what it does not catch.
+
+        Raises:
+            DivergenceError: there is one.
+            ReplayEnded: it was raised too often.
+        """
+        if self._state.divergence is not None:
+            self._repeats += 1
+        if self._repeats > REFUSALS_MAX:
+            raise ReplayEnded("the agent repeats its requests after a divergence")
+        self._state.raise_divergence()
 
     def _in_turn(self, answer: Answer, ask: Ask, lane: Lane, *, is_ours: bool) -> Answer:
         """Return an answer that comes when those have ended that ended before it; most wait for none."""

@@ -266,10 +266,12 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
     replayed = item.stash.get(_REPLAY, None)
     if replayed is None:
         return (yield)
+    from replay.divergence import ReplayEnded
+
     try:
         try:
             result = yield
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+        except (Exception, pytest.fail.Exception, pytest.skip.Exception, ReplayEnded) as error:
             replayed.raise_divergence(error)
             raise
         if _has_failed(item):

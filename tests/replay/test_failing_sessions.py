@@ -257,24 +257,32 @@ def test_a_change_before_the_failing_turn_is_noted(tmp_path: Path) -> None:
     ]
 
 
+class Stubborn(Clerk):
+    """Retries for ever, whatever it gets."""
+
+    attempts = 0
+
+    def run(self) -> Any:
+        while True:
+            self.attempts += 1
+            try:
+                return super().run()
+            except Exception:
+                continue
+
+
 def test_an_agent_that_repeats_what_nobody_answers_is_ended(tmp_path: Path) -> None:
-    """Even if it retries for ever whatever it gets."""
+    """Even if it retries for ever, both after a change that is looked for and after a divergence."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
-    attempts = []
-
-    class Stubborn(Clerk):
-        def run(self) -> Any:
-            while True:
-                attempts.append(1)
-                try:
-                    return super().run()
-                except Exception:
-                    continue
-
+    clerk = Stubborn(refund=paid)
     with Replayer(fixture) as replayed:
-        step: Next = replayed.until_change(Stubborn(refund=paid).run, turn=2)
+        step: Next = replayed.until_change(clerk.run, turn=2)
     assert step.differs
-    assert 50 < len(attempts) < 200
+    assert 20 < clerk.attempts < 100
+    clerk = Stubborn(refund=paid)
+    with pytest.raises(DivergenceError), Replayer(fixture) as replayed:
+        replayed.run(clerk.run)
+    assert 20 < clerk.attempts < 100
 
 
 def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> None:

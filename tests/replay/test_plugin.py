@@ -169,3 +169,55 @@ def test_the_plugin_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
         "import sys\ndef test_it(): assert not {'anthropic', 'duckdb', 'httpx2'} & set(sys.modules)\n"
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester) -> None:
+    """If the fix changes an earlier turn than the failing one, both are green, and a section says so."""
+    test = MARK + (
+        "def test_reaches_the_failure(replay):\n"
+        "    replay.reach(Agent(weather={**WEATHER, 'Oslo': 'fog'}).answer, 'How is it?', turn=3)\n"
+        '@pytest.mark.replay("fixtures/weather")\n'
+        "def test_fixed(replay):\n"
+        "    agent = Agent(weather={**WEATHER, 'Oslo': 'fog'})\n"
+        "    step = replay.until_change(agent.answer, 'How is it?', turn=3)\n"
+        "    assert step.differs and step.turn == 1 and step.tool('weather').text == 'fog'\n"
+    )
+    result = run(project, test)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*= replay notes =*",
+            "weather-agent: the agent does something else already after turn 1, and the session failed in turn 3: *",
+        ]
+    )
+
+
+def test_the_tests_of_a_failed_session_have_no_live_form(project: pytest.Pytester) -> None:
+    """They are about the recorded answers, so `--replay-live` refuses them in one line."""
+    test = MARK + "def test_it(replay): replay.until_change(Agent().answer, 'How is it?', turn=1)\n"
+    result = run(project, test, "--replay-live")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*a test that goes up to a recorded turn has no live form*"])
+
+
+def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
+    """`areach` and `auntil_change` do the same inside an event loop."""
+    test = MARK + (
+        "def test_it(replay):\n"
+        "    import asyncio\n"
+        "    async def answer(prompt): return Agent().answer(prompt)\n"
+        "    asyncio.run(replay.areach(answer, 'How is it?', turn=2))\n"
+        '@pytest.mark.replay("fixtures/weather")\n'
+        "def test_the_same(replay):\n"
+        "    import asyncio\n"
+        "    async def answer(prompt): return Agent().answer(prompt)\n"
+        "    step = asyncio.run(replay.auntil_change(answer, 'How is it?', turn=1))\n"
+        "    assert not step.differs and not step.failed, step.describe()\n"
+        '@pytest.mark.replay("fixtures/weather")\n'
+        "def test_another(replay):\n"
+        "    import asyncio\n"
+        "    async def answer(prompt): return Agent(clock='13:00').answer(prompt)\n"
+        "    step = asyncio.run(replay.auntil_change(answer, 'How is it?', turn=2))\n"
+        "    assert step.differs and step.tool('clock').text == '13:00'\n"
+    )
+    run(project, test).assert_outcomes(passed=3)
