@@ -1,0 +1,3 @@
+from travel.planner import main
+
+main()

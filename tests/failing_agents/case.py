@@ -1,0 +1,83 @@
+"""The description of a failing agent: its provider, its right fixes and its wrong fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.failing_agents.provider import Reply, Request
+
+SOURCES = Path(__file__).parent / "agents"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A replacement of one text in one file of the agent."""
+
+    path: str
+    old: str
+    new: str
+
+    def apply(self, project: Path) -> None:
+        """Edit the file below `project`.
+
+        Raises:
+            ValueError: the old text does not occur exactly once.
+        """
+        file = project / self.path
+        source = file.read_text()
+        if source.count(self.old) != 1:
+            found = source.count(self.old)
+            raise ValueError(f"{file}: expected the text once, found it {found} times: {self.old}")
+        file.write_text(source.replace(self.old, self.new))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change to the agent: a right fix, or a wrong one that does not remove the failure."""
+
+    what: str
+    edits: tuple[Edit, ...]
+    assertion: str | None = None
+    """The line that the agent's author adds to `test_fixed`, if any."""
+    only_with_assertion: bool = False
+    """Whether the wrong fix changes the failing turn, so that only the author's assertion detects it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failing agent."""
+
+    name: str
+    """Folder of its sources in `agents/`."""
+    shape: str
+    tools: str
+    """How its tools are recorded: `record_tool`, `own loop`, `plain` (not at all) or `none` (it has no tools)."""
+    failure: str
+    run: tuple[str, ...]
+    """Arguments for the interpreter that start the agent."""
+    answer: Callable[[Request], Reply]
+    """The provider's rules: returns the response to a request, given its content."""
+    fails: str
+    """Regular expression found in the output of the buggy agent."""
+    succeeds: str
+    """Regular expression found in the output of the fixed agent."""
+    fixes: tuple[Change, ...]
+    wrong: tuple[Change, ...]
+    named: str
+    """Regular expression that a red `test_fixed` must print: it is red for the right reason."""
+    turns: tuple[int, ...]
+    """Turns that a person would choose as the failing turn."""
+    freeze: tuple[str, ...] = ("--last-failed",)
+    """Arguments of `agentobs freeze`; `SESSION` stands for the ID of the session."""
+    completes: bool = False
+    """Whether the buggy session completes, with a wrong answer."""
+    tampered: Change | None = None
+    """A change of the returned value only, on top of the first fix: `test_same_path` must detect it."""
+    needs: tuple[str, ...] = ()
+    """Packages to install into a separate environment; empty if the project's own environment suffices."""
+    source_root: str = "."
+    """Folder of the project to put on `PYTHONPATH`, in place of installing the project."""
+    is_quick: bool = False
+    """Whether `make test` includes it."""
