@@ -26,7 +26,7 @@ from agentobs.records.exchanges import (
 )
 from agentobs.world import World
 from replay.arriving import answer_of
-from replay.departure import is_reaction
+from replay.departure import is_reaction, is_refused
 from replay.divergence import DivergenceError, ReplayEnded, ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
@@ -139,9 +139,10 @@ class Answering:
         if departure is None:
             return False
         if not departure.has_happened and state.lane("main").turns < departure.failing_turn:
-            is_known = due is not None and missed.elsewhere is None
+            if missed.elsewhere is not None:
+                return False
             if due is not None and not (
-                is_known and is_reaction(due, *state.bodies(due, question))
+                is_refused(due) or is_reaction(due, *state.bodies(due, question))
             ):
                 return False
         return state.departs(due)

@@ -31,7 +31,18 @@ class Departure:
 
     def is_early(self) -> bool:
         """Return whether the agent left the path before the failing turn was answered."""
+        if self.expected is not None and is_refused(self.expected):
+            return False
         return self.has_happened and self.turn < self.failing_turn
+
+
+def is_refused(ask: Ask) -> bool:
+    """Return whether the provider refused a recorded request for what it contains, so that a fix must change it.
+
+    Timeouts, conflicts and rate limits do not count: the same request may succeed later (statuses 408, 409 and 429).
+    """
+    status = ask.answer.status or 0
+    return 400 <= status < 500 and status not in (408, 409, 429)
 
 
 def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:

@@ -289,7 +289,7 @@ class Replayer:
         state = self._state
         main, departure = state.lane("main"), state.departure
         is_there = main.turns >= turn or not (main.left or main.turns)
-        if departure is not None and departure.has_happened and departure.is_early():
+        if departure is not None and departure.has_happened:
             self._note_early(departure)
         elif not is_there:
             state.raise_divergence(error)
@@ -314,8 +314,7 @@ class Replayer:
         if error is not None and not state.beyond and type(error).__name__ != reason:
             raise error
         step = self._change(departure, result, error)
-        if departure.is_early():
-            self._note_early(departure)
+        self._note_early(departure)
         self._settle()
         if expect is not None:
             step.require(expect)
@@ -359,6 +358,8 @@ class Replayer:
         return step_of(None, outcome, end.reason if end else name)
 
     def _note_early(self, departure: Departure) -> None:
+        if not departure.is_early():
+            return
         self.notes.append(
             f"{self.fixture.name}: the agent does something else already after turn {departure.turn}, and the session "
             f"failed in turn {departure.failing_turn}: record it again to test the later turns"

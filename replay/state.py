@@ -21,7 +21,7 @@ from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
 from replay.accepting import Accepting
 from replay.arriving import is_unread
-from replay.departure import Departure, is_same_but_errors
+from replay.departure import Departure, is_refused, is_same_but_errors
 from replay.divergence import (
     Divergence,
     DivergenceError,
@@ -151,7 +151,8 @@ class State:
         if departure is None or departure.has_happened:
             return departure is not None
         turns = self.lane("main").turns
-        if not turns and self.lane("main").left:
+        is_free = turns or not self.lane("main").left or (expected and is_refused(expected))
+        if not is_free:
             return False
         departure.has_happened, departure.turn, departure.expected = True, turns, expected
         self.until = max(turns, 1)

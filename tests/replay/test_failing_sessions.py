@@ -349,6 +349,15 @@ def test_a_failed_session_without_an_answer_has_tests(tmp_path: Path) -> None:
     assert step.differs
 
 
+def test_a_request_that_was_refused_may_be_fixed_itself(tmp_path: Path) -> None:
+    """An invalid request must change; one that met an overload need not, and its prompt may not."""
+    fixture = fixture_of(tmp_path, [refused(400, "invalid_request_error")])
+    assert verdicts(fixture) == ("green", "AssertionError")
+    assert verdicts(fixture, system="Shorter.") == GREEN
+    overloaded = fixture_of(tmp_path / "busy", [refused(529)])
+    assert verdicts(overloaded, system="Shorter.") == ("DivergenceError",) * 2
+
+
 def test_a_divergence_stays_one_in_an_ordinary_replay(tmp_path: Path) -> None:
     """Only a test that looks for a change may leave the path."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
