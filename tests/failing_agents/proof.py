@@ -63,7 +63,8 @@ class Verdicts:
         for test, outcome in expected.items():
             now = self.outcomes.get(test, "missing")
             if now != outcome:
-                found.append(f"{test.removeprefix('test_')} {now}")
+                why = " ".join(self.messages.get(test, "").split())[:200]
+                found.append(f"{test.removeprefix('test_')} {now}{why and f' ({why})'}")
         if not found and (self.code == 0) != all(each == "passed" for each in expected.values()):
             found.append(f"exit code {self.code}")
         return ", ".join(found)
