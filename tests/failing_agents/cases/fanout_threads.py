@@ -50,7 +50,8 @@ CASE = Case(
         ),
     ),
     named=r"missing in the answer|read_source|delegate",
-    turns=(1, 2, 3),
+    # Agents in one lane share its turns.
+    turns=tuple(range(1, 9)),
     tampered=Change(
         "another value returned",
         (Edit(PATH, "            return text\n", '            return "WRONG"\n'),),
