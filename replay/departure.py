@@ -1,8 +1,9 @@
 """Departures: the first place where an agent leaves the recorded path, for tests that expect it to.
 
 A test of a fix does not fail when the agent does something else than recorded; it looks at what the agent does there.
-Until the first answer, requests must be the recorded ones: they are made of the prompt, the tools and the options
-alone. From then on the agent may react differently, which is a departure.
+From the first answer on, another reaction of the agent is a departure. The first request is made before any answer: if
+it differs, the prompt, the tools or the options have changed since. That is drift, which is noted: the recorded answers
+still lead the agent's code to the failure, though only the provider can tell what a model makes of another prompt.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Departure:
     """The recorded request that was due; None if none was, or if the departure was not a request."""
     is_stopped: bool = False
     """Whether the agent was stopped at a tool call that cannot run."""
+    drift: tuple[str, ...] = ()
+    """The keys by which the first request differed from the recorded one, such as `system`."""
 
     def is_early(self) -> bool:
         """Return whether the agent left the path before the failing turn was answered."""
@@ -63,17 +66,39 @@ def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:
     return not differences(*parts)
 
 
-def is_same_but_errors(recorded: Any, came: Any) -> bool:
-    """Return whether two request bodies differ only in the texts of tool results that are errors in both."""
-    if recorded is None or came is None:
-        return False
-    return canonical(_without_error_texts(recorded)) == canonical(_without_error_texts(came))
+def drift_of(recorded: Any, came: Any) -> tuple[str, ...] | None:
+    """Return the keys by which two request bodies differ apart from the agent's reactions to answers.
+
+    The texts of tool results that are errors in both do not count: the tool fails all the same.
+
+    Returns:
+        The differing top-level keys, with `messages` for those before the first answer; None if what follows the first
+        answer differs, or if the bodies are not JSON objects with messages.
+    """
+    if not (_has_messages(recorded) and _has_messages(came)):
+        return None
+    (old_prompt, old), (new_prompt, new) = (_split(body["messages"]) for body in (recorded, came))
+    if canonical(old) != canonical(new):
+        return None
+    parts = ({**recorded, "messages": old_prompt}, {**came, "messages": new_prompt})
+    return tuple(
+        sorted(
+            key
+            for key in {*recorded, *came}
+            if canonical(parts[0].get(key)) != canonical(parts[1].get(key))
+        )
+    )
 
 
-def _without_error_texts(body: Any) -> Any:
-    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-        return body
-    return {**body, "messages": [_message(each) for each in body["messages"]]}
+def _has_messages(body: Any) -> bool:
+    return isinstance(body, dict) and isinstance(body.get("messages"), list)
+
+
+def _split(messages: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the messages before the first answer, and those from it on without the texts of tool errors."""
+    roles = [each.get("role") if isinstance(each, dict) else None for each in messages]
+    first = roles.index("assistant") if "assistant" in roles else len(roles)
+    return messages[:first], [_message(each) for each in messages[first:]]
 
 
 def _message(message: Any) -> Any:

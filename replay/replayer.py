@@ -42,12 +42,12 @@ from replay.opened import Opened
 from replay.options import STRICT, ReplayOptions, ToolPolicy
 from replay.pieces import value_of
 from replay.raised import Raised, raised_of
-from replay.reporting import end_reason, refused, report
+from replay.reporting import end_reason, missing, refused, report
 from replay.script import Scripted
 from replay.sites import Site
 from replay.spine import Drift
 from replay.state import State, with_body
-from replay.step import Expectation, Next, Step, decisions_of, step_of
+from replay.step import DRIFTED, Expectation, Next, Step, decisions_of, step_of
 from replay.trajectory import trajectory
 from replay.waits import backoff
 
@@ -207,9 +207,10 @@ class Replayer:
     def reach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
         """Replay up to the answer of a turn, and let the agent do what it wants after it.
 
-        The agent must make the recorded requests up to that of the turn. Its reaction to earlier answers may differ: if
-        a fixed tool returns another result, the recorded answers no longer apply, and the replay ends there with a
-        note (see `notes`). If no request of the session was answered, all recorded requests must come.
+        The agent gets the recorded answers as long as it makes the recorded requests. If it reacts differently to an
+        earlier answer, because a fixed tool returns another result, the recorded answers no longer apply, and the
+        replay ends there with a note (see `notes`). A first request that differs, as by its system prompt, is noted,
+        too. If no request of the session was answered, all recorded requests must come.
 
         Args:
             function: what starts the agent, with its arguments; default the recorded entry.
@@ -218,7 +219,7 @@ class Replayer:
             kwargs: its arguments by name.
 
         Raises:
-            DivergenceError: a request differs in what does not depend on an answer, such as the system prompt.
+            DivergenceError: the agent ends before that turn, or uses the network.
             Exception: what the agent raised before it got there.
         """
         self._watch_until(turn)
@@ -257,7 +258,7 @@ class Replayer:
 
         Raises:
             AssertionError: `expect` does not hold.
-            DivergenceError: a request differs before the agent got its first answer, or the network was used.
+            DivergenceError: the agent makes no request at all, or uses the network.
             Exception: what the agent raised, unless the recording ended with the same exception.
         """
         self._state.watch(turn, tools)
@@ -289,9 +290,9 @@ class Replayer:
         state = self._state
         main, departure = state.lane("main"), state.departure
         is_there = main.turns >= turn or not (main.left or main.turns)
-        if departure is not None and departure.has_happened:
-            self._note_early(departure)
-        elif not is_there:
+        assert departure is not None
+        self._note(departure)
+        if not (departure.has_happened or is_there):
             state.raise_divergence(error)
             if error is not None:
                 raise error
@@ -313,8 +314,11 @@ class Replayer:
         reason = self.fixture.header.get("reason")
         if error is not None and not state.beyond and type(error).__name__ != reason:
             raise error
+        main = state.lane("main")
+        if not departure.has_happened and main.left and not main.asked:
+            raise state.error(missing(state, main))
         step = self._change(departure, result, error)
-        self._note_early(departure)
+        self._note(departure)
         self._settle()
         if expect is not None:
             step.require(expect)
@@ -341,6 +345,7 @@ class Replayer:
             held=tuple(self._state.calls.held),
             turn=turn,
             failure=f"{failure.reason} in turn {failure.turn}" if failure else "",
+            drift=departure.drift,
         )
 
     def _now_beside(
@@ -357,13 +362,20 @@ class Replayer:
         outcome = end.outcome if end else "failed" if error else "completed"
         return step_of(None, outcome, end.reason if end else name)
 
-    def _note_early(self, departure: Departure) -> None:
-        if not departure.is_early():
-            return
-        self.notes.append(
-            f"{self.fixture.name}: the agent does something else already after turn {departure.turn}, and the session "
-            f"failed in turn {departure.failing_turn}: record it again to test the later turns"
-        )
+    def _note(self, departure: Departure) -> None:
+        """Note what a reader should know of a departure, although the test may pass."""
+        if departure.drift:
+            self.notes.append(f"{self.fixture.name}: {DRIFTED.format(', '.join(departure.drift))}")
+        if departure.is_early():
+            self.notes.append(
+                f"{self.fixture.name}: the agent does something else already after turn {departure.turn}, and the "
+                f"session failed in turn {departure.failing_turn}: record it again to test the later turns"
+            )
+        if departure.has_happened and self.suspicions:
+            self.notes.append(
+                f"{self.fixture.name}: this change may come from answers that were given to the wrong one of several "
+                f"identical requests: {self.suspicions[0].text}"
+            )
 
     def _settle(self) -> None:
         """End the replay here: what else was recorded does not have to come."""

@@ -21,7 +21,7 @@ from agentobs.records.facts import Permission, SessionEnd, settled
 from agentobs.sink import Record
 from replay.accepting import Accepting
 from replay.arriving import is_unread
-from replay.departure import Departure, is_refused, is_same_but_errors
+from replay.departure import Departure, drift_of, is_refused
 from replay.divergence import (
     Divergence,
     DivergenceError,
@@ -262,12 +262,21 @@ class State:
         return taken
 
     def _settled(self, lane: Lane, question: Question, missed: Mismatch) -> Ask | Mismatch:
-        """Take a request for the recorded one if only the texts of its tool errors differ: it fails all the same."""
-        due = missed.expected
-        if due is None or missed.elsewhere is not None:
+        """Take a request for the recorded one if the agent has not reacted differently to an answer.
+
+        The first request of a session may differ in any way, and later ones by the same keys.
+        """
+        due, departure = missed.expected, self.departure
+        if due is None or departure is None or departure.has_happened or is_refused(due):
             return missed
-        recorded, came = self.bodies(due, question)
-        return lane.settle(due) if is_same_but_errors(recorded, came) else missed
+        if missed.elsewhere is not None or due.path != question.path:
+            return missed
+        drift = drift_of(*self.bodies(due, question))
+        if drift is None:
+            return missed
+        if not any(each.asked for each in self.lanes.values()) and len(lane.due()) == 1:
+            departure.drift = drift
+        return lane.settle(due) if {*drift} <= {*departure.drift} else missed
 
     def bodies(self, due: Ask, question: Question) -> tuple[Any, Any]:
         """Return the parsed bodies of a recorded request and of one that was made, as they are compared."""

@@ -12,6 +12,12 @@ from agentobs.records.facts import Permission
 from agentobs.records.messages import blocks, text_of
 from agentobs.sink import Record
 
+DRIFTED = (
+    "the first request differs from the recorded one ({}), and the recorded answers were given to that one: if the "
+    "change is the fix, only a run with the provider shows it"
+)
+"""What is said if the prompt has changed since the recording."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
@@ -90,6 +96,8 @@ class Next:
     """The turn of the main lane that this step follows."""
     failure: str = ""
     """How the recorded session failed, as a clause; empty if the replay was not after that."""
+    drift: tuple[str, ...] = ()
+    """The keys by which the first request differs from the recorded one, such as `system`."""
 
     @property
     def failed(self) -> bool:
@@ -144,6 +152,8 @@ class Next:
             verdict = "the agent does something else than recorded"
         else:
             verdict = "the agent does the same as recorded"
+        if self.drift:
+            verdict += f"\n{DRIFTED.format(', '.join(self.drift))}"
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
         held = [
             f"{name} was answered from the recording: it changes something; name it in tools= to run it"

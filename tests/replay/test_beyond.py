@@ -198,7 +198,7 @@ def test_what_is_expected_of_a_step_holds_or_tells_both_steps() -> None:
         with Replayer(REFUND) as replayed, pytest.raises(AssertionError) as raised:
             until(replayed, 2, expect=expect)
         assert told in str(raised.value)
-        assert "recorded next:" in str(raised.value)
+        assert "recorded after turn 2:" in str(raised.value)
     with Replayer(REFUND) as replayed:
         step = until(replayed, 2, expect=lambda step: step.tool("issue_refund").is_error)
     assert not step.differs

@@ -16,6 +16,7 @@ from agentobs.records.exchanges import Answer, Recording
 from replay import DivergenceError, Fixture, Next, Replayer, load
 from replay.failure import failure_of
 from replay.freeze import freeze
+from replay.step import DRIFTED
 from replay.templates import test_of as text_of_test
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import KEY, MODEL, recorded
@@ -37,6 +38,7 @@ class Clerk:
     def __init__(self, url: str | None = None, **changes: Any) -> None:
         self.url = url
         self.system = changes.pop("system", "Refund what was lost.")
+        self.prompt = changes.pop("prompt", "Refund A-17.")
         self.turns_max = changes.pop("turns_max", 9)
         self.catches = changes.pop("catches", Exception)
         self.finish: Callable[[str], Any] = changes.pop("finish", str)
@@ -44,7 +46,7 @@ class Clerk:
 
     def run(self) -> Any:
         client = agentobs.record(Anthropic(api_key=KEY, base_url=self.url, max_retries=0))
-        messages: list[Any] = [{"role": "user", "content": "Refund A-17."}]
+        messages: list[Any] = [{"role": "user", "content": self.prompt}]
         with agentobs.session("clerk"):
             for _ in range(self.turns_max):
                 with client.messages.stream(
@@ -226,10 +228,33 @@ def test_another_error_text_is_the_same_failure(tmp_path: Path) -> None:
     assert verdicts(fixture, finish=give_up, refund=fails_otherwise) == RED
 
 
-def test_another_prompt_is_a_divergence(tmp_path: Path) -> None:
-    """What does not depend on an answer must be as recorded: no recorded answer fits another prompt."""
+def test_another_prompt_is_noted_and_proves_nothing(tmp_path: Path) -> None:
+    """The recorded answers still lead to the failure, so a fix of the code shows, and one of the prompt cannot."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
-    assert verdicts(fixture, finish=give_up, system="Be kind.") == ("DivergenceError",) * 2
+    assert verdicts(fixture, finish=give_up, system="Be kind.") == RED
+    assert verdicts(fixture, finish=give_up, system="Be kind.", refund=paid) == GREEN
+    assert verdicts(fixture, finish=give_up, prompt="Please refund A-17.", refund=paid) == GREEN
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Clerk(finish=give_up, system="Be kind.").run, turn=2)
+    assert step.drift == ("system",)
+    assert step.describe().splitlines()[:2] == [
+        "the session fails as recorded: tool refund returned an error in turn 2",
+        DRIFTED.format("system"),
+    ]
+    assert replayed.notes == [f"clerk: {DRIFTED.format('system')}"]
+
+
+def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
+    """It has not come to where the session failed: neither test passes."""
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+
+    def idle() -> None:
+        return None
+
+    with pytest.raises(DivergenceError, match="ended before turn 2"), Replayer(fixture) as replayed:
+        replayed.reach(idle, turn=2)
+    with pytest.raises(DivergenceError, match="never asked"), Replayer(fixture) as replayed:
+        replayed.until_change(idle, turn=2)
 
 
 def test_the_step_is_where_the_agent_first_does_something_else(tmp_path: Path) -> None:
@@ -350,12 +375,12 @@ def test_a_failed_session_without_an_answer_has_tests(tmp_path: Path) -> None:
 
 
 def test_a_request_that_was_refused_may_be_fixed_itself(tmp_path: Path) -> None:
-    """An invalid request must change; one that met an overload need not, and its prompt may not."""
+    """An invalid request must change; one that met an overload need not, and another prompt proves nothing."""
     fixture = fixture_of(tmp_path, [refused(400, "invalid_request_error")])
     assert verdicts(fixture) == ("green", "AssertionError")
     assert verdicts(fixture, system="Shorter.") == GREEN
     overloaded = fixture_of(tmp_path / "busy", [refused(529)])
-    assert verdicts(overloaded, system="Shorter.") == ("DivergenceError",) * 2
+    assert verdicts(overloaded, system="Shorter.") == ("green", "AssertionError")
 
 
 def test_a_divergence_stays_one_in_an_ordinary_replay(tmp_path: Path) -> None:
