@@ -27,7 +27,7 @@ from agentobs.records.exchanges import (
 from agentobs.world import World
 from replay.arriving import answer_of
 from replay.departure import is_reaction, is_refused
-from replay.divergence import DivergenceError, ReplayEnded, ReplayStopped
+from replay.divergence import DivergenceError, NotSendableError, ReplayEnded, ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
 from replay.functions import verified_otherwise
@@ -35,6 +35,7 @@ from replay.hanging import out_of_turn, waits_for
 from replay.lanes import Lane, Mismatch, asked_body
 from replay.pieces import value_of
 from replay.policies import Policy, policy_of
+from replay.renaming import has_masked
 from replay.reporting import mismatch, tool_mismatch, world_mismatch
 from replay.state import State, key_of
 from replay.tools import same_answer, same_call
@@ -157,6 +158,8 @@ class Answering:
         state = self._state
         state.beyond.append((question.path, asked_body(question, state.renaming)))
         if state.options.fork is not None:
+            if has_masked(question.body):
+                raise self._not_sendable(question)
             raise Onward(state.options.fork.changed(question.body))
         number = len(state.beyond)
         if number > len(state.script) + REFUSALS_MAX:
@@ -167,6 +170,17 @@ class Answering:
             raise ReplayStopped(f"replayed until turn {state.until}")
         asked = value_of(question.body)
         return state.script[number - 1].answer(number, asked if isinstance(asked, dict) else {})
+
+    def _not_sendable(self, question: Question) -> Exception:
+        """Return the error of a request that holds sealed values without the ids of organizations."""
+        state = self._state
+        state.refused = state.refused or NotSendableError(
+            f"a request to {question.path.partition('?')[0]} holds a signed or encrypted value whose organization id "
+            "was taken out, and was not sent: the provider would refuse it",
+            where=str(state.fixture.path),
+            todo="Fork where the session was recorded (agentobs --home DIR fork ...), so that the original is known",
+        )
+        return state.refused
 
     def _is_next(self, lane: Lane, question: Question) -> bool:
         """Return whether this is the question that `until` waits for: the next one for a message."""

@@ -95,6 +95,7 @@ HEADER: Mapping[str, Check] = {
     "results": (_are_results, "an object of lists of texts"),
     "until": _PLACE,
     "failing_turn": _PLACE,
+    "session": _TEXT,
     "day": _TEXT,
     "given": (_is_given, "an object with seed, zone_s, patch and started_ns"),
     "recorded_with": _OBJECT,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from anthropic import AnthropicError
 
-from agentobs.errors import ReplaySays, UsageError
+from agentobs.errors import RecordingError, ReplaySays, UsageError
 from agentobs.records.differing import Difference
 from agentobs.redaction import redact
 from replay.looks import Nature, Proposal
@@ -272,6 +272,12 @@ class ReplayEnded(BaseException):
 class NotNamedError(UsageError, AnthropicError, ReplaySays):
     """Raised where a tool would have to run that changes something outside, and that nobody named; raised again by
     every later request, for an agent may make a tool's failure of it.
+    """
+
+
+class NotSendableError(RecordingError, AnthropicError, ReplaySays):
+    """Raised instead of sending a request whose sealed values were altered, which the provider would refuse; raised
+    again by every later request.
     """
 
 

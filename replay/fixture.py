@@ -13,8 +13,9 @@ A fixture is a text file, one JSON value a line:
 
 The first line names the `normalisers` that are applied whenever it is replayed, where it was frozen with some.
 
-No line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines. Where a session
-asked for its clock, ids or chance the first line alone has `given`: when it began, and what chance was drawn from; its
+Only the first line names the `session` that it was frozen from, by its id: a fork reads the original answers there.
+No other line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines. Where a
+session asked for its clock, ids or chance the first line alone has `given`: when it began, and what chance was drawn from; its
 asks say when they were asked and answered, in `ms` after that.
 Request bodies are rebuilt byte for byte. What was redacted stays redacted.
 
@@ -174,6 +175,12 @@ class Fixture:
     def name(self) -> str:
         """The recorded session's name."""
         return str(self.header["name"])
+
+    @property
+    def session_id(self) -> str | None:
+        """The full id of the session that it was frozen from; None in fixtures from before that was kept."""
+        found: str | None = self.header.get("session")
+        return found
 
     @property
     def given(self) -> dict[str, Any] | None:

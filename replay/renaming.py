@@ -194,19 +194,32 @@ def without_organisations(text: bytes) -> bytes:
     return _SEALED.sub(_unsigned, text)
 
 
+def has_masked(text: bytes) -> bool:
+    """Return whether `without_organisations` has changed something in a text, which the provider then refuses."""
+    if b"signature" not in text and b"encrypted_" not in text and _HIDDEN not in text:
+        return False
+    return any(NOBODY in _opened(match)[0] for match in _SEALED.finditer(text))
+
+
 def _unsigned(match: re.Match[bytes]) -> bytes:
-    field, told = match[1], match[2]
-    if field == b"data":
-        near = match.string[max(match.start() - 80, 0) : match.start()]
-        if _HIDDEN not in near and _HIDDEN not in match.string[match.end() : match.end() + 80]:
-            return match[0]
-    is_url_safe = b"-" in told or b"_" in told
-    codes = b"-_" if is_url_safe else b"+/"
-    try:
-        data = base64.b64decode(told + b"=" * (-len(told) % 4), codes, validate=True)
-    except binascii.Error:
-        return match[0]
+    data, codes = _opened(match)
     if not _UUID.search(data):
         return match[0]
     again = base64.b64encode(_UUID.sub(NOBODY, data), codes)
-    return match[0][: match.start(2) - match.start()] + again[: len(told)]
+    return match[0][: match.start(2) - match.start()] + again[: len(match[2])]
+
+
+def _opened(match: re.Match[bytes]) -> tuple[bytes, bytes]:
+    """Return the bytes of a sealed value, and the two characters that its base64 has besides letters and digits; no
+    bytes if it is not one.
+    """
+    field, told = match[1], match[2]
+    codes = b"-_" if b"-" in told or b"_" in told else b"+/"
+    if field == b"data":
+        near = match.string[max(match.start() - 80, 0) : match.start()]
+        if _HIDDEN not in near and _HIDDEN not in match.string[match.end() : match.end() + 80]:
+            return b"", codes
+    try:
+        return base64.b64decode(told + b"=" * (-len(told) % 4), codes, validate=True), codes
+    except binascii.Error:
+        return b"", codes

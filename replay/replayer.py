@@ -19,7 +19,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.recording import functions, patching, wire
+from agentobs.recording import functions, lineage, patching, wire
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
 from agentobs.tracing import ambient
@@ -77,6 +77,9 @@ class Replayer:
         """
         with self._opening() as stack:
             forks = self.options.fork is not None
+            if self.options.fork is not None:
+                parent = lineage.Parent(self.fixture.session_id, self.options.fork.turn)
+                stack.enter_context(lineage.forking(parent))
             answers = self._answering.answer, self._answering.stopped
             told_apart = forks or any(ask.by is not None for ask in self.fixture.asks)
             stack.enter_context(wire.answering(*answers, goes_on=forks, asks_who=told_apart))

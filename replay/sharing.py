@@ -79,7 +79,7 @@ def _is_sealed(exchange: Exchange) -> bool:
     elif isinstance(exchange, WorldExchange):
         texts = [_json(exchange.answer)]
     else:
-        return False
+        texts = [_json(exchange.question.input), _json(exchange.answer.content)]
     return any(
         b"signature" in text or b"encrypted_" in text or b"redacted_thinking" in text
         for text in texts

@@ -19,7 +19,7 @@ _OTHERS = ("ask", "tool", "world", "end")
 def settled(data: bytes, old: bytes | None) -> bytes:
     """Return the bytes of a fixture with nothing changed needlessly against those of an older one.
 
-    Where nothing differs but the day and the versions it was recorded with, the older one is returned.
+    If only the session, the day and the versions of the recording differ, the older one is returned.
     """
     if old is None:
         return data
@@ -66,10 +66,10 @@ def _essence(answer: list[bytes]) -> str:
 
 
 def _without_day(data: bytes) -> list[bytes]:
-    """Return the lines of a fixture without what its first one says of when and with what it was recorded."""
+    """Return the lines of a fixture, the first one without when, with what and in which session it was recorded."""
     first, *others = data.splitlines()
     header = json.loads(first)
-    kept = {key: header[key] for key in header if key not in ("day", "recorded_with")}
+    kept = {key: header[key] for key in header if key not in ("day", "recorded_with", "session")}
     return [json.dumps(kept).encode(), *others[:-1]]
 
 

@@ -26,6 +26,7 @@ from replay.divergence import (
     Divergence,
     DivergenceError,
     NotNamedError,
+    NotSendableError,
     Progress,
     ReplayStopped,
     Suspicion,
@@ -37,6 +38,7 @@ from replay.given import ambient_in
 from replay.lanes import Lane, Mismatch, asked_body
 from replay.normalising import Normalising
 from replay.options import ReplayOptions, ToolPolicy
+from replay.originals import check_sendable
 from replay.pieces import value_of
 from replay.policies import policy_of
 from replay.reads import Reads
@@ -101,8 +103,9 @@ class State:
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
-        self.refused: NotNamedError | None = None
-        """The first call beyond the path that was refused, because its tool is to be named."""
+        self.refused: NotNamedError | NotSendableError | None = None
+        """What was refused first: a call beyond the path whose tool is to be named, or a request of a fork that the
+        provider would refuse."""
         self.suspicions: list[Suspicion] = []
         """What was taken for the recorded path and may not have been, such as answers given by order alone."""
         self.sections: dict[str, Sequence[tuple[str, str]]] = {}
@@ -116,6 +119,7 @@ class State:
         self.lock = threading.RLock()
         if options.fork is not None:
             self.stop_after(options.fork.turn, "live")
+            check_sendable(fixture, options.fork.turn)
 
     def stop_after(self, turn: int, tools: ToolPolicy) -> None:
         """Let the recorded path end with the answer of a turn, in which the tools of a policy run.

@@ -40,6 +40,8 @@ def write(
     versions: dict[str, str],
     normalisers: Sequence[Rule] = (),
     failing_turn: int | None = None,
+    *,
+    is_shared: bool = True,
 ) -> bytes:
     """Return a recording as the bytes of a fixture.
 
@@ -48,6 +50,8 @@ def write(
         versions: what it was recorded with.
         normalisers: the rules that are applied whenever it is replayed.
         failing_turn: the turn where the session failed, if somebody chose it; None if the recording says it.
+        is_shared: whether others may see it; only what never leaves this process is not searched for secrets that
+            are left.
 
     Raises:
         UsageError: a normaliser cannot be kept in a file, or there is none of that name.
@@ -72,7 +76,7 @@ def write(
     tags = tags_in(b"".join(map(_line, _lines(recording, versions, rules, failing_turn))))
     recording = shareable(recording, tags)
     lines = _lines(recording, versions, rules, failing_turn)
-    if found := left(lines) + _left_in_pieces(recording):
+    if is_shared and (found := left(lines) + _left_in_pieces(recording)):
         raise RecordingError(
             f"something that looks like a secret is left: {'; '.join(each.text() for each in found)}",
             where=f"session {recording.session_id}",
@@ -116,9 +120,14 @@ def _lines(
         "day": _day(models),
         **({"normalisers": rules} if rules else {}),
         **({"given": dict(recording.given)} if recording.given else {}),
+        **({"session": recording.session_id} if _ID.fullmatch(recording.session_id) else {}),
         "recorded_with": versions,
     }
     return [header, *_exchange_lines(recording, models)]
+
+
+_ID = re.compile(r"[0-9a-f]{32}")
+"""A session of a home; what other tools have recorded has none."""
 
 
 def _day(models: Sequence[ModelExchange]) -> str:

@@ -55,7 +55,10 @@ _COMMANDS = {
         "agentobs.cli.again",
         "Rerun an agent against a fixture and show where it parts from it.",
     ),
-    "fork": ("agentobs.cli.fork", "Replay a fixture up to a turn, and go on live from there."),
+    "fork": (
+        "agentobs.cli.fork",
+        "Replay a fixture or a session up to a turn, and continue live from there.",
+    ),
     "diff": (
         "agentobs.cli.compare",
         "Compare two sessions step by step, with money, tokens and time of each.",

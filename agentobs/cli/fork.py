@@ -1,4 +1,4 @@
-"""The command that replays a session up to a turn and goes on live from there."""
+"""The command that replays a session up to a turn and continues live from there."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
-from agentobs.errors import UsageError
+from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.shown import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from agentobs.sink import Record
+    from replay.fixture import Fixture
 
 
-@click.command(help="Replay a fixture up to a turn, and go on live from there.")
-@click.argument("fixture", type=click.Path(path_type=Path))
+@click.command(help="Replay a fixture or a session up to a turn, and continue live from there.")
+@click.argument("source", metavar="FIXTURE|SESSION")
 @click.option(
     "--at",
     "turn",
@@ -40,24 +41,25 @@ if TYPE_CHECKING:
 @click.pass_context
 def fork(
     context: click.Context,
-    fixture: Path,
+    source: str,
     turn: int,
     model: str | None,
     system: str | None,
     options: tuple[str, ...],
 ) -> None:
-    """Fork FIXTURE, a folder or its recording.jsonl. All of it is recorded as a new session."""
-    from agentobs.recording.session import start_recorder, stop_recorder
-    from replay import DivergenceError, Fork, Replayer, ReplayOptions, load
-    from replay.forking import tools_of
+    """Fork a fixture, named by its folder or its recording.jsonl, or a recorded session.
 
-    loaded = load(fixture)
+    All of it is recorded as a new session. The replayed part sends nothing and costs nothing; the live part continues
+    from the answers as the provider sent them.
+    """
+    from agentobs.recording.session import start_recorder, stop_recorder
+    from replay import DivergenceError, Fork, Replayer, ReplayOptions
+
     changes = dict(_option(each) for each in options)
     chosen = Fork(turn, model, _text(system), changes)
+    loaded = _loaded(home_option(context), source, turn)
     forked = Replayer(loaded, ReplayOptions(fork=chosen))
-    if names := tools_of(loaded, turn):
-        told = printable(", ".join(names))
-        click.echo(f"live    from turn {turn} on tools run for real; first of all {told}", err=True)
+    _announce(loaded, turn)
     start_recorder(home_option(context))
     failure: Exception | None = None
     try:
@@ -67,7 +69,7 @@ def fork(
     except DivergenceError as error:
         click.echo(error.divergence.text())
         sys.exit(1)
-    except UsageError:
+    except AgentobsError:
         raise
     except Exception as error:  # the agent's own, which the new session has ended with
         failure = error
@@ -81,6 +83,50 @@ def fork(
         click.echo(f"next    agentobs show {session_id} | agentobs freeze {session_id}", err=True)
     if failure is not None:
         raise UsageError(f"the agent failed: {type(failure).__name__}: {printable(str(failure))}")
+
+
+def _loaded(home: str | None, source: str, turn: int) -> Fixture:
+    """Return what is forked, with the original answers of its session if the history needs them.
+
+    Raises:
+        RecordingError: the provider would refuse the history, and the originals cannot be read.
+        UsageError: there is neither a fixture nor a session of that name.
+    """
+    from agentobs.cli.again import recorded
+    from replay import load
+    from replay.freeze import versions
+    from replay.originals import check_sendable, fixture_of, unsendable, with_originals
+
+    path = Path(source)
+    if not (path.exists() or path.name != source):
+        fixture = fixture_of(recorded(home, source, has_ended=True), versions())
+        check_sendable(fixture, turn)
+        return fixture
+    fixture, why = load(path), ""
+    if fixture.session_id is not None and unsendable(fixture, turn):
+        try:
+            fixture = with_originals(fixture, recorded(home, fixture.session_id))
+        except AgentobsError as error:
+            why = str(error)
+    check_sendable(fixture, turn, why)
+    return fixture
+
+
+def _announce(fixture: Fixture, turn: int) -> None:
+    """Say which tools run for real first, and which secrets of the history are placeholders."""
+    from replay.forking import tools_of
+    from replay.originals import placeholders
+
+    if names := tools_of(fixture, turn):
+        told = printable(", ".join(names))
+        click.echo(f"live    from turn {turn} on tools run for real; first of all {told}", err=True)
+    if secrets := placeholders(fixture, turn):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in secrets.items())
+        click.echo(
+            f"note    the recorded answers hold placeholders for secrets ({kinds}): the secrets were not recorded, so "
+            "the provider and live tools get the placeholders",
+            err=True,
+        )
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -331,6 +331,7 @@ class SessionView:
             depth=place.depth,
             claims_success=None if heard.calls else claim_of(answer, _said_last(body)),
             adopted_span=exchange.adopted_span,
+            origin=Label("replayed" if exchange.is_replayed else "live"),
         )
 
     def _llm_request(self, exchange: ModelExchange, body: Body, outcome: str) -> tuple[str, int]:
@@ -423,7 +424,7 @@ class SessionView:
             at_ns=exchange.started_ns,
             iteration=row.iteration,
             kind=self.label(row.kind),
-            billed=row.billed,
+            billed=row.billed and not exchange.is_replayed,
             model=self.label(row.model),
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,

@@ -28,7 +28,7 @@ from typing import Any, ParamSpec, TypeVar
 from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
-from agentobs.recording import functions, joining, parents, patching, wire
+from agentobs.recording import functions, joining, lineage, parents, patching, wire
 from agentobs.recording.clients import AllClients, record_in
 from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
@@ -361,9 +361,13 @@ class Session:
         _note_begun(self.session_id)
         self.content = _content(self._content, options)
         _open[self.session_id] = self
+        parent = lineage.take_parent()
+        link: Link = self._link
+        if parent is not None:
+            link = ("fork", parent.session_id) if parent.session_id else None
         start = SessionStart(
             session_id=self.session_id,
-            name=unchecked(self.name),
+            name=unchecked(parent.name_of(self.name) if parent else self.name),
             started_ns=world.now(),
             entry=unchecked(self._entry) if self._entry else None,
             agentobs_version=_version("agentobs-kit") or Label("unknown"),
@@ -372,11 +376,12 @@ class Session:
             platform=unchecked(world.platform()),
             tags=self._tags,
             arguments_content=None,
-            continues_session_id=unchecked(self._link[1]) if self._link else None,
-            relation=self._link[0] if self._link else None,
+            continues_session_id=unchecked(link[1]) if link else None,
+            relation="fork" if parent else link[0] if link else None,
             content=Label(self.content),
             options=options.digest(),
             live_exports=options.live_exports(),
+            forked_turn=parent.turn if parent else None,
         )
         given = ambient.Ambient(
             ambient.new_seed(), start.started_ns, world.zone_seconds(), self._patch, _note_read

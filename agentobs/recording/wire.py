@@ -139,8 +139,8 @@ class _Tape:
 
     __slots__ = (
         "__weakref__", "adopted_span", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
-        "headers_ns", "lost", "origin", "pieces", "place", "question", "request", "started", "started_ns",
-        "status", "taken",
+        "headers_ns", "is_replayed", "lost", "origin", "pieces", "place", "question", "request", "started",
+        "started_ns", "status", "taken",
     )  # fmt: skip
 
     def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
@@ -159,6 +159,7 @@ class _Tape:
         self.adopted_span = adopted()
         self.origin: Origin | None = None
         self.encoding = ""
+        self.is_replayed = False
 
     def asked(self, data: bytes) -> None:
         """Note a piece of a streamed request body, such as a file that is uploaded."""
@@ -244,6 +245,7 @@ class _Tape:
             secrets=question.secrets,
             lost_bytes=self.lost,
             adopted_span=self.adopted_span,
+            is_replayed=self.is_replayed,
         )
 
 
@@ -671,7 +673,10 @@ def _asked(
     if tape:
         tape.question = question
     place = tracing.place() or place_of()
-    return answerer(question, place), _stopped if place.interaction_id is None else None
+    answer = answerer(question, place)
+    if tape:
+        tape.is_replayed = True
+    return answer, _stopped if place.interaction_id is None else None
 
 
 def _given_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:

@@ -254,6 +254,8 @@ class ModelExchange:
     """The origin of the question as digests, in an exchange that was read back; see `recording.origins`."""
     before: str | None = None
     """The attempt that the same task made before, or the one that started it, in an exchange that was read back."""
+    is_replayed: bool = False
+    """Whether the answer was taken from a recording, so that no provider was asked and nothing was billed."""
 
 
 @dataclass(frozen=True, slots=True)

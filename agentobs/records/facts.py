@@ -21,6 +21,7 @@ Relation = Literal["resume", "fork"]
 _MAIN = Label("main")
 _VAULT = Label("vault")
 _RECORDED = Label("recorded")
+_LIVE = Label("live")
 SpanStatus = Literal["ok", "error", "cancelled", "orphaned"]
 """How a span ended; `orphaned`: nobody ended it. Exporters call that `abandoned`, as others do."""
 AttemptOutcome = Literal[
@@ -48,6 +49,7 @@ class SessionStart:
     options: str | None = None
     source: Label = _RECORDED
     live_exports: Mapping[str, str] | None = None
+    forked_turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class Attempt:
     depth: int | None = None
     claims_success: bool | None = None
     adopted_span: str | None = None
+    origin: Label = _LIVE
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ def test_one_session_whole(tmp_path: Path) -> None:
         "conversation_id": session_id(1),
         "continues_session_id": None,
         "relation": None,
+        "forked_turn": None,
+        "replayed_requests": 0,
     }
 
 

@@ -2,7 +2,7 @@
 --
 -- $session_id: only this session, or NULL. $since_ns, $until_ns: only calls sent then or
 -- later, and before then, or NULL. Streamed answers that
--- arrived whole count: the time from sending the attempt to the first bytes of the stream, which the provider sends
+-- arrived whole from the provider count: the time from sending the attempt to the first bytes of the stream, which the provider sends
 -- when it begins to answer. Percentiles are exact.
 SELECT
     coalesce(model, model_requested) AS model,
@@ -13,7 +13,7 @@ SELECT
     max(first_chunk_ns) AS max_ns
 FROM attempts
 WHERE
-    streamed AND outcome = 'ok' AND endpoint = '/v1/messages' AND first_chunk_ns IS NOT NULL
+    streamed AND outcome = 'ok' AND endpoint = '/v1/messages' AND first_chunk_ns IS NOT NULL AND origin = 'live'
     AND ($session_id::VARCHAR IS NULL OR session_id = $session_id::VARCHAR)
     AND ($since_ns::BIGINT IS NULL OR started_ns >= $since_ns::BIGINT)
     AND ($until_ns::BIGINT IS NULL OR started_ns < $until_ns::BIGINT)

@@ -16,7 +16,8 @@ SELECT
     model,
     stop_reason,
     tool_use_count,
-    message_count
+    message_count,
+    origin
 FROM attempts
 WHERE endpoint = '/v1/messages' AND outcome = 'ok';
 COMMENT ON VIEW turns IS 'One row for each answer of a model that arrived whole.';
@@ -35,6 +36,7 @@ COMMENT ON COLUMN turns.model IS 'The model that answered.';
 COMMENT ON COLUMN turns.stop_reason IS 'Why it stopped, or NULL.';
 COMMENT ON COLUMN turns.tool_use_count IS 'Tool calls that it asks for.';
 COMMENT ON COLUMN turns.message_count IS 'Messages in the request.';
+COMMENT ON COLUMN turns.origin IS '`live`: the provider was asked; `replayed`: a fork answered from a recording, at no cost.';
 
 CREATE OR REPLACE VIEW llm_requests AS
 SELECT
@@ -52,7 +54,8 @@ SELECT
     arg_max_null(error_type, attempt) AS error_type,
     min(started_ns) AS started_ns,
     make_timestamp_ns(min(started_ns)) AS started_at,
-    max(started_ns + duration_ns) - min(started_ns) AS duration_ns
+    max(started_ns + duration_ns) - min(started_ns) AS duration_ns,
+    arg_max(origin, attempt) AS origin
 FROM attempts
 GROUP BY session_id, llm_request_id;
 COMMENT ON VIEW llm_requests IS 'One row for each logical call to the provider, its retries taken together.';
@@ -71,6 +74,7 @@ COMMENT ON COLUMN llm_requests.error_type IS 'The error of the last attempt, or 
 COMMENT ON COLUMN llm_requests.started_ns IS 'When the first attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN llm_requests.started_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN llm_requests.duration_ns IS 'From there to the end of the last attempt, waits between them included. [ns]';
+COMMENT ON COLUMN llm_requests.origin IS 'That of the last attempt: `live`: the provider was asked; `replayed`: a fork answered from a recording, at no cost.';
 
 CREATE OR REPLACE VIEW tool_calls AS
 SELECT
@@ -314,7 +318,7 @@ WITH ids AS (
 ), started AS (
     SELECT
         session_id,
-        arg_min({'name': name, 'entry': entry, 'tags': tags}, started_ns) AS first,
+        arg_min({'name': name, 'entry': entry, 'tags': tags, 'forked_turn': forked_turn}, started_ns) AS first,
         min(started_ns) AS started_ns,
         -- Of a session that started once it does not matter what its clock did before its end.
         CASE WHEN count(*) > 1 THEN max(started_ns) END AS resumed_ns
@@ -334,6 +338,7 @@ WITH ids AS (
         count(*) AS attempts,
         count(*) FILTER (WHERE attempt = 1) AS llm_requests,
         count(*) FILTER (WHERE endpoint = '/v1/messages' AND outcome = 'ok') AS turns,
+        count(*) FILTER (WHERE attempt = 1 AND origin = 'replayed') AS replayed_requests,
         min(started_ns) AS first_ns
     FROM attempts
     GROUP BY session_id
@@ -406,6 +411,7 @@ WITH ids AS (
         asked.attempts,
         asked.llm_requests,
         asked.turns,
+        asked.replayed_requests,
         prompted.interactions,
         called.tool_calls,
         coalesce(parts.conversation_id, ids.session_id) AS conversation_id,
@@ -459,7 +465,10 @@ SELECT
     dropped > 0 OR is_damaged AS incomplete,
     conversation_id,
     continues_session_id,
-    relation
+    -- A fork of a fixture that does not name its session is a fork all the same.
+    coalesce(relation, CASE WHEN first.forked_turn IS NOT NULL THEN 'fork' END) AS relation,
+    first.forked_turn AS forked_turn,
+    coalesce(replayed_requests, 0) AS replayed_requests
 FROM joined;
 COMMENT ON VIEW sessions IS 'One row for each session.';
 COMMENT ON COLUMN sessions.session_id IS 'The session.';
@@ -490,3 +499,5 @@ COMMENT ON COLUMN sessions.incomplete IS 'Whether something is missing: records 
 COMMENT ON COLUMN sessions.conversation_id IS 'The session with which its conversation began: its own id, or that of the first one where it resumes an earlier session.';
 COMMENT ON COLUMN sessions.continues_session_id IS 'The session that it goes on from, or NULL.';
 COMMENT ON COLUMN sessions.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it; NULL where it goes on from none.';
+COMMENT ON COLUMN sessions.forked_turn IS 'Of a session that `agentobs fork` made, the turn of the parent whose answer is the last replayed one; else NULL.';
+COMMENT ON COLUMN sessions.replayed_requests IS 'Those of llm_requests that a fork answered from a recording, at no cost.';
