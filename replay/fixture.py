@@ -15,8 +15,8 @@ The first line names the `normalisers` that are applied whenever it is replayed,
 
 Only the first line names the `session` that it was frozen from, by its id: a fork reads the original answers there.
 No other line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines. Where a
-session asked for its clock, ids or chance the first line alone has `given`: when it began, and what chance was drawn from; its
-asks say when they were asked and answered, in `ms` after that.
+session asked for its clock, ids or chance the first line alone has `given`: when it began, and what chance was drawn
+from; its asks say when they were asked and answered, in `ms` after that.
 Request bodies are rebuilt byte for byte. What was redacted stays redacted.
 
 Version 2 (November 2026) has the lines of the world: what the loop asked beside model and tools. Each

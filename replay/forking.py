@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.errors import UsageError
+from agentobs.records.exchanges import ModelExchange, Recording
 from agentobs.records.messages import assemble, tool_uses
 from replay.fixture import Fixture
+from replay.renaming import has_masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,14 @@ def tools_of(fixture: Fixture, turn: int) -> list[str]:
     called = [call for a in answers for call in tool_uses(assemble(a.headers, a.body))]
     functions = [t for t in fixture.tools if t.is_function and (t.lane, t.turn) == ("main", turn)]
     return sorted({str(c.get("name")) for c in called} | {t.question.name for t in functions})
+
+
+def can_fork(recording: Recording, turn: int) -> bool:
+    """Return whether a session can be forked at a turn: it has that turn, and the signatures that the provider sent.
+
+    A session that came in a bundle has none of those in which an organization id was readable.
+    """
+    models = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
+    if any(has_masked(each.answer.body) for each in models):
+        return False
+    return any((each.place.lane, each.place.turn) == ("main", turn) for each in models)

@@ -83,7 +83,9 @@ def with_originals(fixture: Fixture, recording: Recording) -> Fixture:
         )
         for each in fixture.world
     ]
-    return Fixture(fixture.path, fixture.header, [ask(each) for each in fixture.asks], tools, world)
+    arguments = known.value("arguments", value=fixture.header["arguments"])
+    header = {**fixture.header, "arguments": arguments}
+    return Fixture(fixture.path, header, [ask(each) for each in fixture.asks], tools, world)
 
 
 class _Originals:
@@ -91,6 +93,7 @@ class _Originals:
 
     def __init__(self, recording: Recording) -> None:
         self._known: defaultdict[tuple[_Key, bytes], deque[bytes]] = defaultdict(deque)
+        self._keep(("arguments",), _json(recording.arguments))
         for each in recording.exchanges:
             lane = each.place.lane
             match each:
@@ -191,6 +194,7 @@ def _given(
     later = [a.number for a in fixture.asks if a.lane == "main" and (a.turn or 0) > turn]
     end = min(later, default=len(fixture.asks) + 1)
     given = Counter(ask.lane for ask in fixture.asks if ask.number < end)
+    yield from of_value(_json(fixture.header["arguments"]), "the arguments")
     for ask in fixture.asks:
         if ask.number < end:
             place = f"turn {ask.turn}" if ask.turn else f"request {ask.number}"

@@ -57,11 +57,12 @@ def shareable(recording: Recording, tags: Sequence[str]) -> Recording:
             lambda m: b"[redacted:%b:%b]" % (m[1], numbers[m[2].decode()].encode()), text
         )
 
+    told = json.loads(numbered(without_organisations(_json([recording.name, recording.arguments]))))
+    recording = replace(recording, name=told[0], arguments=told[1])
     if not tags and not any(_is_sealed(each) for each in recording.exchanges):
         return recording
-    told = json.loads(numbered(_json([recording.name, recording.arguments])))
     exchanges = tuple(_mapped(each, numbered) for each in recording.exchanges)
-    return replace(recording, name=told[0], arguments=told[1], exchanges=exchanges)
+    return replace(recording, exchanges=exchanges)
 
 
 _PLACEHOLDER = re.compile(rb"\[redacted:([a-z0-9_]{1,40}):([0-9a-f]{1,16})\]")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
     from replay import Divergence
     from replay.fixture import Fixture
+    from replay.freeze import Frozen
 
 
 @click.command(help="Make recorded sessions fixtures and tests.")
@@ -95,9 +97,35 @@ def _freeze(
         click.echo(f"took out  {printable(redacted.text())}")
     for path, is_new in frozen.files:
         click.echo(f"{'wrote' if is_new else 'kept '}  {printable(str(path))}")
-    where = printable(shlex.quote(str(folder)))
-    click.echo(f"next   pytest {where}")
-    click.echo(f"       agentobs fork {where} --at {frozen.turn}   goes on live from there")
+    for number, line in enumerate(_next_steps(recording, frozen, folder)):
+        click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
+
+
+def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[str]:
+    """Yield what can be done with a fixture now: commands that work for this session, each as it is typed."""
+    from replay.forking import can_fork
+
+    where = shlex.quote(str(folder))
+    starts = recording.entry is not None and recording.arguments is not None
+    if not starts:
+        yield f"put the function that starts the agent into {shlex.quote(str(frozen.test))}:"
+        yield from (f"    {line}" for line in _starting_lines(recording.entry))
+    yield f"pytest {where}"
+    if starts and can_fork(recording, frozen.turn):
+        yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
+    if not starts:
+        yield f"agentobs serve {where}   answers any client in the provider's place"
+
+
+def _starting_lines(entry: str | None) -> tuple[str, str]:
+    """Return the two lines of a test that start an agent whose entry or arguments were not recorded."""
+    module, _, name = (entry or "").partition(":")
+    if not (_NAMES.fullmatch(module) and name.isidentifier()):
+        module, name = "my_agent", "answer"
+    return f"from {module} import {name}", f'replay.run({name}, "its arguments")'
+
+
+_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
 def _folders(found: list[Recording], output: Path | None) -> list[Path]:

@@ -162,8 +162,12 @@ def _facts_of(
     from agentobs.store.database import select
     from replay.comparing import Part, plain_lanes
 
-    one = select(connection, "SELECT name, status FROM sessions WHERE session_id = ?", [session_id])
-    name, status = one.fetchall()[0]
+    one = select(
+        connection,
+        "SELECT name, status, continues_session_id, forked_turn FROM sessions WHERE session_id = ?",
+        [session_id],
+    )
+    name, status, parent, forked_turn = one.fetchall()[0]
     rows = as_dicts(rows_of(connection, "session_steps", session_id=session_id))
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = plain_lanes(list(dict.fromkeys(row["lane"] for row in rows)), calls)
@@ -177,6 +181,8 @@ def _facts_of(
         for row in rows
     ]
     about = {"name": str(name), "session_id": session_id, "outcome": str(status)}
+    if forked_turn is not None:
+        about |= {"forked_from": parent, "forked_turn": forked_turn}
     return about, parts
 
 
@@ -323,7 +329,14 @@ _TOTALS = (
 
 def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
     click.echo(f"A  {printable(one.title)}  {one.about['outcome']}")
-    click.echo(f"B  {printable(other.title)}  {other.about['outcome']}\n")
+    click.echo(f"B  {printable(other.title)}  {other.about['outcome']}")
+    for letter, side in (("A", one), ("B", other)):
+        if (turn := side.about.get("forked_turn")) is not None:
+            parent = side.about["forked_from"] or "a fixture"
+            click.echo(
+                f"{letter} is a fork of {parent}: up to turn {turn} it was replayed, at no cost"
+            )
+    click.echo()
     rows = []
     for name, key in _TOTALS:
         a, b = getattr(found.a, key), getattr(found.b, key)

@@ -93,15 +93,20 @@ _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type"
 
 
 def _marked(rows: Rows) -> Rows:
-    """Return the list with a word beside the status of each session of which something is missing."""
+    """Return the list with a note beside the status of forks, and of sessions of which something is missing."""
     columns, values = rows
-    at, missing = columns.index("status"), columns.index("incomplete")
-    return columns, [
-        (*row[:at], f"{row[at]}, incomplete", *row[at + 1 :])
-        if row[missing] and row[at] != "incomplete"
-        else row
-        for row in values
-    ]
+
+    def status(row: dict[str, Any]) -> str:
+        told = str(row["status"])
+        if row["incomplete"] and told != "incomplete":
+            told += ", incomplete"
+        if row["forked_turn"] is not None:
+            parent = str(row["continues_session_id"] or "a fixture")[-8:]
+            told += f", fork of {parent} at turn {row['forked_turn']}"
+        return told
+
+    listed = [dict(zip(columns, row, strict=True)) for row in values]
+    return columns, [tuple({**row, "status": status(row)}.values()) for row in listed]
 
 
 def _timeline(connection: DuckDBPyConnection, session_id: str) -> Rows:

@@ -25,7 +25,11 @@ SELECT
     unpriced_calls,
     dropped,
     incomplete,
-    tags
+    tags,
+    continues_session_id,
+    relation,
+    forked_turn,
+    replayed_requests
 FROM sessions
 WHERE
     ($failed::BOOLEAN IS NULL OR (status IN ('failed', 'crashed', 'incomplete')) = $failed::BOOLEAN)

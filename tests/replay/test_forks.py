@@ -1,0 +1,275 @@
+"""`agentobs fork`: what goes to a provider that verifies signatures, what it costs, and what it refuses to send."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentobs
+from agentobs.recording.session import start_recorder, stop_recorder
+from replay import Fork, Replayer, ReplayOptions, load
+from tests.cli.test_commands import Shell
+from tests.replay.signed_agents import SOURCE
+from tests.replay.signing_provider import (
+    INPUT_TOKENS,
+    ORGANIZATION,
+    OUTPUT_TOKENS,
+    SigningProvider,
+    signing,
+)
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+PRICE = Decimal("0.000002") * INPUT_TOKENS + Decimal("0.00001") * OUTPUT_TOKENS
+CLIENTS = ["sync", "sync-stream", "async", "async-stream", "raw"]
+_numbers = itertools.count(1)
+
+
+class Desk:
+    """A folder with an agent, a home and a provider, and the commands that are run there."""
+
+    def __init__(self, folder: Path, provider: SigningProvider, shell: Shell) -> None:
+        self.folder, self.provider, self.shell = folder, provider, shell
+        self.module = f"signed_agent_{next(_numbers)}"
+        (folder / f"{self.module}.py").write_text(SOURCE, encoding="utf-8")
+        self.agent = importlib.import_module(self.module)
+
+    def record(self, run: Callable[[Any], Any]) -> str:
+        """Run the agent, recorded, and return the id of its session."""
+        start_recorder(str(self.shell.home))
+        try:
+            run(self.agent)
+        finally:
+            assert stop_recorder()
+        return str(self.rows("SELECT session_id FROM sessions ORDER BY started_ns")[-1][0])
+
+    def freeze(self, session_id: str, *more: str) -> Path:
+        """Freeze a session into `frozen`."""
+        folder = self.folder / "frozen"
+        ended = self.shell("freeze", session_id, "-o", str(folder), *more)
+        assert ended.code == 0, ended.err
+        return folder
+
+    def rows(self, sql: str) -> list[Any]:
+        return list(agentobs.query(sql, home=self.shell.home))
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stop_recorder()
+    return Shell(tmp_path / "home", capsys)
+
+
+@pytest.fixture
+def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with signing() as provider:
+        monkeypatch.setenv("SIGNING_URL", provider.url)
+        yield Desk(tmp_path, provider, shell)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("source", ["fixture", "session"])
+def test_a_provider_that_verifies_signatures_accepts_a_fork(
+    desk: Desk, client: str, source: str
+) -> None:
+    """It sees the live requests alone, each with the history as it was issued; money is what it counted itself."""
+    parent = desk.record(lambda agent: agent.answer(client, "Where is my refund?"))
+    assert desk.provider.accepted == 3
+    folder = desk.freeze(parent)
+    frozen = (folder / "recording.jsonl").read_text(encoding="utf-8")
+    assert ORGANIZATION not in frozen
+    assert NOBODY.encode() in _opened(frozen)
+    ended = desk.shell("fork", str(folder) if source == "fixture" else parent, "--at", "2")
+    assert ended.code == 0, ended.err
+    assert ended.out == "Done after 3 turns.\n"
+    assert desk.provider.refused == []
+    assert len(desk.provider.asked) == 3 + 1
+    [sent] = desk.provider.asked[3:]
+    assert sent["messages"] == desk.provider.asked[2]["messages"]
+    [row] = desk.rows(
+        "SELECT name, relation, continues_session_id, forked_turn, turns, replayed_requests, cost_usd, input_tokens "
+        "FROM sessions ORDER BY started_ns DESC LIMIT 1"
+    )
+    assert tuple(row) == ("refund-loop-fork-2", "fork", parent, 2, 3, 2, PRICE, INPUT_TOKENS)
+    assert [spent.usd for spent in desk.agent.SPENT] == [3 * PRICE, PRICE]
+
+
+def _opened(text: str) -> bytes:
+    """Return the base64 of a text that is a signature, decoded."""
+    import base64
+    import re
+
+    found = re.findall(r"[A-Za-z0-9+/]{300,}={0,2}", text)
+    return b"".join(base64.b64decode(each) for each in found)
+
+
+def a_parent(desk: Desk, client: str = "sync-stream") -> tuple[str, Path]:
+    """Record and freeze a session whose signatures hold an organization id."""
+    parent = desk.record(lambda agent: agent.answer(client, "Where is my refund?"))
+    return parent, desk.freeze(parent)
+
+
+def test_views_and_commands_tell_a_fork_from_its_parent(desk: Desk) -> None:
+    """The list, the session, the money and the comparison: replayed calls cost nothing and say where they are from."""
+    parent, folder = a_parent(desk)
+    assert desk.shell("fork", str(folder), "--at", "2").code == 0
+    [(forked,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
+    origins = desk.rows(f"SELECT origin FROM turns WHERE session_id = '{forked}' ORDER BY turn")
+    assert [row[0] for row in origins] == ["replayed", "replayed", "live"]
+    money = "SELECT session_id, sum(cost_usd), count(*) FROM {} GROUP BY session_id"
+    for view in ("costs", "sure_costs", "call_costs"):
+        found = {row[0]: tuple(row[1:]) for row in desk.rows(money.format(view))}
+        assert found == {parent: (3 * PRICE, 3), forked: (PRICE, 1)}
+    [(billed,)] = desk.rows("SELECT sum(cost_usd) FROM cost_by_day")
+    assert billed == desk.provider.accepted * PRICE
+    assert f"fork of {parent[-8:]} at turn 2" in desk.shell("sessions").out
+    shown = desk.shell("show", forked).out
+    assert parent in shown
+    assert "replayed requests    2" in shown
+    compared = desk.shell("diff", parent, forked).out
+    assert f"B is a fork of {parent}: up to turn 2 it was replayed, at no cost" in compared
+    assert "refund-loop-fork-2" in desk.shell("cost", "--by", "session").out
+
+
+def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
+    """The session of a fork is whole: it freezes, replays with nobody outside, and is a parent itself."""
+    _, folder = a_parent(desk)
+    assert desk.shell("fork", str(folder), "--at", "1").code == 0
+    [(first,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
+    shutil.rmtree(folder)
+    again = desk.freeze(first)
+    assert (
+        json.loads((again / "recording.jsonl").read_text().partition("\n")[0])["session"] == first
+    )
+    before = len(desk.provider.asked)
+    replayed = desk.shell("replay", str(again))
+    assert replayed.code == 0, replayed.out
+    assert len(desk.provider.asked) == before
+    assert desk.shell("fork", str(again), "--at", "2").code == 0
+    found = desk.rows(
+        "SELECT continues_session_id, forked_turn FROM sessions WHERE relation = 'fork' ORDER BY ALL"
+    )
+    assert {row[1] for row in found} == {1, 2}
+    assert (first, 2) in [tuple(row) for row in found]
+    assert desk.provider.refused == []
+
+
+def gone(desk: Desk, parent: str, folder: Path) -> str:
+    shutil.rmtree(desk.shell.home)
+    return f"session {parent}, which cannot be read: "
+
+
+def pruned(desk: Desk, parent: str, folder: Path) -> str:
+    assert desk.shell("prune", "--session", parent).code == 0
+    return "pruned"
+
+
+def without_content(desk: Desk, parent: str, folder: Path) -> str:
+    assert desk.shell("prune", "--session", parent, "--content-only").code == 0
+    return "was pruned"
+
+
+def bundled(desk: Desk, parent: str, folder: Path) -> str:
+    file = desk.folder / "one.bundle"
+    assert desk.shell("bundle", parent, "-o", str(file), "--with-content").code == 0
+    shutil.rmtree(desk.shell.home)
+    assert desk.shell("import", "bundle", str(file)).code == 0
+    return "was not read or does not hold them either"
+
+
+def another(desk: Desk, parent: str, folder: Path) -> str:
+    assert desk.shell("prune", "--session", parent).code == 0
+    desk.record(lambda agent: agent.answer("sync", "Something else"))
+    return parent
+
+
+def unnamed(desk: Desk, parent: str, folder: Path) -> str:
+    from agentobs.records.canonical import digest
+
+    file = folder / "recording.jsonl"
+    first, *others = file.read_bytes().splitlines(keepends=True)
+    header = {key: value for key, value in json.loads(first).items() if key != "session"}
+    data = json.dumps(header).encode() + b"\n" + b"".join(others[:-1])
+    end = {**json.loads(others[-1]), "digest": digest(data)}
+    file.chmod(0o600)
+    file.write_bytes(data + json.dumps(end).encode() + b"\n")
+    return "does not name the session"
+
+
+@pytest.mark.parametrize("lost", [gone, pruned, without_content, bundled, another, unnamed])
+def test_a_fork_without_the_originals_is_refused(
+    desk: Desk, lost: Callable[[Desk, str, Path], str]
+) -> None:
+    """One clear error says where the history was altered, why the originals cannot be read, and what to do."""
+    parent, folder = a_parent(desk)
+    why = lost(desk, parent, folder)
+    asked = len(desk.provider.asked)
+    ended = desk.shell("fork", str(folder), "--at", "2")
+    assert ended.code != 0
+    assert ended.out == ""
+    assert "turn 1 (organization ids were taken out)" in ended.err
+    assert why in ended.err
+    assert "agentobs fork SESSION --at N" in ended.err
+    assert len(desk.provider.asked) == asked
+
+
+def test_nothing_masked_is_sent_from_python_either(desk: Desk) -> None:
+    """A fork that was opened without its session is refused when it is made."""
+    _, folder = a_parent(desk)
+    with pytest.raises(agentobs.errors.RecordingError, match="would refuse the history"):
+        Replayer(load(folder), ReplayOptions(fork=Fork(2)))
+
+
+def test_a_history_without_ids_needs_no_session(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where freezing changed nothing the fixture alone is enough."""
+    with signing(organization=None) as provider:
+        monkeypatch.setenv("SIGNING_URL", provider.url)
+        desk = Desk(tmp_path, provider, shell)
+        parent, folder = a_parent(desk)
+        shutil.rmtree(shell.home)
+        ended = shell("fork", str(folder), "--at", "2")
+        assert ended.code == 0, ended.err
+        assert provider.refused == []
+        found = desk.rows("SELECT continues_session_id, relation FROM sessions")
+        assert [tuple(row) for row in found] == [(parent, "fork")]
+
+
+def test_signatures_that_come_in_pieces(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream may tell a signature in several events; what is sent back is the whole one, as it was issued."""
+    for pieces in (2, 3, 7):
+        with signing(pieces=pieces) as provider:
+            monkeypatch.setenv("SIGNING_URL", provider.url)
+            desk = Desk(tmp_path, provider, shell)
+            _, folder = a_parent(desk, "events")
+            ended = shell("fork", str(folder), "--at", "2")
+            assert ended.code == 0, ended.err
+            assert provider.refused == []
+            assert len(provider.asked) == 4
+            shutil.rmtree(folder)
+
+
+def test_a_session_that_came_in_a_bundle_is_not_forked(desk: Desk) -> None:
+    """Its signatures were altered when it was bundled: freezing it proposes no fork, and forking it is refused."""
+    parent, folder = a_parent(desk)
+    bundled(desk, parent, folder)
+    told = desk.shell("freeze", parent, "-o", str(desk.folder / "again")).out
+    assert "pytest" in told
+    assert "agentobs fork" not in told
+    ended = desk.shell("fork", parent, "--at", "2")
+    assert ended.code != 0
+    assert "turn 1 (organization ids were taken out)" in ended.err
