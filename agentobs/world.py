@@ -271,6 +271,10 @@ def _unknown(name: str) -> Callable[..., Any] | None:  # noqa: ARG001 - the port
     return None
 
 
+def _billed(message: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the port has an argument
+    return True
+
+
 def _unheard(sections: Sequence[tuple[str, str]]) -> None:
     """Listen to nothing."""
 
@@ -300,6 +304,8 @@ class World:
     sections: Callable[[Sequence[tuple[str, str]]], None] = _unheard
     """Hears the names and texts of the sections that the next system prompt of its lane is made of. A replay tells by
     them which one of them has changed."""
+    is_billed: Callable[[Mapping[str, Any]], bool] = _billed
+    """Whether an answer of the model is billed: what a fork replays costs nothing."""
     now: Callable[[], int] = now
     """Wall clock, nanoseconds since 1970."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

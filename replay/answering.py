@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from agentobs import world
@@ -30,6 +30,7 @@ from replay.departure import is_reaction, is_refused
 from replay.divergence import DivergenceError, NotSendableError, ReplayEnded, ReplayStopped
 from replay.ends import went_beside
 from replay.fixture import Ask, RecordedTool
+from replay.forking import message_ids
 from replay.functions import verified_otherwise
 from replay.hanging import out_of_turn, waits_for
 from replay.lanes import Lane, Mismatch, asked_body
@@ -58,6 +59,9 @@ class Answering:
         self._state = state
         self._repeats = 0
         """How many requests were made after a divergence."""
+        fork = state.options.fork
+        self._replayed = message_ids(state.fixture, fork.turn) if fork else frozenset[str]()
+        """The ids of the messages that a fork replays, which cost nothing."""
 
     def answer(self, question: Question, place: Place) -> Answer:
         """Answer a question to the provider from the recording."""
@@ -194,6 +198,10 @@ class Answering:
             if (lane_here(), tool_use_id) in self._state.calls.live:
                 live.stop_tool(tool_use_id)
 
+        def is_billed(message: Mapping[str, Any]) -> bool:
+            known = message.get("id")
+            return known not in self._replayed if known else self._state.is_live
+
         self._state.functions.append(live.tool_function)
         return dataclasses.replace(
             live,
@@ -203,6 +211,7 @@ class Answering:
             stop_tool=stop_tool,
             ask=functools.partial(self._ask, live),
             abort=RecordedAbort(self._state.answers),
+            is_billed=is_billed if self._replayed else live.is_billed,
             sleep=functools.partial(self._sleep, live),
         )
 

@@ -69,6 +69,14 @@ def tools_of(fixture: Fixture, turn: int) -> list[str]:
     return sorted({str(c.get("name")) for c in called} | {t.question.name for t in functions})
 
 
+def message_ids(fixture: Fixture, turn: int) -> frozenset[str]:
+    """Return the ids of the messages that a fork at a turn may replay: all but later ones of the main lane."""
+    given = [a.answer for a in fixture.asks if a.lane != "main" or (a.turn or 0) <= turn]
+    return frozenset(
+        str(message["id"]) for a in given if "id" in (message := assemble(a.headers, a.body))
+    )
+
+
 def can_fork(recording: Recording, turn: int) -> bool:
     """Return whether a session can be forked at a turn: it has that turn, and the signatures that the provider sent.
 

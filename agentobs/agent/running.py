@@ -196,7 +196,7 @@ class Run:
     def counted(self, message: Json, certainty: Certainty) -> None:
         """Count what an answer used, as far as it came."""
         usage = message.get("usage")
-        if isinstance(usage, dict) and "output_tokens" in usage:
+        if isinstance(usage, dict) and "output_tokens" in usage and self.world.is_billed(message):
             model, at_ns = message.get("model") or self.options.model, self.world.now()
             for meter in self.meters:
                 meter.add(model, usage, at_ns, certainty)
@@ -210,7 +210,8 @@ class Run:
         for each in used:
             is_broken = each.get("certainty") == "lower_bound"
             self.counted(each, "lower_bound" if is_broken else "exact")
-            if is_broken and "output_tokens" not in each["usage"]:
+            is_untold = is_broken and "output_tokens" not in each["usage"]
+            if is_untold and self.world.is_billed(each):
                 row, at_ns = not_told(each["model"] or self.options.model), self.world.now()
                 for meter in self.meters:
                     meter.add_rows([(row, at_ns)])
@@ -259,7 +260,7 @@ class Run:
         self.provider_ns += took_ns
         if "usage" in message:
             self.counted(message, "lower_bound")
-        elif recovery.may_have_cost(error):
+        elif recovery.may_have_cost(error) and self.world.is_billed(message):
             at_ns = self.world.now()
             for meter in self.meters:
                 meter.add_rows([(not_told(self.options.model), at_ns)])

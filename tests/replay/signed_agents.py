@@ -119,4 +119,25 @@ async def waited(client, prompt):
             if not (found := results(content)):
                 return content[-1]["text"]
             messages.append({"role": "user", "content": found})
+
+
+async def manage(prompt):
+    # Our own loop, which starts a sub-agent in its first turn.
+    from agentobs.agent.permissions import Permissions
+    from agentobs.agent import Adaptive, Agent, Options, Result, live_world, run, sub_agents, tool
+
+    @tool(read_only=True)
+    def lookup(order: str) -> str:
+        \"\"\"Look up an order.\"\"\"
+        return KNOWN[order]
+
+    tools = (lookup, sub_agents([Agent("scout", "Looks things up.")]))
+    client = agentobs.record(anthropic.AsyncAnthropic(**options()))
+    anything = Permissions(mode="bypassPermissions", bypass_confirmed=True)
+    chosen = Options(model="claude-sonnet-5", max_tokens=4096, thinking=Adaptive(), permissions=anything)
+    with agentobs.session("manager"):
+        async for event in run(prompt, world=live_world(client, tools), options=chosen, tools=tools):
+            if isinstance(event, Result):
+                SPENT.append(event.total_cost_usd)
+                return event.text
 """

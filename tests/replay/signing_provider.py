@@ -50,6 +50,10 @@ class SigningProvider:
         self.refused: list[str] = []
         self.accepted = 0
         self.url = ""
+        self.before: list[dict[str, Any]] = []
+        """Blocks that each answer begins with."""
+        self.thought = ""
+        """What each answer thinks; empty: something of its own."""
         self._lock = threading.Lock()
 
     def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -67,7 +71,7 @@ class SigningProvider:
 
     def _message(self, body: dict[str, Any], number: int) -> dict[str, Any]:
         turn = 1 + sum(each["role"] == "assistant" for each in body["messages"])
-        content = [*self._thoughts(number), *_said(body["messages"], turn, number)]
+        content = [*self.before, *self._thoughts(number), *_said(body, turn, number)]
         self.issued |= set(_sealed_blocks([{"content": content}]))
         return {
             "id": f"msg_{number}",
@@ -92,7 +96,11 @@ class SigningProvider:
             "page_age": None,
         }
         return [
-            {"type": "thinking", "thinking": f"Step {number}.", "signature": made("signature")},
+            {
+                "type": "thinking",
+                "thinking": self.thought or f"Step {number}.",
+                "signature": made("signature"),
+            },
             {"type": "redacted_thinking", "data": made("hidden")},
             {
                 "type": "server_tool_use",
@@ -144,13 +152,19 @@ class SigningProvider:
         return block, []
 
 
-def _said(messages: list[dict[str, Any]], turn: int, number: int) -> list[dict[str, Any]]:
-    """Return what a turn says: two calls of a tool, then words; a sub-agent is answered at once."""
-    first = messages[0]["content"]
-    if turn > 2 or (isinstance(first, str) and first.startswith("sub-agent")):
+def _said(body: dict[str, Any], turn: int, number: int) -> list[dict[str, Any]]:
+    """Return what a turn says: calls of a tool, then words; of two turns of a sub-agent, and three of others.
+
+    Who can start an agent does so first.
+    """
+    is_below = "sub-agent" in json.dumps(body["messages"][0])
+    if turn > (1 if is_below else 2):
         return [{"type": "text", "text": f"Done after {turn} turns."}]
-    use = {"type": "tool_use", "id": f"toolu_{turn}_{number}", "name": "lookup"}
-    return [{**use, "input": {"order": f"A-{turn}"}}]
+    use = {"type": "tool_use", "id": f"toolu_{turn}_{number}"}
+    if turn == 1 and not is_below and any(tool["name"] == "agent" for tool in body["tools"]):
+        told = {"agent": "scout", "prompt": "sub-agent: look it up"}
+        return [{**use, "name": "agent", "input": told}]
+    return [{**use, "name": "lookup", "input": {"order": f"A-{turn}"}}]
 
 
 def _sealed_blocks(messages: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:

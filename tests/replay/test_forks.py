@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +24,7 @@ from tests.cli.test_commands import Shell
 from tests.replay.signed_agents import SOURCE
 from tests.replay.signing_provider import (
     INPUT_TOKENS,
+    MODEL,
     ORGANIZATION,
     OUTPUT_TOKENS,
     SigningProvider,
@@ -273,3 +278,115 @@ def test_a_session_that_came_in_a_bundle_is_not_forked(desk: Desk) -> None:
     ended = desk.shell("fork", parent, "--at", "2")
     assert ended.code != 0
     assert "turn 1 (organization ids were taken out)" in ended.err
+
+
+def test_a_fork_of_our_own_loop_with_a_sub_agent(desk: Desk) -> None:
+    """The answers of a sub-agent are replayed, too: they cost nothing, in the store and in what the loop counts."""
+    parent = desk.record(lambda agent: asyncio.run(agent.manage("Where is my refund?")))
+    assert desk.provider.accepted == 5
+    folder = desk.freeze(parent)
+    ended = desk.shell("fork", str(folder), "--at", "2")
+    assert ended.code == 0, ended.err
+    assert desk.provider.refused == []
+    assert len(desk.provider.asked) == 6
+    [row] = desk.rows(
+        "SELECT name, turns, replayed_requests, cost_usd FROM sessions WHERE relation = 'fork'"
+    )
+    assert tuple(row) == ("manager-fork-2", 5, 4, PRICE)
+    assert desk.agent.SPENT == [5 * PRICE, PRICE]
+
+
+def exchanges(provider: SigningProvider, prompt: str) -> list[dict[str, Any]]:
+    """Return a conversation as another tool would have recorded it, without headers of the client."""
+    messages: list[Any] = [{"role": "user", "content": prompt}]
+    found = []
+    for _ in range(3):
+        body = {"model": MODEL, "max_tokens": 99, "tools": [{"name": "lookup"}]}
+        body |= {"messages": list(messages)}
+        status, message = provider.answer(body)
+        asked = {"method": "POST", "path": "/v1/messages", "headers": {}, "body": body}
+        kind = {"content-type": "application/json"}
+        answered = {"status": status, "headers": kind, "body_text": json.dumps(message)}
+        found.append({"request": asked, "response": answered})
+        use = message["content"][-1]
+        result = {"type": "tool_result", "tool_use_id": use.get("id"), "content": "open"}
+        messages += [
+            {"role": "assistant", "content": message["content"]},
+            {"role": "user", "content": [result]},
+        ]
+    return found
+
+
+AGENT = """
+import json, os
+import agentobs, httpx2
+
+def answer(prompt):
+    messages = [{"role": "user", "content": prompt}]
+    with agentobs.record(httpx2.Client(base_url="http://127.0.0.1:9")) as client:
+        while True:
+            body = {"model": "claude-sonnet-5", "max_tokens": 99, "tools": [{"name": "lookup"}], "messages": messages}
+            content = client.post("/v1/messages", content=json.dumps(body, separators=(",", ":"))).json()["content"]
+            if content[-1]["type"] == "text":
+                return content[-1]["text"]
+            result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "open"}
+            messages += [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+"""
+
+
+def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> None:
+    """Nobody knows how their agent is started: the two lines for the test are printed, and no fork is."""
+    file = desk.folder / "theirs.jsonl"
+    lines = map(json.dumps, exchanges(desk.provider, "Where is my refund?"))
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert desk.shell("import", "wire", str(file)).code == 0
+    [(session_id,)] = desk.rows("SELECT session_id FROM sessions")
+    told = desk.shell("freeze", session_id, "-o", "frozen").out
+    steps = told[told.index("next   ") :].replace("next   ", "       ", 1).splitlines()
+    assert [line.strip() for line in steps] == [
+        "put the function that starts the agent into frozen/test_frozen.py:",
+        "from my_agent import answer",
+        'replay.run(answer, "its arguments")',
+        "pytest frozen",
+        "agentobs serve frozen   answers any client in the provider's place",
+    ]
+    (desk.folder / "my_agent.py").write_text(AGENT, encoding="utf-8")
+    test = desk.folder / "frozen" / "test_frozen.py"
+    text = test.read_text(encoding="utf-8")
+    dots = next(line.strip() for line in text.splitlines() if "replay.run(" in line)
+    run = steps[2].strip().replace("its arguments", "Where is my refund?")
+    test.write_text(f"{steps[1].strip()}\n{text.replace(dots, run)}", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "frozen"]
+    environment = {**os.environ, "PYTHONPATH": str(desk.folder)}
+    ran = subprocess.run(
+        command, cwd=desk.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout
+    serve = [sys.executable, "-m", "agentobs", "serve", "frozen"]
+    with subprocess.Popen(serve, cwd=desk.folder, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        assert served.stdout.readline().startswith("serving 3 exchanges")
+        served.terminate()
+
+
+def test_secrets_in_the_history_stay_placeholders_and_that_is_said(
+    desk: Desk,
+) -> None:
+    """Nobody recorded them. In a tool's input the provider takes the placeholder; in signed thinking it would not."""
+    secret = "ghp_" + "a1B2c3D4" * 4 + "e5F6"
+    said = {"type": "text", "text": f"The token is {secret}."}
+    desk.provider.before = [said]
+    parent, folder = a_parent(desk)
+    ended = desk.shell("fork", str(folder), "--at", "2")
+    assert ended.code == 0, ended.err
+    assert "1 github_token" in ended.err
+    assert "the provider and live tools get the placeholders" in ended.err
+    [sent] = desk.provider.asked[3:]
+    assert "[redacted:github_token:1]" in json.dumps(sent["messages"])
+    desk.provider.thought = f"Use {secret}."
+    parent = desk.record(lambda agent: agent.answer("sync", "Where is my refund?"))
+    asked = len(desk.provider.asked)
+    ended = desk.shell("fork", parent, "--at", "2")
+    assert ended.code != 0
+    assert "a secret was taken out of signed thinking" in ended.err
+    assert len(desk.provider.asked) == asked
