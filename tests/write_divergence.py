@@ -205,7 +205,7 @@ meanwhile), is another one; the session or an interaction ended otherwise; someb
   it calls is still declared, and it is asked for in the same form; otherwise the replay ends there and says why.
   With `--tools live` the results of tools are taken, too. Only lines of what changed change. In Python:
   `ReplayOptions(accept_from=N)`, then `Replayer.accepted` and `Replayer.accept()`.
-- `agentobs fork FIXTURE --at N` goes on live behind the answer of turn N.
+- `agentobs fork FIXTURE --at N` continues live after the answer of turn N.
 
 `agentobs diff A B` sets two sessions or fixtures side by side: what was added, removed or changed, with the money,
 tokens and time of each step and in all. It needs facts alone, so that it also compares sessions without content;
