@@ -64,7 +64,14 @@ def http(interval: Interval, attempt: Attempt) -> Attributes:
         found["http.response.status_code"] = attempt.status
     if attempt.request_id:
         found["anthropic.request.id"] = attempt.request_id
+    if is_replayed(interval):
+        found["agentobs.request.origin"] = attempt.origin
     return found
+
+
+def is_replayed(interval: Interval) -> bool:
+    """Return whether a call to the model was answered from a recording, by a fork: it took no time and no money."""
+    return interval.attempt is not None and interval.attempt.origin == "replayed"
 
 
 def cost(interval: Interval) -> Attributes:

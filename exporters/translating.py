@@ -315,6 +315,8 @@ class Instruments:
             about = with_error(self._metrics.on_tool(interval), interval)
             self._tools.record(took, about, context=_NOWHERE)
         elif interval.is_chat:
+            if own.is_replayed(interval):
+                return
             on_call = self._metrics.on_call(interval)
             self._durations.record(took, with_error(on_call, interval), context=_NOWHERE)
             attempt = interval.attempt

@@ -119,11 +119,18 @@ def _lines(
         **({"failing_turn": failing_turn} if failing_turn is not None else {}),
         "day": _day(models),
         **({"normalisers": rules} if rules else {}),
-        **({"given": dict(recording.given)} if recording.given else {}),
+        **({"given": _given(recording.given)} if recording.given else {}),
         **({"session": recording.session_id} if _ID.fullmatch(recording.session_id) else {}),
         "recorded_with": versions,
     }
     return [header, *_exchange_lines(recording, models)]
+
+
+def _given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a session drew from; the clock of a fork began before the fork did."""
+    told = dict(given)
+    told["started_ns"] = told.pop("clock_ns", told["started_ns"])
+    return told
 
 
 _ID = re.compile(r"[0-9a-f]{32}")

@@ -387,7 +387,11 @@ class Session:
             ambient.new_seed(), start.started_ns, world.zone_seconds(), self._patch, _note_read
         )
         ambient.begin(self.session_id, given)
-        sink.emit(SessionCall(start, self._arguments, given.told()))
+        told = given.told()
+        if parent is not None and (shared := ambient.ambient_of(self.session_id)) is not None:
+            # A fork draws from what its parent drew from, and its clock began with the parent's.
+            told, shared.asked = {**shared.told(), "clock_ns": shared.started_ns}, _note_read
+        sink.emit(SessionCall(start, self._arguments, told))
 
     def _hold(self) -> None:
         """Have the standard library answer from the session, where that was asked for; never raises."""

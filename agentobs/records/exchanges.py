@@ -429,7 +429,8 @@ class SessionCall:
     arguments: dict[str, Any] | None = field(repr=False)
     """The arguments of the entry function by name, as JSON values; None where they are not JSON."""
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What its ids and its chance are drawn from, and its clock: `seed`, `zone_s`, `patch`; see `tracing.ambient`."""
+    """What its ids and its chance are drawn from, and its clock: `seed`, `zone_s`, `patch`, and of a fork `clock_ns`,
+    when its clock began; see `tracing.ambient`."""
 
 
 @dataclass(frozen=True, slots=True)

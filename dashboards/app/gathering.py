@@ -53,7 +53,9 @@ _TABLES = """
         GROUP BY session_id
     ), listed AS (
         SELECT
-            sessions.* EXCLUDE (started_at, ended_ns, entry, continues_session_id, relation),
+            sessions.* EXCLUDE (
+                started_at, ended_ns, entry, continues_session_id, relation, forked_turn, replayed_requests
+            ),
             coalesce(asked.models, []) AS models,
             coalesce(costs.cost_status, 'exact') AS cost_status,
             costs.lower_bound_calls,

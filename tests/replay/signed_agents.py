@@ -28,9 +28,15 @@ def results(content):
     ]
 
 
-def answer(client, prompt):
+def stamped(prompt):
+    here = agentobs.world_here()
+    return f"{prompt} It is {here.now()}, and this is {here.new_id()}."
+
+
+def answer(client, prompt, stamps=False):
     asking = {"sync": plain, "sync-stream": streamed, "raw": raw, "events": events}.get(client)
     with agentobs.session("refund-loop") as session:
+        prompt = stamped(prompt) if stamps else prompt
         if asking is None:
             told = asyncio.run(waited(client, prompt))
         else:

@@ -170,6 +170,17 @@ def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
     assert desk.provider.refused == []
 
 
+def test_a_fork_of_an_agent_that_asks_for_time_and_ids_freezes(desk: Desk) -> None:
+    """It was given those of its parent, and so is its own replay."""
+    parent = desk.record(lambda agent: agent.answer("sync", "Where is my refund?", stamps=True))
+    assert desk.shell("fork", parent, "--at", "1").code == 0
+    [(forked,)] = desk.rows("SELECT session_id FROM sessions WHERE relation = 'fork'")
+    folder = desk.freeze(forked)
+    replayed = desk.shell("replay", str(folder))
+    assert replayed.code == 0, replayed.out
+    assert len(desk.provider.asked) == 5
+
+
 def gone(desk: Desk, parent: str, folder: Path) -> str:
     shutil.rmtree(desk.shell.home)
     return f"session {parent}, which cannot be read: "
