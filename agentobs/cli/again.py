@@ -108,8 +108,10 @@ def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[
     where = shlex.quote(str(folder))
     starts = recording.entry is not None and recording.arguments is not None
     if not starts:
-        yield f"put the function that starts the agent into {shlex.quote(str(frozen.test))}:"
-        yield from (f"    {line}" for line in _starting_lines(recording.entry))
+        imported, call = _starting_lines(recording.entry)
+        yield f"edit {shlex.quote(str(frozen.test))}: add the first line, and the second one instead of the dots"
+        yield f"    {imported}"
+        yield f"    {call}"
     yield f"pytest {where}"
     if starts and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
@@ -118,11 +120,11 @@ def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[
 
 
 def _starting_lines(entry: str | None) -> tuple[str, str]:
-    """Return the two lines of a test that start an agent whose entry or arguments were not recorded."""
+    """Return what a test needs to start an agent whose entry or arguments were not recorded: import and arguments."""
     module, _, name = (entry or "").partition(":")
     if not (_NAMES.fullmatch(module) and name.isidentifier()):
         module, name = "my_agent", "answer"
-    return f"from {module} import {name}", f'replay.run({name}, "its arguments")'
+    return f"from {module} import {name}", f'{name}, "its arguments"'
 
 
 _NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")

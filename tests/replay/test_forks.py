@@ -355,18 +355,19 @@ def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> 
     told = desk.shell("freeze", session_id, "-o", "frozen").out
     steps = told[told.index("next   ") :].replace("next   ", "       ", 1).splitlines()
     assert [line.strip() for line in steps] == [
-        "put the function that starts the agent into frozen/test_frozen.py:",
+        "edit frozen/test_frozen.py: add the first line, and the second one instead of the dots",
         "from my_agent import answer",
-        'replay.run(answer, "its arguments")',
+        'answer, "its arguments"',
         "pytest frozen",
         "agentobs serve frozen   answers any client in the provider's place",
     ]
     (desk.folder / "my_agent.py").write_text(AGENT, encoding="utf-8")
     test = desk.folder / "frozen" / "test_frozen.py"
     text = test.read_text(encoding="utf-8")
-    dots = next(line.strip() for line in text.splitlines() if "replay.run(" in line)
-    run = steps[2].strip().replace("its arguments", "Where is my refund?")
-    test.write_text(f"{steps[1].strip()}\n{text.replace(dots, run)}", encoding="utf-8")
+    call = steps[2].strip().replace("its arguments", "Where is my refund?")
+    assert "..., 'its', 'arguments'" in text
+    text = text.replace("..., 'its', 'arguments'", call)
+    test.write_text(f"{steps[1].strip()}\n{text}", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "frozen"]
     environment = {**os.environ, "PYTHONPATH": str(desk.folder)}
     ran = subprocess.run(
