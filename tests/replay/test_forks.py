@@ -83,8 +83,9 @@ def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield Desk(tmp_path, provider, shell)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("source", ["fixture", "session"])
+@pytest.mark.parametrize(
+    ("client", "source"), [*((client, "fixture") for client in CLIENTS), ("raw", "session")]
+)
 def test_a_provider_that_verifies_signatures_accepts_a_fork(
     desk: Desk, client: str, source: str
 ) -> None:
