@@ -61,6 +61,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="fail",
         help="What fixtures do that no test names, where a whole folder of them was collected.",
     )
+    group.addoption(
+        "--replay-no-fork",
+        action="store_true",
+        help="Run marked tests in the process of pytest, not in one of their own; --pdb and a debugger choose it, too.",
+    )
+    parser.addini(
+        "replay_fork",
+        "run each marked test in a process of its own, where the platform can fork",
+        type="bool",
+        default=True,
+    )
 
 
 def _update(value: str) -> str:
@@ -122,6 +133,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         from replay.unused import note
 
         note(item.config.stash[_NAMED], mark, item.path.parent, item.config.rootpath)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Run marked tests in processes of their own, if there are any and nothing is against it."""
+    config = session.config
+    marked = any(item.get_closest_marker("replay") is not None for item in session.items)
+    if not marked or config.option.collectonly:
+        return
+    from replay.isolation import Isolation, is_switched_off
+
+    if not is_switched_off(config):
+        config.pluginmanager.register(Isolation(session), "agentobs-isolation")
+        return
+    from replay import leftovers
+
+    leftovers.observe()
 
 
 @pytest.fixture

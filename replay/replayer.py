@@ -23,6 +23,7 @@ from agentobs.recording import functions, lineage, patching, wire
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
 from agentobs.tracing import ambient
+from replay import leftovers
 from replay.accepting import Accepted
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
@@ -100,6 +101,7 @@ class Replayer:
             if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
             stack.enter_context(deadline(self._state))
+        self._state.leftovers = leftovers.begin(self.fixture)
         return self
 
     @contextlib.contextmanager
@@ -564,6 +566,7 @@ class Replayer:
                 entry_of(self.fixture),
                 {**(self.fixture.header["arguments"] or {}), **kwargs},
             )
+        leftovers.observe()
         call = functools.partial(function, *args, **kwargs)
         self._state.started = None if is_recorded else call
         return call

@@ -20,6 +20,7 @@ from replay.divergence import (
     Kind,
     LaneProgress,
     Left,
+    Suspicion,
     Waiting,
 )
 from replay.entry import runs_recorded
@@ -294,12 +295,18 @@ def report(
         sent=sent,
         lanes=tuple(LaneProgress(n, each.asked, len(each.asks)) for n, each in state.lanes.items()),
         waiting=tuple(Waiting(*each) for each in waiting_tasks() if live and each[1] != sent),
-        suspicions=tuple(state.suspicions),
+        suspicions=_suspicions(state, lane),
         proposals=proposals(found),
         versions=version_changes(state.fixture),
         normalised=tuple(f"{rule} ({number})" for rule, number in sorted(state.normalised.items())),
     )
     return dataclasses.replace(told, commands=_commands(state, told))
+
+
+def _suspicions(state: State, lane: Lane) -> tuple[Suspicion, ...]:
+    """Return what was suspicious before a divergence; first, that an earlier run has left state behind."""
+    left = [Suspicion(lane.name, None, state.leftovers)] if state.leftovers else []
+    return (*left, *state.suspicions)
 
 
 def _commands(state: State, found: Divergence) -> tuple[str, ...]:

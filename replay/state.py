@@ -108,6 +108,8 @@ class State:
         provider would refuse."""
         self.suspicions: list[Suspicion] = []
         """What was taken for the recorded path and may not have been, such as answers given by order alone."""
+        self.leftovers = ""
+        """A hint at state that an earlier run in this process has left, see `replay.leftovers`; empty without one."""
         self.sections: dict[str, Sequence[tuple[str, str]]] = {}
         """The sections that the last system prompt of each lane was made of, where our own loop told of them."""
         self.functions: list[Callable[[str], Callable[..., Any] | None]] = []

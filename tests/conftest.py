@@ -17,10 +17,15 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def stopped() -> Iterator[None]:
-    """Stop the recorder that a test leaves: whichever runs next in its process would record there."""
+    """Stop the recorder that a test leaves: whichever runs next in its process would record there.
+
+    A divergence of the next test does not mention the agents of this one either.
+    """
     yield
     if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
         sessions.stop_recorder()
+    if (leftovers := sys.modules.get("replay.leftovers")) is not None:
+        leftovers.forget()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -359,6 +359,7 @@ class Session:
         self._failure, self._is_stopped = None, False
         self._process_id = world.process_id()
         _note_begun(self.session_id)
+        _note_run(self._entry)
         self.content = _content(self._content, options)
         _open[self.session_id] = self
         parent = lineage.take_parent()
@@ -575,6 +576,28 @@ def _note_begun(session_id: str) -> None:
     _begun[session_id] = None
     if len(_begun) > RETIRED_MAX:
         _begun.pop(next(iter(_begun), ""), None)
+
+
+_ran: dict[str, str] = {}
+"""The entries of the sessions that were opened in this process, each with the test that pytest ran at the first."""
+
+
+def ran_in(entry: str) -> str | None:
+    """Return the test in which a session of an entry was first opened in this process; None if there was none.
+
+    The test is the id that pytest gives it, or an empty string outside of pytest.
+    """
+    return _ran.get(entry)
+
+
+def forget_runs() -> None:
+    """Forget which entries have run in this process."""
+    _ran.clear()
+
+
+def _note_run(entry: str | None) -> None:
+    if entry is not None and entry not in _ran:
+        _ran[entry] = world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
 def _is_stopped(session: Session | None) -> bool:

@@ -16,7 +16,7 @@ from agentobs.recording.journal import Line, facts_path, read, segment_ids
 from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.vault import read_session
 from agentobs.records.exchanges import Answer, Recording
-from replay import Divergence, Fixture, load
+from replay import Divergence, Fixture, leftovers, load
 from replay.freeze import freeze
 from tests.provider_script import call, script, streamed, text
 
@@ -96,6 +96,7 @@ def recorded(
             run(provider.url)
         finally:
             assert agentobs.stop_recorder()
+    leftovers.forget()
     return last_session(home)
 
 

@@ -1,0 +1,459 @@
+"""Test processes: a template that is forked early, and a child of it for each test.
+
+The template is a copy of this process that only waits. Each `Template.run` has it fork a child, which starts from
+the state that the template was forked with, whatever has happened in this process since. A child sends messages
+through a pipe of its own; the template reports how it ended, and removes it. When this process dies, the template
+sees the end of its socket, kills its child and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import sysconfig
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from agentobs.errors import UsageError
+
+Send = Callable[[str, Any], None]
+"""Sends a message, by its kind and its value, to the process that waits for the test."""
+BLOCKED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM}
+"""Signals that wait until a new process has its own handlers."""
+BEGIN_SECONDS = 180.0
+"""How long a child may take until its first message. Our choice: far beyond a busy machine."""
+INTERRUPT_SECONDS = (1.0, 2.0, 5.0)
+"""How long an interrupted child may take: by itself, after SIGINT, and after SIGKILL."""
+OWN_PACKAGES = ("agentobs", "replay", "exporters")
+"""Packages that the template imports in advance like third-party ones."""
+_FRAME = struct.Struct("!I")
+_NOTE = struct.Struct("!ci")
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a child ended."""
+
+    status: int
+    """The exit code; below 0, the signal that killed it."""
+    is_late: bool = False
+    """Whether it was killed because it took too long."""
+
+    def text(self) -> str:
+        """Return the end as a predicate: `exited with code 3`, `was killed by SIGSEGV`."""
+        if self.status >= 0:
+            return f"exited with code {self.status}"
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-self.status).name}"
+        return f"was killed by signal {-self.status}"
+
+
+class Scratch:
+    """Files that outlive a child, with what it wrote last: its captured output and its traceback."""
+
+    def __init__(self) -> None:
+        """Create the files; they have no name in the file system."""
+        names = ("out", "err", "trace")
+        self._files = {name: tempfile.TemporaryFile() for name in names}  # noqa: SIM115  # see `close`
+
+    def descriptor(self, name: str) -> int:
+        """Return the descriptor of a file: `out`, `err` or `trace`."""
+        return self._files[name].fileno()
+
+    def clear(self) -> None:
+        """Empty all files."""
+        for file in self._files.values():
+            os.ftruncate(file.fileno(), 0)
+            os.lseek(file.fileno(), 0, os.SEEK_SET)
+
+    def text(self, name: str) -> str:
+        """Return what a file holds."""
+        descriptor = self.descriptor(name)
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+class Template:
+    """A copy of this process, from which children are forked; to be closed."""
+
+    def __init__(
+        self, work: Callable[[int, Send], None], prepare: Callable[[], None] | None = None
+    ) -> None:
+        """Fork the template.
+
+        Args:
+            work: what a child does with the number that `run` passes, in the child.
+            prepare: what the template does before it forks the first child, to save the children time.
+        """
+        self._work, self._prepare = work, prepare
+        self._socket, served = socket.socketpair()
+        _flush()
+        with _blocked():
+            self.process_id = _fork()
+            if self.process_id == 0:
+                _never_return(lambda: self._serve(served))
+        served.close()
+
+    def run(self, number: int, seconds: float | None) -> Iterator[tuple[str, Any]]:
+        """Fork a child and yield its messages, and at last `("ended", Death)`.
+
+        A generator that is closed early, as by Ctrl-C, ends the child first.
+
+        Args:
+            number: what the child works on.
+            seconds: after how long without any message the child is killed; None for no limit.
+
+        Raises:
+            UsageError: the template has gone.
+        """
+        reader, writer = os.pipe()
+        messages, is_over = _Messages(reader), False
+        try:
+            _flush()
+            try:
+                socket.send_fds(self._socket, [_NOTE.pack(b"R", number)], [writer])
+            finally:
+                os.close(writer)
+            for message in self._watched(messages, seconds):
+                is_over = message[0] == "ended"
+                yield message
+        except (BrokenPipeError, ConnectionError, EOFError) as error:
+            is_over = True
+            raise UsageError(
+                "the process that test processes are forked from has gone",
+                where=f"process {self.process_id}",
+                todo="Run pytest with --replay-no-fork",
+            ) from error
+        finally:
+            if not is_over:
+                self._interrupt()
+            os.close(reader)
+
+    def _watched(self, messages: _Messages, seconds: float | None) -> Iterator[tuple[str, Any]]:
+        """Yield what a child sends; kill it when nothing has come for too long."""
+        poll = select.poll()
+        for descriptor in (messages.descriptor, self._socket.fileno()):
+            poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        limit: float | None = BEGIN_SECONDS
+        # faulthandler writes where a child stands that is aborted; the template goes last.
+        steps = [signal.SIGABRT, signal.SIGKILL, None]
+        while True:
+            ready = dict(poll.poll(None if limit is None else limit * 1000))
+            if messages.descriptor in ready:
+                found, is_open = messages.read()
+                if not is_open:
+                    poll.unregister(messages.descriptor)
+                for message in found:
+                    seconds = None if message[0] == "unlimited" else seconds
+                    limit = seconds
+                    yield message
+            elif self._socket.fileno() in ready:
+                status = self._status()
+                yield from messages.rest()
+                yield "ended", Death(status, is_late=len(steps) < 3)
+                return
+            else:
+                limit = INTERRUPT_SECONDS[2]
+                self._kill(steps.pop(0))
+
+    def _status(self) -> int:
+        note = self._socket.recv(_NOTE.size)
+        if len(note) < _NOTE.size:
+            raise EOFError
+        status: int = _NOTE.unpack(note)[1]
+        return status
+
+    def _kill(self, number: int | None) -> None:
+        """Have the template signal its child; None kills the template, which does not react any more."""
+        if number is None:
+            os.kill(self.process_id, signal.SIGKILL)
+        else:
+            self._socket.sendall(_NOTE.pack(b"K", number))
+
+    def _interrupt(self) -> None:
+        """End a child: let it finish its teardown, then interrupt it, then kill it."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN | select.POLLHUP)
+        steps = (None, signal.SIGINT, signal.SIGKILL)
+        with contextlib.suppress(OSError, EOFError):
+            for number, seconds in zip(steps, INTERRUPT_SECONDS, strict=True):
+                if number is not None:
+                    self._kill(number)
+                if poll.poll(seconds * 1000):
+                    self._status()
+                    return
+
+    def close(self) -> None:
+        """End the template, and a child that still runs; twice is once."""
+        if self._socket.fileno() < 0:
+            return
+        self._socket.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.process_id, 0)
+
+    def _serve(self, served: socket.socket) -> None:
+        """Fork a child at each request, until the socket ends; in the template."""
+        self._socket.close()
+        _Server(served, self._work).serve(self._prepare)
+
+
+class _Server:
+    """The template's side."""
+
+    def __init__(self, served: socket.socket, work: Callable[[int, Send], None]) -> None:
+        self._socket, self._work = served, work
+        self._child = 0
+        self._learned: set[str] = set()
+        self._names = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+
+    def serve(self, prepare: Callable[[], None] | None) -> None:
+        self._wakes, wakes = os.pipe()
+        for descriptor in (self._wakes, wakes):
+            os.set_blocking(descriptor, False)
+        before = {number: signal.getsignal(number) for number in (*BLOCKED, signal.SIGCHLD)}
+        for number in (signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        woken = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN | select.POLLHUP)
+        poll.register(self._wakes, select.POLLIN)
+        if prepare is not None:
+            with _quiet(), contextlib.suppress(Exception):
+                prepare()
+            _freeze()
+        while True:
+            ready = dict(poll.poll())
+            if self._wakes in ready:
+                os.read(self._wakes, 4096)
+                self._reap()
+            if self._socket.fileno() in ready:
+                note, received, *_ = socket.recv_fds(self._socket, _NOTE.size, 1)
+                if len(note) < _NOTE.size:
+                    self._end()
+                    return
+                command, number = _NOTE.unpack(note)
+                if command == b"K":
+                    if self._child:
+                        os.kill(self._child, number)
+                    continue
+                [writer] = received
+                with _blocked():
+                    self._child = _fork()
+                    if self._child == 0:
+                        for descriptor in (self._wakes, wakes):
+                            os.close(descriptor)
+                        signal.set_wakeup_fd(woken)
+                        for each, handler in before.items():
+                            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+                        self._socket.close()
+                        _never_return(lambda: self._run(number, writer))  # noqa: B023
+                os.close(writer)
+
+    def _run(self, number: int, writer: int) -> None:
+        """Do the work, in the child."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
+        os.set_inheritable(writer, False)
+        known = set(sys.modules)
+
+        def send(kind: str, value: Any) -> None:
+            data = pickle.dumps((kind, value))
+            _write(writer, _FRAME.pack(len(data)) + data)
+
+        try:
+            self._work(number, send)
+        finally:
+            names = [name for name in list(sys.modules) if name not in known and _is_foreign(name)]
+            self._names.seek(0)
+            self._names.truncate()
+            self._names.write(json.dumps(names).encode())
+            self._names.flush()
+            _flush()
+
+    def _reap(self) -> None:
+        if not self._child:
+            return
+        found, status = os.waitpid(self._child, os.WNOHANG)
+        if not found:
+            return
+        self._child = 0
+        self._socket.sendall(_NOTE.pack(b"E", os.waitstatus_to_exitcode(status)))
+        self._names.seek(0)
+        data = self._names.read()
+        self._names.seek(0)
+        self._names.truncate()
+        self._learn(json.loads(data) if data else ())
+
+    def _learn(self, names: Sequence[str]) -> None:
+        """Import modules, such as a child imported of others' packages, so that the next child has them already."""
+        new = [name for name in names if name not in self._learned]
+        self._learned.update(new)
+        with _quiet():
+            for name in new:
+                # A child that needs it imports it itself, and shows the error.
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        if new:
+            _freeze()
+
+    def _end(self) -> None:
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+
+
+class _Messages:
+    """The messages of one child, put together from what comes through its pipe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._data = b""
+        os.set_blocking(descriptor, False)
+
+    def read(self) -> tuple[list[tuple[str, Any]], bool]:
+        """Return the whole messages that have come, and whether more may come."""
+        is_open = True
+        try:
+            data = os.read(self.descriptor, 1 << 16)
+            self._data += data
+            is_open = bool(data)
+        except BlockingIOError:
+            pass
+        return list(self._whole()), is_open
+
+    def rest(self) -> Iterator[tuple[str, Any]]:
+        """Yield the last messages of a child that has ended; a torn one is dropped."""
+        while True:
+            before = len(self._data)
+            try:
+                self._data += os.read(self.descriptor, 1 << 16)
+            except BlockingIOError:
+                break
+            if len(self._data) == before:
+                break
+        yield from self._whole()
+
+    def _whole(self) -> Iterator[tuple[str, Any]]:
+        while len(self._data) >= _FRAME.size:
+            [size] = _FRAME.unpack_from(self._data)
+            if len(self._data) < _FRAME.size + size:
+                return
+            message = self._data[_FRAME.size : _FRAME.size + size]
+            self._data = self._data[_FRAME.size + size :]
+            yield pickle.loads(message)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop output and warnings; the child that needs the same shows its own."""
+    dropped = io.StringIO()
+    with (
+        contextlib.redirect_stdout(dropped),
+        contextlib.redirect_stderr(dropped),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _freeze() -> None:
+    """Let the collector of a child neither visit nor copy what is in memory already."""
+    gc.collect()
+    gc.freeze()
+
+
+def _fork() -> int:
+    """Fork this process.
+
+    Other threads are not in the child. Locks of the standard library and of ours are made anew there, so the warning
+    that 3.12 and later give for a process with threads is not shown.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """Let signals wait, so that none meets a new process that has no handlers of its own."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _never_return(work: Callable[[], None]) -> NoReturn:
+    """Do the work of a forked process and exit, without handlers of `atexit` and without returning to its caller."""
+    status = 70
+    try:
+        work()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)
+
+
+def _flush() -> None:
+    """Empty the buffers that a fork would copy, or that an exit would lose."""
+    for stream in {
+        id(each): each for each in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    }.values():
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+_LIBRARY = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+
+
+def _is_foreign(name: str) -> bool:
+    """Return whether a module is of the standard library or of an installed package, not the user's own code."""
+    if name.partition(".")[0] in OWN_PACKAGES:
+        return True
+    origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+    if not isinstance(origin, str):
+        return False
+    if origin in ("built-in", "frozen"):
+        return True
+    parts = Path(origin).parts
+    return "site-packages" in parts or "dist-packages" in parts or origin.startswith(_LIBRARY)
+
+
+def can_fork() -> bool:
+    """Return whether this platform has what test processes need."""
+    return all(
+        hasattr(module, name)
+        for module, name in ((os, "fork"), (select, "poll"), (socket, "send_fds"))
+    )

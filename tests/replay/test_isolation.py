@@ -1,0 +1,416 @@
+"""Isolation: each replayed test passes whatever ran before it in the same run of pytest, and each ends by itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replay import leftovers
+from tests.provider_script import streamed, text
+from tests.replay.agents import frozen, recorded
+
+AGENT = """
+import functools
+
+import agentobs
+from anthropic import Anthropic
+
+history = []
+_client = None
+calls = 0
+
+
+def client(url=None):
+    global _client
+    if _client is None:
+        _client = agentobs.record(Anthropic(api_key="made-up", base_url=url, max_retries=0))
+    return _client
+
+
+def ask(words):
+    messages = [{"role": "user", "content": words}]
+    given = {"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}
+    with client().messages.stream(**given) as stream:
+        return stream.get_final_text()
+
+
+@functools.lru_cache
+def describe(city):
+    return ask(f"Describe {city}.")
+
+
+@agentobs.session("weather")
+def answer(prompt):
+    global calls
+    calls += 1
+    history.append(prompt)
+    return ask(f"{describe('Oslo')} {history} {calls}")
+"""
+"""An agent that keeps a client, a cache, a list and a counter in its module."""
+GENERATED = """
+import pytest
+
+@pytest.mark.replay("fixtures/weather")
+def test_first(replay):
+    replay.run()
+
+@pytest.mark.replay("fixtures/weather")
+def test_second(replay):
+    replay.run()
+"""
+ORDINARY = """
+import weather
+
+def test_ordinary(monkeypatch):
+    monkeypatch.setattr(weather, "ask", lambda words: "mocked")
+    assert weather.answer("What?") == "mocked"
+    assert weather.describe.cache_info().currsize == 1
+"""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The fixture of one session of the agent."""
+    folder = tmp_path_factory.mktemp("isolated")
+    (folder / "weather.py").write_text(AGENT)
+    sys.path.insert(0, str(folder))
+    try:
+        weather = importlib.import_module("weather")
+
+        def run(url: str) -> str:
+            weather.client(url)
+            return str(weather.answer("How is it?"))
+
+        given = [streamed(text("Wet."), number=1), streamed(text("Oslo is wet."), number=2)]
+        return frozen(folder, recorded(folder, run, given)).path.read_bytes()
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("weather", None)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, recording: bytes) -> pytest.Pytester:
+    """A project with the agent and its fixture."""
+    folder = pytester.path / "fixtures" / "weather"
+    folder.mkdir(parents=True)
+    (folder / "recording.jsonl").write_bytes(recording)
+    (pytester.path / "weather.py").write_text(AGENT)
+    return pytester
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """Run pytest in this process, which has imported the SDK already."""
+    leftovers.forget()
+    return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
+
+
+def run_fresh(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """Run pytest in a process of its own."""
+    return project.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+
+
+def write(project: pytest.Pytester, **files: str) -> None:
+    for name, content in files.items():
+        (project.path / f"{name}.py").write_text(content)
+
+
+def test_generated_tests_pass_in_any_order(project: pytest.Pytester) -> None:
+    """After an ordinary test that has filled the cache, after each other, and twice."""
+    write(project, test_a=ORDINARY, test_b=GENERATED, test_c=ORDINARY, test_d=GENERATED)
+    run_fresh(project, "-p", "no:xdist").assert_outcomes(passed=6)
+    names = ["test_b.py::test_second", "test_a.py", "test_b.py::test_first", "test_d.py"]
+    run(project, *names).assert_outcomes(passed=5)
+    run_fresh(project, "-n", "2").assert_outcomes(passed=6)
+
+
+def test_without_isolation_the_report_names_what_was_left(project: pytest.Pytester) -> None:
+    """The second test in one process sees the state of the first, and its report says so."""
+    write(project, test_b=GENERATED)
+    result = run(project, "--replay-no-fork")
+    result.assert_outcomes(passed=1, failed=1)
+    shown = " ".join(result.stdout.str().split())
+    assert "the agent ran before in this process (in test_b.py::test_first) and left state" in shown
+    for name in (
+        "weather.describe (lru_cache, 1 entries)",
+        "weather.history (list, 0 -> 1 items)",
+        "weather.calls (set to another value)",
+        "weather._client (set to another value)",
+    ):
+        assert name in shown
+    assert "without --replay-no-fork" in shown
+
+
+@pytest.mark.parametrize("how", ["option", "ini"])
+def test_isolation_can_be_switched_off(project: pytest.Pytester, how: str) -> None:
+    """By an option or the configuration; an ordinary test that called the agent is then seen, too."""
+    write(project, test_a=ORDINARY, test_b=GENERATED)
+    if how == "ini":
+        project.makeini("[pytest]\nreplay_fork = false\n")
+    result = run(project, *(["--replay-no-fork"] if how == "option" else []))
+    result.assert_outcomes(passed=1, failed=2)
+    assert "(in test_a.py::test_ordinary)" in " ".join(result.stdout.str().split())
+
+
+ENDINGS = """
+import os, signal, sys, threading, time, warnings
+import pytest
+
+pytestmark = pytest.mark.replay("fixtures/weather")
+
+def test_exits(replay):
+    print("said before")
+    sys.stderr.flush()
+    os._exit(3)
+
+def test_is_killed(replay):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_crashes(replay):
+    import ctypes
+    ctypes.string_at(0)
+
+def test_leaves():
+    sys.exit(4)
+
+def test_hangs_in_a_thread(replay):
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    replay.run()
+
+def test_passes(replay):
+    warnings.warn("look at this")
+    replay.run()
+
+@pytest.mark.skip(reason="not now")
+def test_skipped(): ...
+
+@pytest.mark.xfail(strict=True)
+def test_expected():
+    assert 0
+
+@pytest.fixture
+def torn():
+    yield
+    assert 0, "torn down"
+
+def test_teardown(torn, replay):
+    replay.run()
+"""
+
+
+def test_each_end_of_a_test_is_reported(project: pytest.Pytester) -> None:
+    """A crash is one failed test with what it printed; no run is lost, and no process is left."""
+    write(project, test_ends=ENDINGS)
+    result = run(project, "--junitxml=junit.xml", "-rA")
+    result.assert_outcomes(passed=3, failed=4, skipped=1, xfailed=1, errors=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*the process of this test exited with code 3 in the test.*",
+            "*said before*",
+            "*the process of this test was killed by SIGKILL in the test.*",
+            "*the process of this test was killed by SIGSEGV in the test.*",
+            "*Segmentation fault*",
+            "*in test_crashes",
+            "*UserWarning: look at this",
+        ]
+    )
+    assert "pluggy" not in result.stdout.str().partition("short test summary")[0].partition(
+        "rootdir"
+    )[2].replace("pluggy-", "")
+    written = (project.path / "junit.xml").read_text()
+    assert 'tests="10"' in written or 'tests="9"' in written
+
+
+WIDER = """
+import os
+import pytest
+
+import weather
+
+@pytest.fixture(scope="session", autouse=True)
+def once(tmp_path_factory):
+    place = tmp_path_factory.getbasetemp() / "once"
+    assert not place.exists()
+    place.write_text(str(os.getpid()))
+    yield place
+    assert place.read_text() == str(os.getpid())
+    place.unlink()
+
+@pytest.fixture(scope="module")
+def shared():
+    yield weather.history
+
+@pytest.fixture(params=["one", "two"])
+def each(request):
+    return request.param
+"""
+USES = """
+import pytest
+import weather
+
+def test_ordinary(once):
+    weather.describe.cache_clear()
+    weather.history.append("dirt")
+
+@pytest.mark.replay("fixtures/weather")
+def test_replayed(replay, once, each, tmp_path, capsys, caplog, monkeypatch, record_property):
+    print(tmp_path)
+    assert str(tmp_path) in capsys.readouterr().out
+    monkeypatch.setenv("EACH", each)
+    record_property("each", each)
+    assert once.exists()
+    replay.run()
+
+@pytest.mark.replay("fixtures/weather")
+def test_shares(replay, shared):
+    replay.run()
+"""
+
+
+def test_fixtures_are_those_of_the_run(project: pytest.Pytester) -> None:
+    """A fixture of the session is set up once, for all processes; the others work as ever."""
+    write(project, conftest=WIDER, test_uses=USES)
+    first = run(project, "--junitxml=junit.xml")
+    first.assert_outcomes(passed=4)
+    assert '<property name="each" value="two"' in (project.path / "junit.xml").read_text()
+    names = [
+        "test_uses.py::test_replayed",
+        "test_uses.py::test_ordinary",
+        "test_uses.py::test_shares",
+    ]
+    run(project, *names).assert_outcomes(passed=4)
+
+
+KINDS = """
+import unittest
+import pytest
+import weather
+
+@pytest.mark.replay("fixtures/weather")
+class TestPlain(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.known = []
+
+    def test_one(self):
+        assert weather.answer("How is it?") == "Oslo is wet."
+
+    def test_two(self):
+        with self.subTest("inner"):
+            assert weather.answer("How is it?") == "Oslo is wet."
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.anyio
+@pytest.mark.replay("fixtures/weather")
+@pytest.mark.parametrize("number", [1, 2])
+async def test_async(replay, number):
+    assert weather.answer("How is it?") == "Oslo is wet."
+
+@pytest.mark.replay("fixtures")
+def test_folder(replay, subtests):
+    with subtests.test("runs"):
+        replay.run()
+"""
+
+
+def test_every_kind_of_test_is_isolated(project: pytest.Pytester) -> None:
+    """Methods of unittest, async tests, parametrized ones, folders of fixtures and subtests."""
+    write(project, test_kinds=KINDS)
+    result = run(project)
+    assert result.parseoutcomes()["passed"] >= 5
+    assert result.ret == 0
+
+
+def test_snapshots_are_counted_and_written(project: pytest.Pytester) -> None:
+    """A snapshot that a test in a process of its own writes is there afterwards, and used."""
+    test = GENERATED.replace("replay):", "replay, trajectory):").replace(
+        "replay.run()", "replay.run()\n    assert replay == trajectory"
+    )
+    write(project, test_b=test)
+    first = run(project, "--snapshot-update")
+    first.stdout.fnmatch_lines(["*2 snapshots generated.*"])
+    second = run(project)
+    second.stdout.fnmatch_lines(["*2 snapshots passed.*"])
+    assert second.ret == 0
+    [written, *_] = (project.path / "__snapshots__").rglob("*test_first*")
+    written.write_text("something else\n")
+    third = run(project)
+    third.stdout.fnmatch_lines(["*1 snapshot failed*1 snapshot passed*"])
+    third.assert_outcomes(passed=1, failed=1)
+
+
+@pytest.mark.parametrize("arguments", [("-x",), ("--maxfail=1",), ("-s", "-x")])
+def test_a_run_stops_at_the_first_failure(
+    project: pytest.Pytester, arguments: tuple[str, ...]
+) -> None:
+    """A failure in a process of its own counts like any other."""
+    fails = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
+    write(project, test_a=fails + "def test_a(): assert 0\ndef test_b(): assert 0\n")
+    result = run(project, *arguments)
+    assert result.parseoutcomes()["failed"] == 1
+    assert result.ret in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+
+
+def test_a_time_out_of_a_plugin_ends_the_test(project: pytest.Pytester) -> None:
+    """pytest-timeout measures in the process of the test, and the run goes on."""
+    head = 'import pytest, time\npytestmark = pytest.mark.replay("fixtures/weather")\n'
+    slow = "def test_slow():\n    while True: time.sleep(0.01)\n"
+    write(project, test_a=head + slow + "def test_next(replay): replay.run()\n")
+    for method in ("signal", "thread"):
+        result = run_fresh(project, "--timeout=20", f"--timeout-method={method}")
+        result.assert_outcomes(passed=1, failed=1)
+
+
+WAITS = """
+import os, pathlib, pytest, signal, time
+
+@pytest.fixture
+def torn():
+    yield
+    pathlib.Path("torn").write_text("down")
+
+@pytest.mark.replay("fixtures/weather")
+def test_waits(torn):
+    pathlib.Path("waits").write_text(f"{os.getpid()} {os.getppid()}")
+    while True:
+        os.read(os.open("pipe", os.O_RDONLY), 1)
+"""
+
+
+def test_ctrl_c_ends_everything(project: pytest.Pytester) -> None:
+    """The test is interrupted and torn down, and neither its process nor the template is left."""
+    write(project, test_waits=WAITS)
+    os.mkfifo(project.path / "pipe")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    with subprocess.Popen(
+        command, cwd=project.path, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        file = project.path / "waits"
+        held = os.open(project.path / "pipe", os.O_WRONLY)  # returns once the test reads
+        os.killpg(started.pid, signal.SIGINT)
+        shown, _ = started.communicate(timeout=60)
+        os.close(held)
+    assert "KeyboardInterrupt" in shown
+    assert started.returncode == pytest.ExitCode.INTERRUPTED
+    assert (project.path / "torn").read_text() == "down"
+    for each in file.read_text().split():
+        assert not Path(f"/proc/{each}").exists()
+
+
+def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
+    """KeyboardInterrupt and pytest.exit do in a process of their own what they do anywhere."""
+    head = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
+    write(project, test_a=head + "def test_a(): raise KeyboardInterrupt\ndef test_b(): pass\n")
+    assert run(project).ret == pytest.ExitCode.INTERRUPTED
+    write(project, test_a=head + "def test_a(): pytest.exit('enough', 7)\ndef test_b(): pass\n")
+    result = run(project)
+    result.stdout.fnmatch_lines(["*enough*"])
+    assert result.ret == 7
