@@ -9,6 +9,7 @@ torn down, in the meantime, because it would otherwise exist twice.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import re
@@ -26,7 +27,7 @@ from _pytest.skipping import evaluate_skip_marks
 from agentobs import world
 from agentobs.errors import UsageError
 from replay.processes import Death, Scratch, Send, Template, can_fork
-from replay.sandbox import is_per_process, run_test
+from replay.sandbox import flush_terminal, is_per_process, run_test
 from replay.transfer import take_coverage, take_snapshots, take_warning
 
 UNSHARED_FIXTURES = frozenset(("benchmark", "record_testsuite_property", "record_xml_attribute"))
@@ -159,7 +160,7 @@ class Isolation:
     def _run(self, item: pytest.Item) -> None:
         """Run a test in a child and report what comes of it."""
         assert self._template is not None
-        item.config.get_terminal_writer().flush()
+        flush_terminal(item.config)
         number = self._numbers.get(id(item))
         has_changed = any(
             self._fixtures.get(each) is not each.cached_result for each in _wider(item)
@@ -179,21 +180,26 @@ class Isolation:
     def _follow(self, item: pytest.Item, template: Template, number: int) -> None:
         """Take what a child sends; report a test whose process does not come to its end."""
         seen = _Seen(item, world.now())
+        sent = template.run(number, _seconds(item.config))
         try:
-            for kind, value in template.run(number, _seconds(item.config)):
-                if kind == "report":
-                    seen.take(value)
-                elif kind == "broken":
-                    self._fail(seen, value)
-                elif kind == "ended" and not seen.is_done:
-                    self._fail(seen, _died(seen, value))
-                seen.is_done = seen.is_done or kind in ("done", "broken")
-                _take(item, kind, value)
+            with contextlib.closing(sent):
+                for kind, value in sent:
+                    self._receive(seen, kind, value)
         except UsageError as error:
             # The next test has another template.
             template.close()
             self._template = None if template is self._template else self._template
             self._fail(seen, str(error))
+
+    def _receive(self, seen: _Seen, kind: str, value: Any) -> None:
+        if kind == "report":
+            seen.take(value)
+        elif kind == "broken":
+            self._fail(seen, value)
+        elif kind == "ended" and not seen.is_done:
+            self._fail(seen, _died(seen, value))
+        seen.is_done = seen.is_done or kind in ("done", "broken")
+        _take(seen.item, kind, value)
 
     def _fail(self, seen: _Seen, text: str) -> None:
         """Report that the process of a test has failed, with what it wrote last."""
@@ -361,7 +367,7 @@ def _set_up_session(item: pytest.Item) -> None:
     state.setup(item.session)
     # A fixture may only be requested for a test that is being set up.
     state.stack[item] = ([], None)
-    with capture.item_capture("setup", item):
+    with capture.item_capture("setup", item) if capture else contextlib.nullcontext():
         try:
             for name in (each for each in item.fixturenames if each in names):  # type: ignore[attr-defined]
                 request.getfixturevalue(name)

@@ -60,8 +60,26 @@ _replayed: dict[str, str] = {}
 """The fixtures that were replayed in this process, each with the test that did it last."""
 
 
+_is_isolated = False
+"""Whether this process runs one test, so that nothing has to be measured."""
+
+
+_seen = 0
+"""How many modules there were when they were last looked through."""
+
+
+def rely_on_isolation() -> None:
+    """Measure nothing: this process runs one test."""
+    global _is_isolated
+    _is_isolated = True
+
+
 def observe() -> None:
     """Measure the modules of the agent that have not been measured yet."""
+    global _seen
+    if _is_isolated or len(sys.modules) == _seen:
+        return
+    _seen = len(sys.modules)
     for name, module in _modules():
         if _first.get(name, (0,))[0] != id(module):
             # What is in a cache was put there by a run, whenever it is first seen.
@@ -80,7 +98,7 @@ def begin(fixture: Fixture) -> str:
     where = session.ran_in(entry) if isinstance(entry, str) else None
     key = str(fixture.path.resolve())
     earlier = _replayed.get(key, where)
-    changed = list(_changed(str(entry or "").partition(":")[0]))
+    changed = [] if _is_isolated else list(_changed(str(entry or "").partition(":")[0]))
     observe()
     _replayed[key] = current_test()
     return "" if earlier is None and not changed else _hint(earlier, changed)
@@ -88,6 +106,8 @@ def begin(fixture: Fixture) -> str:
 
 def forget() -> None:
     """Forget all earlier runs and measures."""
+    global _seen
+    _seen = 0
     _first.clear()
     _replayed.clear()
     session.forget_runs()

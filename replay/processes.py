@@ -22,9 +22,10 @@ import struct
 import sys
 import sysconfig
 import tempfile
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,7 +34,11 @@ from agentobs.errors import UsageError
 
 Send = Callable[[str, Any], None]
 """Sends a message, by its kind and its value, to the process that waits for the test."""
-BLOCKED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM}
+BLOCKED = {
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM")
+    if hasattr(signal, name)
+}
 """Signals that wait until a new process has its own handlers."""
 BEGIN_SECONDS = 180.0
 """How long a child may take until its first message. Our choice: far beyond a busy machine."""
@@ -41,6 +46,8 @@ INTERRUPT_SECONDS = (1.0, 2.0, 5.0)
 """How long an interrupted child may take: by itself, after SIGINT, and after SIGKILL."""
 OWN_PACKAGES = ("agentobs", "replay", "exporters")
 """Packages that the template imports in advance like third-party ones."""
+CLOSE_SECONDS, CLOSE_POLLS = 5.0, 1000
+"""How long a template may take to exit, and how often that is looked at meanwhile."""
 _FRAME = struct.Struct("!I")
 _NOTE = struct.Struct("!ci")
 
@@ -113,7 +120,7 @@ class Template:
                 _never_return(lambda: self._serve(served))
         served.close()
 
-    def run(self, number: int, seconds: float | None) -> Iterator[tuple[str, Any]]:
+    def run(self, number: int, seconds: float | None) -> Generator[tuple[str, Any]]:
         """Fork a child and yield its messages, and at last `("ended", Death)`.
 
         A generator that is closed early, as by Ctrl-C, ends the child first.
@@ -207,7 +214,13 @@ class Template:
         if self._socket.fileno() < 0:
             return
         self._socket.close()
+        pause = threading.Event()
         with contextlib.suppress(ChildProcessError):
+            for _ in range(CLOSE_POLLS):
+                if os.waitpid(self.process_id, os.WNOHANG)[0]:
+                    return
+                pause.wait(CLOSE_SECONDS / CLOSE_POLLS)
+            os.kill(self.process_id, signal.SIGKILL)
             os.waitpid(self.process_id, 0)
 
     def _serve(self, served: socket.socket) -> None:
@@ -319,6 +332,7 @@ class _Server:
             _freeze()
 
     def _end(self) -> None:
+        self._names.close()
         if self._child:
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)

@@ -77,6 +77,7 @@ class Replayer:
             UsageError: it is open already, or another one is in another thread or task of this process.
         """
         with self._opening() as stack:
+            self._state.leftovers = leftovers.begin(self.fixture)
             forks = self.options.fork is not None
             if self.options.fork is not None:
                 parent = lineage.Parent(self.fixture.session_id, self.options.fork.turn)
@@ -101,7 +102,6 @@ class Replayer:
             if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
             stack.enter_context(deadline(self._state))
-        self._state.leftovers = leftovers.begin(self.fixture)
         return self
 
     @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import os
 import sys
 import traceback
@@ -56,6 +57,8 @@ def run_test(
     _forget_children()
     _forward(item.config, send)
     warnings.filters[:] = filters  # type: ignore[index]  # a list, at run time
+    # Imported in the template: it needs the recorder, which the process of pytest may do without.
+    importlib.import_module("replay.leftovers").rely_on_isolation()
     snapshots, coverage = Snapshots(item), Coverage()
     send("begun", None)
     try:
@@ -80,6 +83,12 @@ def run_test(
 def is_per_process(function: Any) -> bool:
     """Return whether a fixture is one of those that each process has for itself."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in PER_PROCESS
+
+
+def flush_terminal(config: pytest.Config) -> None:
+    """Empty the buffer of the terminal; a worker of xdist has none."""
+    if config.pluginmanager.hasplugin("terminalreporter"):
+        config.get_terminal_writer().flush()
 
 
 class _Forwarder:
@@ -166,4 +175,4 @@ def _end(config: pytest.Config) -> None:
         sessions.stop_recorder()
     if (module := sys.modules.get("multiprocessing.util")) is not None:
         module._exit_function()
-    config.get_terminal_writer().flush()
+    flush_terminal(config)

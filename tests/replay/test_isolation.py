@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from replay import leftovers
+from replay import leftovers, load
 from tests.provider_script import streamed, text
 from tests.replay.agents import frozen, recorded
 
@@ -409,8 +409,49 @@ def test_an_interrupt_in_a_test_ends_the_run(project: pytest.Pytester) -> None:
     """KeyboardInterrupt and pytest.exit do in a process of their own what they do anywhere."""
     head = 'import pytest\npytestmark = pytest.mark.replay("fixtures/weather")\n'
     write(project, test_a=head + "def test_a(): raise KeyboardInterrupt\ndef test_b(): pass\n")
-    assert run(project).ret == pytest.ExitCode.INTERRUPTED
+    assert run_fresh(project).ret == pytest.ExitCode.INTERRUPTED
     write(project, test_a=head + "def test_a(): pytest.exit('enough', 7)\ndef test_b(): pass\n")
     result = run(project)
     result.stdout.fnmatch_lines(["*enough*"])
     assert result.ret == 7
+
+
+def test_leftovers_of_every_kind_are_named(
+    tmp_path: Path, recording: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of a module, of its classes and of its objects; what did not change is not named."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "kept.py").write_text(
+        "import collections, functools, itertools\n"
+        "class Memory:\n    shared = []\n    def __init__(self): self.seen = set()\n"
+        "memory = Memory()\nnumbers = itertools.count()\nlast = collections.deque()\n"
+        "same = [1]\nlimit = 3\nclient = None\n"
+        "@functools.cache\ndef looked(key): return key\n"
+    )
+    (tmp_path / "recording.jsonl").write_bytes(recording)
+    fixture = load(tmp_path)
+    kept = importlib.import_module("kept")
+    leftovers.forget()
+    try:
+        assert leftovers.begin(fixture) == ""
+        kept.Memory.shared.append(1)
+        kept.memory.seen.add(1)
+        next(kept.numbers)
+        kept.last.append(1)
+        kept.client = object()
+        kept.looked("a")
+        hint = leftovers.begin(fixture)
+    finally:
+        leftovers.forget()
+        del sys.modules["kept"]
+    for name in (
+        "kept.Memory.shared (list, 0 -> 1 items)",
+        "kept.memory.seen (set, 0 -> 1 items)",
+        "kept.numbers (set to another value)",
+        "kept.last (deque, 0 -> 1 items)",
+        "kept.client (set to another value)",
+        "kept.looked (lru_cache, 1 entries)",
+    ):
+        assert name in hint
+    assert "same" not in hint
+    assert "limit" not in hint
