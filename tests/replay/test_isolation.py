@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -430,7 +431,7 @@ def test_leftovers_of_every_kind_are_named(
     )
     (tmp_path / "recording.jsonl").write_bytes(recording)
     fixture = load(tmp_path)
-    kept = importlib.import_module("kept")
+    kept: Any = importlib.import_module("kept")
     leftovers.forget()
     try:
         assert leftovers.begin(fixture) == ""
@@ -455,3 +456,77 @@ def test_leftovers_of_every_kind_are_named(
         assert name in hint
     assert "same" not in hint
     assert "limit" not in hint
+
+
+OWN = """
+import os
+import sys
+
+def pytest_configure(config):
+    config.own = os.getpid()
+"""
+WHERE = """
+import os
+import pytest
+
+@pytest.mark.replay("fixtures/weather")
+def test_where(replay, pytestconfig{fixture}):
+    replay.run()
+    assert (os.getpid() == pytestconfig.own) is {here}
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fixture", "tracer", "here"),
+    [
+        ((), "", "", False),
+        ((), ", record_property", "", False),
+        ((), ", record_xml_attribute", "", True),
+        (("--pdb",), "", "", True),
+        (("--setup-show",), "", "", True),
+        ((), "", "    sys.settrace(lambda *given: None)\n", True),
+    ],
+    ids=["forks", "property", "attribute", "pdb", "setup-show", "traced"],
+)
+def test_debuggers_and_what_cannot_be_shared_stay_in_this_process(
+    project: pytest.Pytester, arguments: tuple[str, ...], fixture: str, tracer: str, here: bool
+) -> None:
+    """A debugger finds its test; what writes into objects of this process does so."""
+    write(project, conftest=OWN + tracer, test_a=WHERE.format(fixture=fixture, here=here))
+    before = sys.gettrace()
+    try:
+        run(project, *arguments).assert_outcomes(passed=1)
+    finally:
+        sys.settrace(before)
+
+
+BUSY = """
+import logging
+import threading
+
+import agentobs
+from agentobs.recording.session import start_recorder
+
+def pytest_sessionstart(session):
+    start_recorder("home")
+    def work():
+        while not session.config.ends.is_set():
+            with agentobs.session("busy"), agentobs.span("inner"):
+                logging.getLogger("busy").warning("again")
+    session.config.ends = threading.Event()
+    session.config.busy = [threading.Thread(target=work) for _ in range(2)]
+    for each in session.config.busy:
+        each.start()
+
+def pytest_sessionfinish(session):
+    session.config.ends.set()
+    for each in session.config.busy:
+        each.join()
+    assert agentobs.stop_recorder()
+"""
+
+
+def test_threads_of_this_process_stop_no_child(project: pytest.Pytester) -> None:
+    """A recorder that writes and threads that log hold locks at any moment; each child gets its own."""
+    write(project, conftest=BUSY, test_a=GENERATED, test_b=ORDINARY, test_c=GENERATED)
+    run(project, "-p", "no:logging").assert_outcomes(passed=5)

@@ -115,6 +115,7 @@ def test_a_child_that_ignores_the_abort_is_killed(
     """What a child does with SIGABRT does not keep it alive."""
 
     def work(number: int, send: Send) -> None:
+        faulthandler.disable()
         signal.signal(signal.SIGABRT, signal.SIG_IGN)
         forever(number, send)
 
