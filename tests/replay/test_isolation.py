@@ -105,6 +105,13 @@ def project(pytester: pytest.Pytester, recording: bytes) -> pytest.Pytester:
     return pytester
 
 
+@pytest.fixture(autouse=True)
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep syrupy in an inner run from taking it for a worker of xdist, which prints no summary."""
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     """Run pytest in this process, which has imported the SDK already."""
     leftovers.forget()
