@@ -27,6 +27,7 @@ from agentobs.records.events import kind_of
 from agentobs.records.exchanges import (
     ModelExchange,
     SessionCall,
+    SessionReturn,
     ToolExchange,
     WorldExchange,
     weight,
@@ -34,7 +35,7 @@ from agentobs.records.exchanges import (
 from agentobs.records.facts import Event, Fact
 from agentobs.records.labels import Label
 
-Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall
+Record = Fact | ModelExchange | ToolExchange | WorldExchange | SessionCall | SessionReturn
 Consumer = Callable[[Record], None]
 """Takes one record, quickly; whatever it raises takes it off the list."""
 
@@ -264,14 +265,14 @@ class Sink:
         return self._waiting_bytes + size <= WAITING_BYTES
 
     def _refuse(self, record: Record) -> None:
-        kind = _LABELS.get(type(record)) or kind_of(record)  # type: ignore[arg-type]
+        kind = _kind_of(record)
         with self._lock:
             self._emitted += 1
             self._dropped[str(kind)] += 1
 
     def _lose(self, record: Record) -> None:
         is_exchange = type(record) in _LABELS
-        kind = _LABELS[type(record)] if is_exchange else kind_of(record)  # type: ignore[arg-type]
+        kind = _kind_of(record)
         self._dropped[str(kind)] += 1
         lost = session_of(record), kind, is_exchange
         if lost in self._untold or len(self._untold) < KNOWN_LOSSES:
@@ -395,7 +396,15 @@ def session_of(record: Record) -> str:
     """Return the session that a record belongs to."""
     if isinstance(record, ModelExchange | ToolExchange | WorldExchange):
         return record.place.session_id
+    if isinstance(record, SessionReturn):
+        return record.end.session_id
     return record.start.session_id if isinstance(record, SessionCall) else record.session_id
+
+
+def _kind_of(record: Record) -> Label:
+    """Return what a record is called among those that were dropped."""
+    fact = record.end if isinstance(record, SessionReturn) else record
+    return _LABELS.get(type(fact)) or kind_of(fact)  # type: ignore[arg-type]
 
 
 def _drop(session_id: str, kind: Label, is_exchange: bool, count: int) -> Event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -63,11 +63,16 @@ def panel(
     return Panel(name, title, printable(says), figure, columns, rows[:SHOWN], more, is_wide)
 
 
+InWords = Callable[[Sequence[Row]], Sequence[Row]]
+"""Puts texts in the place of the digests that stand for them."""
+
+
 def session_panels(
     connection: duckdb.DuckDBPyConnection,
     session_id: str,
     *,
     window: tuple[int, int] | None = None,
+    in_words: InWords = list,
 ) -> list[Panel]:
     """Return what there is to see of one session; questions without an answer have no panel.
 
@@ -75,10 +80,11 @@ def session_panels(
         connection: to the store.
         session_id: the session.
         window: the part of the waterfall that is drawn, in nanoseconds since 1970; None for all.
+        in_words: puts names and reasons as they were written into rows; default as the facts have them.
     """
 
     def asked(name: str, **more: Any) -> list[Row]:
-        return rows_of(connection, name, session_id=session_id, **more)
+        return list(in_words(rows_of(connection, name, session_id=session_id, **more)))
 
     splits, tools = interaction_times(connection, session_id), asked("tool_latency")
     made = (
@@ -100,6 +106,7 @@ def fleet_panels(
     *,
     since_ns: int | None = None,
     until_ns: int | None = None,
+    in_words: InWords = list,
 ) -> list[Panel]:
     """Return what there is to see of all sessions of a range; questions without an answer have no panel.
 
@@ -107,10 +114,13 @@ def fleet_panels(
         connection: to the store.
         since_ns: the start of the range in nanoseconds since 1970, or None for all that was recorded.
         until_ns: its end, which is no part of it, or None.
+        in_words: puts names as they were written into rows; default as the facts have them.
     """
 
     def asked(name: str, **more: Any) -> list[Row]:
-        return rows_of(connection, name, since_ns=since_ns, until_ns=until_ns, **more)
+        return list(
+            in_words(rows_of(connection, name, since_ns=since_ns, until_ns=until_ns, **more))
+        )
 
     # Without them, a question about a week looks for signatures in all the years before.
     bounds: dict[str, Any] = dict(*rows_of(connection, "session_range", since_ns=since_ns))

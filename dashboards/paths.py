@@ -29,6 +29,7 @@ _KINDS = {
     "tool": "a tool call",
     "world": "another question of the loop",
     "outcome": "how the run ended",
+    "result": "what the run returned",
     "network": "a connection that no recording answers",
 }
 """What differs first, by kind."""

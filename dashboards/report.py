@@ -22,7 +22,7 @@ from dashboards.drawing import css, svg
 from dashboards.figures.words import count
 from dashboards.outcomes import kept_of, selected, steps_of, verdicts_of
 from dashboards.pages import asset, csp_hash, page, plotly_script
-from dashboards.panels import Panel, fleet_panels, rows_of, session_panels
+from dashboards.panels import InWords, Panel, fleet_panels, rows_of, session_panels
 from dashboards.retelling import Said
 
 Row = Mapping[str, Any]
@@ -83,6 +83,7 @@ def session_report(
     made_ns: int,
     light: bool = False,
     said: Said | None = None,
+    in_words: InWords = list,
 ) -> str:
     """Return the report of one session: what happened, what it cost, where the time went.
 
@@ -92,12 +93,14 @@ def session_report(
         made_ns: when the report is made, in nanoseconds since 1970.
         light: without a script, the figures as SVG alone.
         said: what was said, where that shall be in it.
+        in_words: puts names and reasons as they were written into rows; default as the facts have them.
     """
-    [about] = selected(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
+    sql = "SELECT * FROM sessions WHERE session_id = ?"
+    [about] = in_words(selected(connection, sql, [session_id]))
     steps = steps_of(connection, session_id)
     command = f"agentobs show {session_id}"
     spent = next(iter(rows_of(connection, "cost_by_session", session_id=session_id)), None)
-    conversation = rows_of(connection, "conversation_sessions", session_id=session_id)
+    conversation = in_words(rows_of(connection, "conversation_sessions", session_id=session_id))
     return page(
         "report_session.html",
         frame=_frame("Report of one session", made_ns, light),
@@ -154,7 +157,9 @@ def range_report(
         totals=totals,
         spent=spent,
         sure=_sureness(spent),
-        panels=_drawn(fleet_panels(connection, **bounds), "agentobs sql", light),
+        panels=_drawn(
+            fleet_panels(connection, since_ns=since_ns, until_ns=until_ns), "agentobs sql", light
+        ),
         signatures=_fired(rows_of(connection, "signatures_by_day", **bounds)),
         dearest=Part((), dearest, totals["sessions"] - len(dearest), "agentobs cost --by session"),
         failed=Part((), failures, totals["failed"] - len(failures), listed),

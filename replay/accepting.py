@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,10 @@ SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request that took the place of a recorded one."""
+    """A request that took the place of a recorded one, or a result."""
 
-    request: int
-    """Its number in the fixture."""
+    request: int | None
+    """Its number in the fixture; None for what the session returned."""
     lane: str
     differences: tuple[Difference, ...]
     more: int
@@ -46,7 +46,8 @@ class Accepted:
 
     def text(self, columns: int = 100) -> str:
         """Return what is accepted, for people."""
-        lines = [f"request {self.request} of the fixture, in {safe(self.lane)}"]
+        about = f"request {self.request} of the fixture, in {safe(self.lane)}"
+        lines = ["what the session returned" if self.request is None else about]
         for each in self.differences:
             lines.append(f"  {each.path}")
             lines += [f"    {line}" for line in aligned(each, columns - 4)]
@@ -74,6 +75,8 @@ class Accepting:
             )
         self._fixture, self._renaming, self.first = fixture, renaming, first
         self._came: dict[int, tuple[bytes, dict[str, str]]] = {}
+        self._result: dict[str, Any] | None = None
+        """The result that took the place of the recorded one; None if none did."""
         self.refused: str = ""
         """Why the last request was not taken, or an empty string."""
         self.changes: list[Accepted] = []
@@ -96,6 +99,17 @@ class Accepting:
         kept = {k: v for k, v in due.headers.items() if k not in MEANINGFUL_HEADERS}
         self._came[due.number] = came, {**kept, **meant}
         return True
+
+    def takes_result(self, found: Sequence[Difference], result: dict[str, Any]) -> None:
+        """Take what the session returned in the place of what it returned when it was recorded.
+
+        Args:
+            found: where the two differ.
+            result: the key `result` of a fixture's first line with its value; empty if nothing was returned.
+        """
+        self._result = result
+        shown = tuple(map(shortened, found[:SHOWN]))
+        self.changes.append(Accepted(None, "main", shown, max(len(found) - SHOWN, 0)))
 
     def _change(self, due: Ask, found: list[Difference]) -> Accepted:
         """Return what is accepted; what an earlier request of the lane repeats to this one is not shown again."""
@@ -139,6 +153,12 @@ class Accepting:
     ) -> dict[str, Any]:
         if "ask" in line:
             return self._asked(line, next(asks))
+        if "agentobs_fixture" in line and self._result is not None:
+            return {
+                key: self._result.get(key, line[key])
+                for key in line
+                if key != "result" or self._result
+            }
         answer = results.get(id(next(tools))) if "tool" in line else None
         if answer is None:
             return line

@@ -159,8 +159,12 @@ def _spans(old: str, new: str) -> list[Span]:
     tail = _word_end(old, end)
     a = _words(old[begin : len(old) - tail])[:TOKENS_MAX]
     b = _words(new[begin : len(new) - tail])[:TOKENS_MAX]
-    found = _joined([_placed(a, b, span) for span in unequal(a, b)])
-    moved = [(begin + w, begin + x, begin + y, begin + z) for w, x, y, z in found]
+    found = [_placed(a, b, span) for span in unequal(a, b)]
+    compared, whole = (len("".join(a)), len("".join(b))), (len(old) - begin, len(new) - begin)
+    if compared != (whole[0] - tail, whole[1] - tail):
+        # What lies behind the words that were compared is different as a whole: it does not end alike.
+        found.append((compared[0], whole[0] - tail, compared[1], whole[1] - tail))
+    moved = [(begin + w, begin + x, begin + y, begin + z) for w, x, y, z in _joined(found)]
     return [narrowed for span in moved for narrowed in [_narrowed(old, new, span)]]
 
 

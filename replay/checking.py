@@ -96,6 +96,7 @@ HEADER: Mapping[str, Check] = {
     "until": _PLACE,
     "failing_turn": _PLACE,
     "session": _TEXT,
+    "raised": _TEXT,
     "day": _TEXT,
     "given": (_is_given, "an object with seed, zone_s, patch and started_ns"),
     "recorded_with": _OBJECT,

@@ -39,6 +39,8 @@ class RecordedSession:
     """How many tool calls there were."""
     lanes: tuple[str, ...]
     """The agent itself, `main`, and those that it started."""
+    result: Any = field(default=None, repr=False)
+    """What its function returned, as JSON; None if that was not recorded."""
 
 
 def session_of(fixture: Fixture) -> RecordedSession:
@@ -53,6 +55,7 @@ def session_of(fixture: Fixture) -> RecordedSession:
         requests=len(fixture.asks),
         tools=len(fixture.tools),
         lanes=tuple(fixture.lanes),
+        result=fixture.result.value if fixture.result else None,
     )
 
 

@@ -42,6 +42,8 @@ def up_to(recording: Recording, turn: int) -> Recording:
         exchanges=tuple(_before(recording, first)),
         results={},
         until=turn,
+        result=None,
+        raised=None,
     )
 
 

@@ -20,11 +20,20 @@ from replay.sites import Site
 from replay.telling import COLUMNS, explanation, told
 
 Kind = Literal[
-    "content", "missing", "extra", "order", "timing", "tool", "world", "outcome", "network"
+    "content",
+    "missing",
+    "extra",
+    "order",
+    "timing",
+    "tool",
+    "world",
+    "outcome",
+    "result",
+    "network",
 ]
 """What sort of question differs: the body of a request; one that was recorded and never came; one more than recorded; a
-later one, too early; one that came too late or too soon; a tool call; another question of the loop; how it ended; a
-connection."""
+later one, too early; one that came too late or too soon; a tool call; another question of the loop; how it ended; what
+it returned; a connection."""
 SHOWN = 6
 """How many differences a report shows; of the rest it tells the number."""
 VERSION = 1

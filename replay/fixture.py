@@ -27,6 +27,10 @@ which was written when the loop asked nobody: there a call that ran was permitte
 Since then its first line may have `results`: how the interactions of our own loop ended, by lane, in the order
 in which they began; null for one without an end. A fixture without them is judged by its `outcome` alone.
 
+It may have `result`, too: what the session's function returned, in the forms of `agentobs.recording.values`. What could
+not be kept is `{"$py": "not kept", "type": ...}` there, and is not compared. It may have `raised`: the class of the
+exception that left a session which had declared another reason for its failure.
+
 Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
 one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
 others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), and up to which one
@@ -58,6 +62,7 @@ from agentobs.records.exchanges import (
     Place,
     Question,
     Recording,
+    Returned,
     ToolAnswer,
     ToolQuestion,
     WorldQuestion,
@@ -193,6 +198,11 @@ class Fixture:
         """How the interactions of the loop ended, by lane; None where it was recorded without."""
         found: dict[str, list[str | None]] | None = self.header.get("results")
         return found
+
+    @property
+    def result(self) -> Returned | None:
+        """What the session returned, as JSON that `agentobs.recording.returned` wrote; None if that is not known."""
+        return Returned(self.header["result"]) if "result" in self.header else None
 
     @property
     def until(self) -> int | None:
@@ -551,6 +561,8 @@ def as_recording(fixture: Fixture) -> Recording:
         dropped=0,
         exchanges=exchanges,
         results=fixture.results or {},
+        result=fixture.result,
+        raised=header.get("raised"),
     )
 
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from anthropic import APIStatusError
 
+from agentobs.recording.values import is_not_kept
+from agentobs.records.canonical import canonical
 from agentobs.records.differing import differences
 from agentobs.records.exchanges import is_inside_answer
+from agentobs.records.facts import SessionEnd
+from agentobs.records.labels import is_label
+from replay.divergence import Cause
 from replay.ends import Results, ended_otherwise, results_of, went_beside
+from replay.looks import nature_of
 from replay.reporting import missed, missing, not_asked, report
 from replay.state import State
 
 SAME_PATH = "all requests and tool calls were the recorded ones; the agent judged them differently"
 """Why something ended otherwise after the recorded path."""
+OTHER_RESULT = (
+    "all requests and tool calls were the recorded ones; the agent made another result of them. If this value differs "
+    "in each run, name a rule that hides it, or do not compare it: compare_result=False"
+)
+"""Why another result was returned after the recorded path, and what can be done if that is right."""
+DIGEST = "digest:"
+"""What the label of a text begins with that is not a label itself."""
 
 
 def judge_path(state: State) -> None:
@@ -50,6 +66,15 @@ def judge_refusal(state: State, error: BaseException) -> None:
             raise state.error(missing(state, lane)) from error
 
 
+def is_recorded_error(state: State, error: BaseException) -> bool:
+    """Return whether an exception that leaves the agent is one that the recorded session ended with.
+
+    The reason of a session that declared one is not the class of the exception, which is kept beside it.
+    """
+    header = state.fixture.header
+    return type(error).__name__ in (header.get("reason"), header.get("raised"))
+
+
 def judge_outcome(state: State) -> None:
     """Raise that the session ended otherwise than when it was recorded.
 
@@ -59,12 +84,81 @@ def judge_outcome(state: State) -> None:
     end, header = state.session_end, state.fixture.header
     if end is None or header.get("outcome") not in ("completed", "failed"):
         return
+    reason = reason_now(state, end)
     old = {"outcome": header["outcome"], "reason": header["reason"]}
-    new = {"outcome": end.outcome, "reason": end.reason}
+    new = {"outcome": end.outcome, "reason": reason}
     if old != new:
         found = differences(old, new)
         summary = "the session ended differently"
         raise state.error(report(state, "outcome", state.lane("main"), summary, found, SAME_PATH))
+
+
+def reason_now(state: State, end: SessionEnd) -> str | None:
+    """Return why the session ended this time, in the words of the recording if they mean the same."""
+    recorded: str | None = state.fixture.header["reason"]
+    if end.reason is None or recorded is None:
+        return end.reason
+    if recorded.startswith(DIGEST) and not is_label(end.reason):
+        return recorded  # a fixture from before reasons were kept in words: it cannot be compared
+    came = state.renaming.clean_text(end.reason)
+    if state.renaming.same(recorded, came):
+        return recorded
+    return state.renaming.read(recorded, came)
+
+
+def judge_result(state: State) -> None:
+    """Raise that the session returned something else than when it was recorded.
+
+    Nothing is compared if the recording has no result, if it could not be kept, or if the session has not ended here.
+
+    Raises:
+        DivergenceError: it did.
+    """
+    old, came = compared_results(state)
+    if canonical(old) == canonical(came):
+        return
+    found = differences(old, came)
+    if state.accepting is not None:
+        state.accepting.takes_result(found, came)
+        return
+    summary = "the session returned something else"
+    lane, cause = state.lane("main"), Cause("decision", OTHER_RESULT)
+    told = report(
+        state, "result", lane, summary, found, cause=cause, between=True, nature=nature_of(found)
+    )
+    raise state.error(told)
+
+
+def compared_results(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the session returned when it was recorded and now, each as an object with the key `result`.
+
+    The two are equal if they mean the same, up to secrets and normalized values. Both are empty if nothing is compared;
+    the second one is empty if the session returned nothing this time.
+    """
+    recorded, now = state.fixture.result, state.result
+    if recorded is None or is_not_kept(recorded.value) or not state.options.compare_result:
+        return {}, {}
+    if state.session_end is None:
+        return {}, {}
+    old = {"result": recorded.value}
+    new = {"result": _comparable(recorded.value, now.value)} if now is not None else {}
+    texts = canonical(old), state.renaming.clean_text(canonical(new))
+    if state.renaming.same(*texts):
+        return old, old
+    return old, json.loads(state.renaming.read(*texts))
+
+
+def _comparable(old: Any, new: Any) -> Any:
+    """Return a value in which the parts that could not be kept when it was recorded are as they were then."""
+    if is_not_kept(old):
+        return old
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {
+            key: _comparable(old[key], each) if key in old else each for key, each in new.items()
+        }
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [_comparable(*pair) for pair in zip(old, new, strict=True)]
+    return new
 
 
 def _judge_results(state: State, recorded: Results, now: Results) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentobs.errors import UsageError
+from agentobs.recording.values import not_kept_in
 from replay.aligning import safe
 from replay.failure import failure_of, tool_call_count
 from replay.fixture import FILE, Fixture, load
@@ -78,6 +79,7 @@ def _readme(fixture: Fixture, redacted: Sequence[Redacted]) -> str:
     by = ", ".join(f"{word(k)} {word(v)}" for k, v in header.get("recorded_with", {}).items())
     started = f"Started by `{word(header['entry'])}`. " if header["entry"] else ""
     taken = [f"Taken out: {safe(each.text())}.\n" for each in redacted]
+    taken += [f"{_result_note(fixture)}\n"] if fixture.result is not None else []
     return "\n".join(
         [
             OURS,
@@ -107,6 +109,15 @@ def _story(fixture: Fixture) -> list[str]:
         f"4. Continue from there with the real provider: `agentobs fork {folder} --at {failure.turn}`.",
         f"5. Freeze that new session, `agentobs freeze SESSION -o {folder}-fixed`: its test covers the whole path.\n",
     ]
+
+
+def _result_note(fixture: Fixture) -> str:
+    """Return whether what the session returned is compared, for people."""
+    value = fixture.result.value if fixture.result else None
+    kind = not_kept_in(value)
+    if kind is None:
+        return "A replay compares what the session returned."
+    return f"The result was not kept, and is not compared: `{word(kind)}`."
 
 
 def word(name: str, otherwise: str = "session") -> str:

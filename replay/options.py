@@ -50,6 +50,10 @@ class ReplayOptions:
     """What a client gets that reads on where the recorded one had stopped: all that had come, and then the end of the
     stream. By default it is stopped there."""
 
+    compare_result: bool = True
+    """Whether what the session returned is compared with what it returned when it was recorded. A value that differs in
+    each run can also be hidden by a normaliser."""
+
     faults: Sequence[Fault | str] = ()
     """Failures to be made on demand, such as `529 at turn 3`; see `replay.faults`."""
     accept_from: int | None = None

@@ -36,7 +36,15 @@ from replay.fixture import Ask, Fixture
 from replay.functions import Functions
 from replay.guard import no_network
 from replay.hanging import deadline
-from replay.judging import judge_outcome, judge_path, judge_refusal
+from replay.judging import (
+    compared_results,
+    is_recorded_error,
+    judge_outcome,
+    judge_path,
+    judge_refusal,
+    judge_result,
+    reason_now,
+)
 from replay.keeping import keep
 from replay.lanes import is_answered
 from replay.opened import Opened
@@ -316,8 +324,7 @@ class Replayer:
         if state.refused is not None:
             raise state.refused
         self._check_faults()
-        reason = self.fixture.header.get("reason")
-        if error is not None and not state.beyond and type(error).__name__ != reason:
+        if error is not None and not state.beyond and not is_recorded_error(state, error):
             raise error
         main = state.lane("main")
         if not departure.has_happened and main.left and not main.asked:
@@ -338,8 +345,7 @@ class Replayer:
         elif due is None and departure.turn:
             path = self._state.beyond[0][0] if self._state.beyond else MESSAGES
             due = main.asked_after(departure.turn, path)
-        header, failure = self.fixture.header, failure_of(self.fixture)
-        recorded = step_of(None, header.get("outcome"), header.get("reason"))
+        failure, recorded = failure_of(self.fixture), self._recorded_end()
         if due is not None:
             recorded = step_of(value_of(self.fixture.body(due.number)))
         return Next(
@@ -365,7 +371,8 @@ class Replayer:
             return step_of(None)
         end, name = state.session_end, type(error).__name__ if error else None
         outcome = end.outcome if end else "failed" if error else "completed"
-        return step_of(None, outcome, end.reason if end else name)
+        reason = reason_now(state, end) if end else name
+        return step_of(None, outcome, reason, compared_results(state)[1])
 
     def _note(self, departure: Departure) -> None:
         """Note what a reader should know of a departure, although the test may pass."""
@@ -436,11 +443,12 @@ class Replayer:
             if error is not None:
                 raise error
             return result
-        if error is not None and self.fixture.header.get("reason") != type(error).__name__:
+        if error is not None and not is_recorded_error(self._state, error):
             judge_refusal(self._state, error)
             raise error
         self.check()
         judge_outcome(self._state)
+        judge_result(self._state)
         return result
 
     def _ran(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -586,4 +594,10 @@ class Replayer:
         )
         if later is not None:
             return step_of(value_of(self.fixture.body(later.number)))
-        return step_of(None, self.fixture.header.get("outcome"), self.fixture.header.get("reason"))
+        return self._recorded_end()
+
+    def _recorded_end(self) -> Step:
+        """Return the end of the recorded session, with what it returned if that is compared."""
+        header = self.fixture.header
+        returned = compared_results(self._state)[0]
+        return step_of(None, header.get("outcome"), header.get("reason"), returned)

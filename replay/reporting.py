@@ -327,6 +327,9 @@ def _commands(state: State, found: Divergence) -> tuple[str, ...]:
         commands.append(f"agentobs replay {folder} --tools {other}")
     if found.kind == "content" and found.request is not None:
         commands.append(f"{again} --accept-from {found.request}")
+    if found.kind == "result":
+        commands.append(f"{again} --accept-from {len(state.fixture.asks)}")
+        commands.append(f"{again} --no-compare-result")
     turn = state.lane("main").turns
     if turn and found.kind != "network":
         commands.append(f"agentobs fork {folder} --at {turn}")

@@ -19,6 +19,7 @@ from agentobs.records.exchanges import (
     Exchange,
     ModelExchange,
     Recording,
+    Returned,
     ToolExchange,
     WorldExchange,
 )
@@ -57,12 +58,28 @@ def shareable(recording: Recording, tags: Sequence[str]) -> Recording:
             lambda m: b"[redacted:%b:%b]" % (m[1], numbers[m[2].decode()].encode()), text
         )
 
-    told = json.loads(numbered(without_organisations(_json([recording.name, recording.arguments]))))
-    recording = replace(recording, name=told[0], arguments=told[1])
+    ends = [recording.reason, recording.signature]
+    told = [recording.name, recording.arguments, *ends]
+    told = json.loads(numbered(without_organisations(_json(told))))
+    recording = replace(
+        recording,
+        name=told[0],
+        arguments=told[1],
+        reason=told[2],
+        signature=told[3],
+        result=_result(recording.result, numbered),
+    )
     if not tags and not any(_is_sealed(each) for each in recording.exchanges):
         return recording
     exchanges = tuple(_mapped(each, numbered) for each in recording.exchanges)
     return replace(recording, exchanges=exchanges)
+
+
+def _result(result: Returned | None, numbered: Callable[[bytes], bytes]) -> Returned | None:
+    if result is None:
+        return None
+    text = numbered(without_organisations(_json(result.value)))
+    return replace(result, value=json.loads(text.decode("utf-8", "surrogatepass")))
 
 
 _PLACEHOLDER = re.compile(rb"\[redacted:([a-z0-9_]{1,40}):([0-9a-f]{1,16})\]")

@@ -13,6 +13,8 @@ from agentobs.errors import UsageError
 from agentobs.records.exchanges import (
     ModelExchange,
     Question,
+    Returned,
+    SessionReturn,
     ToolExchange,
     WorldExchange,
     is_inside_answer,
@@ -100,6 +102,8 @@ class State:
         self.has_stopped = False
         """Whether the replay was told to stop, though it may answer until one inside of it has stopped, too."""
         self._moved_ns = world.monotonic()
+        self._results: dict[str, Returned | None] = {}
+        """What the sessions that have ended returned, by id."""
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
@@ -232,6 +236,9 @@ class State:
     def collect(self, record: Record) -> None:
         """Keep a record, but no body that the fixture has: those of 1,000 turns are a gigabyte."""
         number = None
+        if isinstance(record, SessionReturn):
+            self._results[record.end.session_id] = record.result
+            record = record.end
         if isinstance(record, ModelExchange):
             number = self.numbers.pop(key_of(record.question), None)
             record = record if number is None else with_body(record, b"")
@@ -336,6 +343,12 @@ class State:
         """How the session ended this time; None where it has not."""
         ends = [record for record, _ in self.records if isinstance(record, SessionEnd)]
         return settled(ends[-1], last_of(r for r, _ in self.records)) if ends else None
+
+    @property
+    def result(self) -> Returned | None:
+        """What the session returned this time; None if that is not known, or it has not ended."""
+        end = self.session_end
+        return None if end is None else self._results.get(end.session_id)
 
 
 def key_of(question: Question) -> str | int:

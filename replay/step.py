@@ -47,6 +47,8 @@ class Step:
     """How the session ended where nothing was asked: `completed` or `failed`."""
     reason: str | None
     """Why it failed."""
+    returned: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What the session returned at its end, with the key `result`; empty if that is not compared."""
 
     def tool(self, name: str) -> ToolOutcome:
         """Return the first call of a tool.
@@ -71,6 +73,10 @@ class Step:
             told.append(
                 f"the session ended: {self.outcome or 'unknown'} {self.reason or ''}".rstrip()
             )
+            told += [
+                f"it returned {json.dumps(each, ensure_ascii=False)}"
+                for each in self.returned.values()
+            ]
         else:
             told.append(
                 f"asks the model again, with {len(self.request.get('messages', []))} messages"
@@ -175,11 +181,14 @@ def decisions_of(records: Iterable[tuple[Record, int | None]], turn: int) -> Ite
 
 
 def step_of(
-    request: dict[str, Any] | None, outcome: str | None = None, reason: str | None = None
+    request: dict[str, Any] | None,
+    outcome: str | None = None,
+    reason: str | None = None,
+    returned: dict[str, Any] | None = None,
 ) -> Step:
     """Return the step that a next request is, or the end of the session where there is none."""
     if request is None:
-        return Step(None, (), outcome, reason)
+        return Step(None, (), outcome, reason, returned or {})
     messages = [m for m in request.get("messages", []) if isinstance(m, dict)]
     calls = {
         str(block.get("id")): block
@@ -207,4 +216,4 @@ def _tool(block: dict[str, Any], call: dict[str, Any]) -> ToolOutcome:
 
 def _essence(step: Step) -> str:
     tools = [[tool.name, tool.input, tool.result, tool.is_error] for tool in step.tools]
-    return canonical([step.request, tools, step.outcome, step.reason])
+    return canonical([step.request, tools, step.outcome, step.reason, step.returned])

@@ -114,6 +114,8 @@ def _lines(
         "outcome": recording.outcome,
         "reason": recording.reason,
         "signature": recording.signature,
+        **({"result": recording.result.value} if recording.result else {}),
+        **({"raised": recording.raised} if recording.raised else {}),
         **({"results": _sorted_lanes(recording.results)} if recording.results else {}),
         **({"until": recording.until} if recording.until is not None else {}),
         **({"failing_turn": failing_turn} if failing_turn is not None else {}),

@@ -181,8 +181,9 @@ stops have *timing* as their second word.
 {report:test_an_agent_that_waits_for_nothing}
 ```
 
-`tool`, `world`, `outcome` and `network`: a tool call, or another question of the loop (consent, a hook, what was said
-meanwhile), is another one; the session or an interaction ended otherwise; somebody tried to connect.
+`tool`, `world`, `outcome`, `result` and `network`: a tool call, or another question of the loop (consent, a hook, what
+was said meanwhile), is another one; the session or an interaction ended otherwise; the session returned something
+else; somebody tried to connect.
 
 ```
 {report:test_a_tool_of_the_recording_that_is_run_otherwise}
@@ -203,8 +204,8 @@ meanwhile), is another one; the session or an interaction ended otherwise; someb
   counts the requests of all lanes). It shows each change and writes when you say so (`--yes` does not ask). The
   recorded answers stay, and nothing is asked of the provider. An answer has to fit: the same calls are answered, what
   it calls is still declared, and it is asked for in the same form; otherwise the replay ends there and says why.
-  With `--tools live` the results of tools are taken, too. Only lines of what changed change. In Python:
-  `ReplayOptions(accept_from=N)`, then `Replayer.accepted` and `Replayer.accept()`.
+  With `--tools live` the results of tools are taken, too. What the session returns is always taken. Only lines of
+  what changed change. In Python: `ReplayOptions(accept_from=N)`, then `Replayer.accepted` and `Replayer.accept()`.
 - `agentobs fork FIXTURE --at N` continues live after the answer of turn N.
 
 `agentobs diff A B` sets two sessions or fixtures side by side: what was added, removed or changed, with the money,

@@ -78,6 +78,7 @@ def _freeze(
     failing_turn: int | None,
     normalise: str | None,
 ) -> None:
+    from agentobs.recording.values import not_kept_in
     from replay.freeze import freeze as write
     from replay.freeze import versions
 
@@ -97,6 +98,8 @@ def _freeze(
         click.echo(f"took out  {printable(redacted.text())}")
     for path, is_new in frozen.files:
         click.echo(f"{'wrote' if is_new else 'kept '}  {printable(str(path))}")
+    if recording.result and (kind := not_kept_in(recording.result.value)):
+        click.echo(f"result  not kept, and not compared: {printable(kind)}")
     for number, line in enumerate(_next_steps(recording, frozen, folder)):
         click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
 
@@ -174,6 +177,12 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     help="Let the recorded time pass, or that many times as fast. Default: none passes.",
 )
 @click.option(
+    "--compare-result/--no-compare-result",
+    default=True,
+    show_default=True,
+    help="Whether what the session returned has to be what it returned when it was recorded.",
+)
+@click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -201,6 +210,7 @@ def replay(
     trajectory: bool,
     faults: tuple[str, ...],
     pace: str | None,
+    compare_result: bool,
     report: Path | None,
     with_content: bool,
     light: bool,
@@ -215,7 +225,12 @@ def replay(
     """
     from replay.finding import fixtures_in, is_one
 
-    given = {"faults": faults, "pace": _pace(pace), "accept_from": accept_from}
+    given = {
+        "faults": faults,
+        "pace": _pace(pace),
+        "accept_from": accept_from,
+        "compare_result": compare_result,
+    }
     if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
         write = _reporting(report, with_content, light, force)
         _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory, write)
@@ -231,7 +246,10 @@ def replay(
     from agentobs.cli.replays import Asked, replay_many, show
 
     found = [each for path in fixtures for each in fixtures_in(path).values() or [path]]
-    asked = [Asked(str(each), tools, faults, _pace(pace)) for each in dict.fromkeys(found)]
+    asked = [
+        Asked(str(each), tools, faults, _pace(pace), compare_result)
+        for each in dict.fromkeys(found)
+    ]
     done = replay_many(asked, jobs, timeout)
     show(done, as_json=as_json, verbose=verbose)
     sys.exit(any(each.result != "matched" for each in done))
@@ -461,5 +479,5 @@ def _is_fixture(path: Path) -> bool:
 
 
 def _folder_name(name: str) -> str:
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)[:80].strip("-.")
-    return safe or "session"
+    safe = "".join(c if c.isalnum() or c in "-_." else " " for c in name)
+    return "-".join(safe.split())[:80].strip("-.") or "session"

@@ -11,6 +11,7 @@ import click
 
 from agentobs.cli import home_option
 from agentobs.cli.tables import show_table
+from agentobs.errors import UsageError
 from agentobs.records.shown import pretty
 from exporters.tabular import write_csv, write_json
 
@@ -38,9 +39,23 @@ def open_store(context: click.Context) -> Iterator[DuckDBPyConnection]:
     """Connect to the store of the home that was named."""
     from agentobs.recording.home import existing_home
     from agentobs.store.database import connect
+    from agentobs.store.texts import Texts
 
-    with connect(existing_home(home_option(context))) as connection:
+    home = existing_home(home_option(context))
+    with connect(home) as connection:
+        context.meta[_TEXTS] = Texts(connection, home)
         yield connection
+
+
+_TEXTS = "agentobs texts"
+"""Where a command has the texts of the store that it has opened."""
+
+
+def in_words(rows: Rows) -> Rows:
+    """Return rows with names and reasons as they were written, for people on this machine."""
+    context = click.get_current_context(silent=True)
+    texts = context.meta.get(_TEXTS) if context else None
+    return rows if texts is None else (rows[0], texts.shown(rows[1]))
 
 
 def session_of(context: click.Context, connection: DuckDBPyConnection, text: str) -> str:
@@ -49,18 +64,27 @@ def session_of(context: click.Context, connection: DuckDBPyConnection, text: str
     from agentobs.store.database import find_session
 
     key = existing_home(home_option(context)).key()
-    return find_session(connection, text, key=key)
+    try:
+        return find_session(connection, text, key=key)
+    except UsageError as error:
+        _, [(todo,)] = in_words(([], [(error.todo,)]))
+        raise UsageError(error.found, where=error.where, todo=todo) from error
 
 
 def rows_of(connection: DuckDBPyConnection, name: str, **parameters: Any) -> Rows:
-    """Run a named query."""
+    """Run a named query; names and reasons come as they were written."""
     from agentobs.store.database import named
 
     return fetched(named(connection, name, **parameters))
 
 
 def fetched(answered: DuckDBPyConnection) -> Rows:
-    """Fetch all rows."""
+    """Fetch all rows, with names and reasons as they were written."""
+    return in_words(facts_of(answered))
+
+
+def facts_of(answered: DuckDBPyConnection) -> Rows:
+    """Fetch all rows as the facts have them."""
     columns = [str(column[0]) for column in answered.description or []]
     return columns, [tuple(row) for row in answered.fetchall()]
 

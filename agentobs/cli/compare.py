@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
-from agentobs.cli.answers import as_dicts, open_store, rows_of, session_of
+from agentobs.cli.answers import as_dicts, facts_of, in_words, open_store, rows_of, session_of
 from agentobs.cli.report import check_report, now, write
 from agentobs.cli.tables import show_table
 from agentobs.errors import UsageError
@@ -90,12 +90,14 @@ def comparison_of(home: Home, a: str, b: str) -> dict[str, Any]:
         b: the id of the other.
     """
     from agentobs.store.database import connect
+    from agentobs.store.texts import Texts
     from replay.comparing import compared
 
     with connect(home) as connection:
         (about, parts), (other, others) = (
             _facts_of(connection, session_id) for session_id in (a, b)
         )
+        about, other = Texts(connection, home).shown_dicts([about, other])
     found: dict[str, Any] = json.loads(compared(parts, others).json(about, other))
     return found
 
@@ -111,7 +113,8 @@ def _write_report(
         [line for each in pair.differences for line in (each.path, *aligned(each, 96))]
         for pair in found.pairs
     ]
-    told = json.loads(found.json(one.about, other.about))
+    sides = (one.about, other.about) if found.has_texts else (one.facts, other.facts)
+    told = json.loads(found.json(*sides))
     text = comparison_report(told, lines, made_ns=now(), light=light)
     write(report, text, force=force, content=found.has_texts)
 
@@ -121,7 +124,7 @@ _Before = dict[str, tuple[Any, list[Any]]]
 
 
 class _Side:
-    """One of the two: what it is, and its steps."""
+    """One of the two: what it is, as it was written and as the facts have it, and its steps."""
 
     def __init__(self, context: click.Context, named: str, content: bool) -> None:
         path = Path(named)
@@ -135,9 +138,10 @@ class _Side:
                 "fixture": str(path),
                 "outcome": fixture.header.get("outcome"),
             }
+            self.facts = self.about
             self.parts = list(_of_fixture(fixture, content))
         else:
-            self.about, self.parts = _of_session(context, named, content)
+            self.facts, self.about, self.parts = _of_session(context, named, content)
 
     @property
     def title(self) -> str:
@@ -148,11 +152,13 @@ class _Side:
 
 def _of_session(
     context: click.Context, named: str, content: bool
-) -> tuple[dict[str, Any], list[Part]]:
+) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
     with open_store(context) as connection:
         session_id = session_of(context, connection, named)
         texts = _texts(context, session_id) if content else None
-        return _facts_of(connection, session_id, texts)
+        facts, parts = _facts_of(connection, session_id, texts)
+        [about] = as_dicts(in_words((list(facts), [tuple(facts.values())])))
+        return facts, about, parts
 
 
 def _facts_of(
@@ -167,7 +173,7 @@ def _facts_of(
         "SELECT name, status, continues_session_id, forked_turn FROM sessions WHERE session_id = ?",
         [session_id],
     )
-    name, status, parent, forked_turn = one.fetchall()[0]
+    [(name, status, parent, forked_turn)] = facts_of(one)[1]
     rows = as_dicts(rows_of(connection, "session_steps", session_id=session_id))
     calls = {row["id"]: row["name"] for row in rows if row["kind"] == "tool_call"}
     lanes = plain_lanes(list(dict.fromkeys(row["lane"] for row in rows)), calls)

@@ -16,6 +16,7 @@ from agentobs.cli.answers import (
     Form,
     Rows,
     as_dicts,
+    facts_of,
     form_options,
     open_store,
     print_rows,
@@ -85,6 +86,8 @@ def cost(
     if context.invoked_subcommand:
         _refuse_options_before(context)
         return
+    from agentobs.store.database import named
+
     _check_range(since, until)
     if figure and by not in _FIGURES:
         raise UsageError(f"--figure goes with --by {', '.join(_FIGURES)}", where=f"--by {by}")
@@ -94,7 +97,10 @@ def cost(
             "since_ns": since,
             "until_ns": until,
         }
-        rows = rows_of(connection, f"cost_by_{by.replace(',', '_and_')}", **chosen)
+        query = f"cost_by_{by.replace(',', '_and_')}"
+        rows = rows_of(connection, query, **chosen)
+        # A figure is a file that may be passed on: names are in it as the facts have them.
+        facts = facts_of(named(connection, query, **chosen)) if figure else rows
         has_unknown = any(row["unpriced_calls"] for row in as_dicts(rows))
         unknown = _unknown(connection, chosen) if has_unknown else ""
     keys = _KEYS[by]
@@ -102,7 +108,7 @@ def cost(
     if unknown:
         click.echo(f"no price is known for {unknown}: sums leave their calls out", err=True)
     if figure:
-        _draw(f"cost_by_{by}", rows, figure)
+        _draw(f"cost_by_{by}", facts, figure)
 
 
 @cost.command(help="Compare with the provider's own usage or cost report (JSON of the Admin API).")

@@ -78,7 +78,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
     with open_store(context) as connection:
         session_id = session_of(context, connection, session)
         verdicts = verdicts_of(connection, session_id)
-        started = connection.execute(_NAME, [session_id]).fetchone() or (None, None)
+        started = next(iter(fetched(connection.execute(_NAME, [session_id]))[1]), (None, None))
     if judge and started[1] == "off":
         raise UsageError(
             "what was said in this session was not recorded, so that no model can judge it",

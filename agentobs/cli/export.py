@@ -80,12 +80,16 @@ def rows(
 ) -> None:
     """Write rows of the store, what is recorded right now included, to a file that only you can read."""
     from agentobs.recording.home import existing_home
+    from agentobs.store.asking import as_stored
     from agentobs.store.database import connect
     from exporters.rowfiles import write_file
 
-    with connect(existing_home(home_option(context)), unsafe=True) as connection:
+    home = existing_home(home_option(context))
+    with connect(home, unsafe=True) as connection:
         sql, wanted = _statement(connection, what)
         parameters = _parameters(given, wanted)
+        if given:
+            parameters = as_stored(connection, parameters, home.key())
         count = write_file(connection, sql, parameters, output.absolute(), force=force)
     click.echo(f"{count} rows: {output}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from agentobs.cli.answers import (
     rows_of,
     session_of,
 )
-from agentobs.records.shown import money, pretty, text
+from agentobs.records.shown import money, pretty, printable, text
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -176,5 +177,9 @@ def _show_content(context: click.Context, session_id: str) -> None:
     from agentobs.cli.again import recorded
     from replay.trajectory import trajectory
 
+    recording = recorded(home_option(context), session_id)
     click.echo()
-    click.echo(trajectory(recorded(home_option(context), session_id).exchanges), nl=False)
+    click.echo(trajectory(recording.exchanges), nl=False)
+    if recording.result is not None:
+        told = json.dumps(recording.result.value, ensure_ascii=False)
+        click.echo(f"returned {printable(told)}")

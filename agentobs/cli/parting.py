@@ -26,14 +26,17 @@ def tell(divergence: Divergence, *, as_json: bool = False, explain: bool = False
 
 
 def offer(replayed: Replayer, *, yes: bool) -> None:
-    """Show which requests are accepted, and write them into the fixture when that is wanted."""
+    """Show what is accepted, requests and the result, and write it into the fixture when that is wanted."""
     accepted = replayed.accepted
     if not accepted:
         click.echo("nothing differs: the fixture stays as it is")
         return
     for each in accepted:
         click.echo(each.text(_columns()))
-    about = f"{len(accepted)} request{'s' * (len(accepted) != 1)} of {replayed.fixture.path}"
+    requests = sum(each.request is not None for each in accepted)
+    parts = [f"{requests} request{'s' * (requests != 1)}"] if requests else []
+    parts += ["the result"] if len(accepted) > requests else []
+    about = f"{' and '.join(parts)} of {replayed.fixture.path}"
     if not yes and not sys.stdin.isatty():
         click.echo(f"not written: {about}; say --yes to write them")
         return

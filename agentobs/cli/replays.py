@@ -41,6 +41,7 @@ class Asked:
     """As on the command line."""
     faults: tuple[str, ...] = ()
     pace: Any = None
+    compare_result: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,10 @@ def replayed(asked: Asked) -> Done:
     try:
         fixture = load(asked.path)
         options = ReplayOptions(
-            tools=policy(asked.tools, fixture), faults=asked.faults, pace=asked.pace
+            tools=policy(asked.tools, fixture),
+            faults=asked.faults,
+            pace=asked.pace,
+            compare_result=asked.compare_result,
         )
         replayer = Replayer(fixture, options)
         name, progress = fixture.name, replayer.progress

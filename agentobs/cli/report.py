@@ -99,6 +99,9 @@ def report(
             where="--with-content",
             todo="Name a SESSION",
         )
+    from agentobs.recording.home import existing_home
+    from agentobs.store.texts import Texts
+
     writes = reports()
     check_report(output, force)
     with open_store(context) as connection:
@@ -108,9 +111,13 @@ def report(
             )
         else:
             session_id = session_of(context, connection, str(session))
-            told = _said(context, connection, session_id) if content else None
+            told, words = None, {}
+            if content:
+                told = _said(context, connection, session_id)
+                texts = Texts(connection, existing_home(home_option(context)))
+                words = {"in_words": texts.shown_dicts}
             text = writes.session_report(
-                connection, session_id, made_ns=now(), light=light, said=told
+                connection, session_id, made_ns=now(), light=light, said=told, **words
             )
     write(output, text, force=force, content=content)
 

@@ -134,6 +134,7 @@ def sql(
     from agentobs.recording.home import existing_home
 
     home = existing_home(home_option(context))
+    parameters = _as_stored(home, parameters)
     given = {name: value for name, value in limits.items() if value is not None}
     if unsafe and given:
         raise UsageError(
@@ -148,6 +149,19 @@ def sql(
             _ask_a_worker(home, query, parameters, form, given)
     except AgentobsError as error:
         raise _printable(error) from error
+
+
+def _as_stored(home: Home, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters in which the name or the reason of a recorded session is as the facts have it."""
+    from agentobs.records.labels import is_label
+
+    if all(is_label(each) for each in parameters.values() if isinstance(each, str)):
+        return parameters
+    from agentobs.store.asking import as_stored
+    from agentobs.store.database import connect
+
+    with connect(home) as connection:
+        return as_stored(connection, parameters, home.key())
 
 
 _FIELDS = {

@@ -7,8 +7,22 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agentobs.records.exchanges import ModelExchange, SessionCall, ToolExchange, WorldExchange
-from agentobs.records.facts import TABLES, Attempt, Gap, SessionStart, ToolResult, WorldAnswer
+from agentobs.records.exchanges import (
+    ModelExchange,
+    SessionCall,
+    SessionReturn,
+    ToolExchange,
+    WorldExchange,
+)
+from agentobs.records.facts import (
+    TABLES,
+    Attempt,
+    Gap,
+    SessionEnd,
+    SessionStart,
+    ToolResult,
+    WorldAnswer,
+)
 from agentobs.records.labels import Label, is_label
 from agentobs.sink import Record
 
@@ -145,6 +159,8 @@ def kind_of(record: Record) -> str:
             return TABLES[WorldAnswer]
         case SessionCall():
             return TABLES[SessionStart]
+        case SessionReturn():
+            return TABLES[SessionEnd]
         case _:
             return TABLES.get(type(record), "events")
 

@@ -15,10 +15,13 @@ from typing import Any
 from agentobs.recording.bodies import Body
 from agentobs.recording.origins import digests
 from agentobs.recording.streams import find_in_answer
+from agentobs.recording.values import is_not_kept
+from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import (
     Chunk,
     ModelExchange,
     SessionCall,
+    SessionReturn,
     ToolExchange,
     WorldExchange,
 )
@@ -126,6 +129,32 @@ def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
         **text_of(written),
         "redactions": _notes(findings),
     }
+
+
+def end_content(returned: SessionReturn, redactor: Redactor) -> dict[str, Any]:
+    """Return the content line of a session's end: why it failed and what it returned, redacted."""
+    end, result = returned.end, returned.result
+    told = {
+        **({"reason": end.reason} if end.reason is not None else {}),
+        **({"result": result.value, "type": result.type} if result is not None else {}),
+        **({"raised": returned.raised} if returned.raised is not None else {}),
+    }
+    written, findings = _redacted(told, redactor)
+    return {
+        "content_id": redactor.digest(f"{end.session_id} end ".encode() + written),
+        "session_id": end.session_id,
+        **text_of(written),
+        "redactions": _notes(findings),
+    }
+
+
+def result_digest(returned: SessionReturn, redactor: Redactor) -> str | None:
+    """Return a keyed digest of what a session returned, equal for equal values; None if nothing was kept of it."""
+    result = returned.result
+    if result is None or is_not_kept(result.value):
+        return None
+    written = redactor.redact_text(canonical(result.value))
+    return redactor.digest(b"result " + written.encode("utf-8", "surrogatepass"))
 
 
 def tool_content(exchange: ToolExchange, redactor: Redactor) -> dict[str, Any]:

@@ -17,9 +17,11 @@ from agentobs import world
 from agentobs.recording.bodies import Bodies, Body
 from agentobs.recording.contents import (
     bare,
+    end_content,
     request_content,
     request_head,
     response_content,
+    result_digest,
     start_content,
     tool_content,
     world_content,
@@ -35,11 +37,13 @@ from agentobs.records.events import is_kept
 from agentobs.records.exchanges import (
     ModelExchange,
     SessionCall,
+    SessionReturn,
     ToolExchange,
     WorldExchange,
     is_beside,
 )
 from agentobs.records.facts import (
+    DECLARED,
     TABLES,
     Attempt,
     Event,
@@ -50,7 +54,7 @@ from agentobs.records.facts import (
     ToolResult,
     settled,
 )
-from agentobs.records.labels import Label, is_label, label
+from agentobs.records.labels import Label, is_label, label, unchecked
 from agentobs.records.told import Said, Told
 from agentobs.redaction import Redactor, Rule
 from agentobs.sink import Record, session_of
@@ -240,6 +244,11 @@ class Interpreter:
                 return _Parts(_kept("start", line, mode), (start,))
             case SessionEnd():
                 return _Parts((), self._ended(record))
+            case SessionReturn():
+                line = end_content(record, self.redactor)
+                return _Parts(
+                    _kept("end", line, mode), self._ended(self._end_of(record, line, mode))
+                )
             case Event() if lost := _lost_exchanges(record):
                 # That it is not whole counts one.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
@@ -270,6 +279,20 @@ class Interpreter:
             return Said(self._bodies[session_id].written(body.content_id), text_bytes(answered))
         except KeyError:
             return None
+
+    def _end_of(self, record: SessionReturn, line: Mapping[str, Any], mode: str) -> SessionEnd:
+        """Return the fact of a session's end, with what stands in it for the content."""
+        signature, result = record.end.signature, record.result
+        if signature is not None and signature.startswith(DECLARED):
+            reason = self.label(signature.removeprefix(DECLARED))
+            signature = unchecked(f"{DECLARED}{reason}")
+        return dataclasses.replace(
+            record.end,
+            signature=signature,
+            end_content=_content_id(line, mode),
+            result_digest=result_digest(record, self.redactor),
+            result_type=unchecked(result.type) if result is not None else None,
+        )
 
     def _ended(self, end: SessionEnd) -> Iterator[Fact]:
         """Yield the ends of what is open, and that of the session: what was lost, and whether its last interaction

@@ -6,6 +6,7 @@ Of a compressed file the index tells in which block a line is, so that one line 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,29 @@ from agentobs.recording.journal import Line, read
 
 KEPT_BLOCKS = 4
 """Decompressed blocks kept at hand, 2 MB each: what is asked for next is nearly always near."""
+
+
+ENDS = ("start", "end")
+"""The kinds of lines that a session has one of each: what it was called with, and how it ended."""
+
+
+def small_lines(path: Path, content_ids: AbstractSet[str]) -> dict[str, bytes]:
+    """Return the payloads of some starts and ends of sessions by content id; nothing else is held meanwhile.
+
+    Raises:
+        FileNotFoundError: the file is there in neither form.
+    """
+    if compressed_path(path).exists():
+        lookup = Lookup(path)
+        payloads = {each: lookup.payload(each) for each in content_ids}
+        return {each: payload for each, payload in payloads.items() if payload is not None}
+    found: dict[str, bytes] = {}
+    for line in read(path):
+        if isinstance(line, Line) and line.kind in ENDS:
+            content_id = str(line.value().get("content_id"))
+            if content_id in content_ids:
+                found[content_id] = line.payload
+    return found
 
 
 @dataclass(slots=True)

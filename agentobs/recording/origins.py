@@ -245,13 +245,13 @@ def _inside(value: Any) -> Iterable[tuple[str, Any]]:
     if kind is tuple or kind is list:
         return [(str(at), each) for at, each in enumerate(value[:VALUES_MAX])]
     if kind is not dict:
-        value = _variables(value, kind) if _is_own_class(kind) else None
+        value = _variables(value, kind) if is_own_class(kind) else None
     # Not a copy of the whole: what an agent holds may be large, and this is its own thread.
     items = list(itertools.islice(value.items(), VALUES_MAX)) if value else []
     return [(name, each) for name, each in items if type(name) is str]
 
 
-def _is_own_class(kind: type) -> bool:
+def is_own_class(kind: type) -> bool:
     """Return whether a class is the caller's own: what clients and locks hold tells nothing."""
     module = type.__dict__["__dict__"].__get__(kind).get("__module__")
     known = _own_modules.get(module)

@@ -36,7 +36,7 @@ from agentobs.recording.progress import Progress
 from agentobs.recording.sealing import Sealer, content_key
 from agentobs.recording.sweeping import Sweeper
 from agentobs.recording.writer import Writer
-from agentobs.records.exchanges import is_beside, weight
+from agentobs.records.exchanges import SessionReturn, is_beside, weight
 from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd, UsageRow
 from agentobs.records.told import Backend, Told
 from agentobs.redaction import Redactor
@@ -170,8 +170,8 @@ class Recorder:
                 self._going_on.add(record.interaction_id)
             elif isinstance(record, InteractionEnd):
                 self._going_on.discard(record.interaction_id)
-            elif isinstance(record, SessionEnd):
-                for exchange in wire.take_open(record.session_id, but=self._going_on):
+            elif isinstance(record, SessionEnd | SessionReturn):
+                for exchange in wire.take_open(session_of(record), but=self._going_on):
                     self(exchange)
             self._take_in(record)
         except Exception as error:
@@ -352,19 +352,19 @@ class Recorder:
         else:
             with self._lock:
                 self._accounts.write(*_counted_as(record))
-        if isinstance(record, SessionEnd):
-            self._forget(record.session_id)
+        if isinstance(record, SessionEnd | SessionReturn):
+            self._forget(session_of(record))
 
     def _take(self, record: Record, given: int) -> str | None:
         """Write what a record says, count its usage, and hand its facts on; return why it was not written."""
         session_id = session_of(record)
         reason = self._refused_before(record)
-        if isinstance(record, SessionEnd) and reason is None:
+        if isinstance(record, SessionEnd | SessionReturn) and reason is None:
             if not self._writer.is_in_place():
                 self._leave()
             reason = self._tell_gaps(session_id)
             written = self._accounts.written_of(session_id) + 1
-            record = dataclasses.replace(record, given=given, written=written)
+            record = _with_counts(record, given, written)
         interpretation = self._interpreter.interpret(record)
         if not interpretation.is_whole:
             self._lose(interpretation.session_id)
@@ -376,7 +376,7 @@ class Recorder:
     def _refused_before(self, record: Record) -> str | None:
         """Return why a record is not to be written, before it is looked at; a segment is there where it is."""
         session_id = session_of(record)
-        if session_id in self._stopped and not isinstance(record, SessionEnd):
+        if session_id in self._stopped and not isinstance(record, SessionEnd | SessionReturn):
             return "stopped"
         if self._refusal is not None and world.monotonic() < self._probe_ns:
             self._stop(session_id)
@@ -640,6 +640,16 @@ def _counted_as(record: Record) -> tuple[str, str]:
         return session_of(record), kind_of(record)
     except BaseException:
         return OTHERS, "events"
+
+
+def _with_counts(
+    record: SessionEnd | SessionReturn, given: int, written: int
+) -> SessionEnd | SessionReturn:
+    """Return the end of a session with how many of its records were handed in, and how many are in the journal."""
+    if isinstance(record, SessionReturn):
+        end = dataclasses.replace(record.end, given=given, written=written)
+        return dataclasses.replace(record, end=end)
+    return dataclasses.replace(record, given=given, written=written)
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:

@@ -34,10 +34,11 @@ from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.options import Content, Options, check_sampling, content_of
 from agentobs.recording.recorder import Recorder
+from agentobs.recording.returned import returned
 from agentobs.recording.sdk_spans import SdkSpan, settle
-from agentobs.records.exchanges import Place, SessionCall
-from agentobs.records.facts import Event, Outcome, Relation, SessionEnd, SessionStart
-from agentobs.records.labels import Label, unchecked
+from agentobs.records.exchanges import Place, Returned, SessionCall, SessionReturn
+from agentobs.records.facts import DECLARED, Event, Outcome, Relation, SessionEnd, SessionStart
+from agentobs.records.labels import Label, is_label, unchecked
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
 from agentobs.tracing.ambient import Patch
@@ -232,7 +233,8 @@ def session(
     """Return a session to enter with `with` or `async with`, or to decorate the agent's function with.
 
     Args:
-        name: what to call it; a label (`[A-Za-z0-9._:/@-]`), else the store shows its digest.
+        name: what to call it; any text. It is shown as it was written on this machine. Facts and exports hold it as
+            it is only if it is a label (`[A-Za-z0-9._:/@-]`, at most 128 characters), and else a keyed digest of it.
         tags: labels to find it by, such as the git commit or the agent's version.
         home: where to record; default `AGENTOBS_HOME`, else `.agentobs`.
         resume: the full id of the session that this one resumes: it is part of the same conversation then. Our
@@ -286,6 +288,7 @@ class Session:
         self._link, self._content, self._patch = link, content, patch
         self._entry, self._arguments = entry_of(caller) if caller else (None, None)
         self._failure: tuple[str, str] | None = None
+        self._result: Returned | None = None
         self._is_stopped = False
         self._process_id = 0
         self._token: tracing.Frame | None = None
@@ -312,12 +315,36 @@ class Session:
         return dataclasses.replace(spent, lost=spent.lost + _recorder.statistics().waiting)
 
     def fail(self, reason: str | BaseException) -> None:
-        """Say that this session failed, and why: a word or a label, or an exception, of which the class
-        is kept. The first reason stands.
+        """Declare that this session failed, and why. The first reason counts.
+
+        Args:
+            reason: any text, or an exception, of which the class name is kept. A text is content: it is shown as it
+                was written on this machine and compared by a replay. Facts and exports hold it as it is only if it
+                is a label (`[A-Za-z0-9._:/@-]`, at most 128 characters), and else a keyed digest of it.
         """
         told = reason if isinstance(reason, str) else type(reason).__name__
         if self._failure is None:
-            self._failure = (told, f"declared:{told}")
+            self._failure = (told, f"{DECLARED}{told}")
+
+    def result(self, value: Any) -> None:
+        """Record what this session came to, for a `with` block, which returns nothing; the last call counts.
+
+        A decorated function needs no call: what it returns is recorded unless this was called. A replay compares the
+        value, see `ReplayOptions.compare_result`.
+
+        Args:
+            value: JSON values, dataclasses, pydantic models, enums, named tuples, and containers of these. It is read
+                at once and not held. Of other objects, and of values over 1 MB, only the type is kept.
+        """
+        try:
+            self._result = returned(value)
+        except Exception as error:
+            say_once(f"a result is not recorded: {error_kind(error)}", about="session result")
+
+    def _came_to(self, value: Any) -> None:
+        """Record what the decorated function returned, unless it has said itself what counts."""
+        if self._result is None and self.session_id:
+            self.result(value)
 
     def open(self) -> None:
         """Start the session without making it the current place; never raises."""
@@ -356,7 +383,7 @@ class Session:
         self.session_id = world.new_id()
         tracing.started_by(self.session_id)
         self._meter = recorder.meter(self.session_id) if recorder else None
-        self._failure, self._is_stopped = None, False
+        self._failure, self._result, self._is_stopped = None, None, False
         self._process_id = world.process_id()
         _note_begun(self.session_id)
         _note_run(self._entry)
@@ -409,16 +436,18 @@ class Session:
             return
         joining.forget(self.session_id)
         outcome, reason, signature = self._end(error)
-        sink.emit(
-            SessionEnd(
-                session_id=self.session_id,
-                ended_ns=world.now(),
-                outcome=outcome,
-                reason=unchecked(reason) if reason else None,
-                signature=unchecked(signature) if signature else None,
-                dropped=0,
-            )
+        end = SessionEnd(
+            session_id=self.session_id,
+            ended_ns=world.now(),
+            outcome=outcome,
+            reason=unchecked(reason) if reason else None,
+            signature=unchecked(signature) if signature else None,
+            dropped=0,
         )
+        came_to, self._result = self._result if error is None else None, None
+        raised = type(error).__name__ if error is not None and self._failure is not None else None
+        is_plain = came_to is None and raised is None and (reason is None or is_label(reason))
+        sink.emit(end if is_plain else SessionReturn(end, came_to, raised))
         if not _in_event_loop():
             flush(FLUSH_SECONDS)
 
@@ -473,7 +502,8 @@ class Session:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, sync or async: each call of it is a session of its own.
 
-        The function's name and its arguments are recorded, so that a replay can call it again.
+        The function's name and its arguments are recorded, so that a replay can call it again, and what it returns,
+        so that a replay can compare it; see `result`.
 
         Raises:
             UsageError: it is a generator, which ends long after its call has returned.
@@ -501,15 +531,19 @@ class Session:
 
             @functools.wraps(function)
             async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with begin(*args, **kwargs):
-                    return await function(*args, **kwargs)
+                with begin(*args, **kwargs) as opened:
+                    value = await function(*args, **kwargs)
+                    opened._came_to(value)
+                    return value
 
             return run_async  # type: ignore[return-value]  # a coroutine function like the one decorated
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with begin(*args, **kwargs):
-                return function(*args, **kwargs)
+            with begin(*args, **kwargs) as opened:
+                value = function(*args, **kwargs)
+                opened._came_to(value)
+                return value
 
         return run
 
@@ -528,11 +562,27 @@ def opened(session_id: str) -> Session | None:
 
 
 def fail(reason: str | BaseException) -> None:
-    """Say that the session which the caller is in failed, and why; outside every session this does nothing."""
+    """Declare that the session which the caller is in failed, and why; outside every session this does nothing.
+
+    Args:
+        reason: any text, or an exception, of which the class name is kept; see `Session.fail`.
+    """
     here = tracing.place()
     opened = _open.get(here.session_id) if here else None
     if opened is not None:
         opened.fail(reason)
+
+
+def result(value: Any) -> None:
+    """Record what the session which the caller is in came to; outside every session this does nothing.
+
+    Args:
+        value: see `Session.result`.
+    """
+    here = tracing.place()
+    opened = _open.get(here.session_id) if here else None
+    if opened is not None:
+        opened.result(value)
 
 
 def _process_place() -> Place:
@@ -664,6 +714,7 @@ __all__ = [
     "flush",
     "record",
     "record_all",
+    "result",
     "session",
     "start",
     "start_recorder",

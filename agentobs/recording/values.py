@@ -56,7 +56,7 @@ def register_type(cls: T) -> T:
     Raises:
         UsageError: it is none of these.
     """
-    if not isinstance(cls, type) or _kind(cls) is None:
+    if not isinstance(cls, type) or kind_of(cls) is None:
         raise UsageError(
             f"{getattr(cls, '__qualname__', cls)!r} is no dataclass, pydantic model, enum or exception",
             where="register_type",
@@ -79,7 +79,7 @@ def name_of(cls: type) -> str:
 def kept(value: Any) -> Any:
     """Return a value as JSON, or a note of its type. Raises nothing."""
     try:
-        return _Writer().write(value, 0)
+        return Writer().write(value, 0)
     except NotKept as error:
         return {MARK: NOT_KEPT, "type": str(error)}
     except Exception as error:  # code of its class may do anything
@@ -189,7 +189,8 @@ def _exception(name: str, near: Iterable[object]) -> type[BaseException] | None:
     return None if issubclass(found, ReplaySays) else found
 
 
-def _kind(cls: type) -> str | None:
+def kind_of(cls: type) -> str | None:
+    """Return which of the forms of classes that can be kept a class has; None if none."""
     if issubclass(cls, enum.Enum):
         return "enum"
     if dataclasses.is_dataclass(cls):
@@ -199,11 +200,16 @@ def _kind(cls: type) -> str | None:
     return "exception" if issubclass(cls, Exception) else None
 
 
-class _Writer:
+class Writer:
     """Writes one value."""
 
-    def __init__(self) -> None:
-        self._left = KEPT_BYTES
+    def __init__(self, most: int = KEPT_BYTES, node: int = 8) -> None:
+        """Write at most so many bytes; each value counts `node` of them, or the length of its text."""
+        self._left, self._node = most, node
+
+    def is_full(self, depth: int) -> bool:
+        """Return whether a value is too large, or lies too deep, to be written."""
+        return self._left < 0 or depth > DEPTH_MAX
 
     def write(self, value: Any, depth: int) -> Any:
         """Return a value as JSON.
@@ -212,8 +218,8 @@ class _Writer:
             NotKept: something of it cannot be kept.
         """
         kind = type(value)
-        self._left -= len(value) if kind in (str, bytes, bytearray) else 8
-        if self._left < 0 or depth > DEPTH_MAX:
+        self._left -= len(value) if kind in (str, bytes, bytearray) else self._node
+        if self.is_full(depth):
             raise NotKept(f"{name_of(kind)}, too {'large' if self._left < 0 else 'deep'}")
         if value is None or kind in (str, bool, int):
             return value
@@ -224,8 +230,7 @@ class _Writer:
         if kind is dict:
             return self._dict(value, depth)
         if kind in _PLAIN:
-            _check_zone(value)
-            return {MARK: _PLAIN[kind][0], "text": _PLAIN[kind][1](value)}
+            return self.plain(value, kind)
         if kind is datetime.timedelta:
             return {MARK: "timedelta", "is": [value.days, value.seconds, value.microseconds]}
         if kind in (bytes, bytearray):
@@ -237,6 +242,23 @@ class _Writer:
             return {MARK: kind.__name__, "items": items}
         return self._registered(value, kind, depth)
 
+    def plain(self, value: Any, kind: type) -> Any:
+        """Return a value that a short text tells.
+
+        Raises:
+            NotKept: the text does not tell all of it.
+        """
+        _check_zone(value)
+        return text_form(value, kind)
+
+    def other(self, value: Any, kind: type, depth: int) -> Any:
+        """Return a value of a class that nobody has registered.
+
+        Raises:
+            NotKept: always; a subclass may know better.
+        """
+        raise NotKept(name_of(kind))
+
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         if all(type(key) is str for key in value) and MARK not in value:
             return {key: self.write(inner, depth + 1) for key, inner in value.items()}
@@ -246,7 +268,7 @@ class _Writer:
     def _registered(self, value: Any, kind: type, depth: int) -> Any:
         name = name_of(kind)
         if _classes.get(name) is not kind:
-            raise NotKept(name)
+            return self.other(value, kind, depth)
         if isinstance(value, enum.Enum):
             return {MARK: name, "name": value.name}
         if isinstance(value, Exception):
@@ -254,7 +276,7 @@ class _Writer:
         fields = _fields(value, kind)
         written = {key: self.write(inner, depth + 1) for key, inner in fields.items()}
         more = {}
-        if _kind(kind) == "model":
+        if kind_of(kind) == "model":
             more["set"] = sorted(value.model_fields_set)
             if value.__pydantic_extra__ is not None:
                 more["extra"] = self._dict(value.__pydantic_extra__, depth + 1)
@@ -311,13 +333,13 @@ def _instance(name: str, value: dict[str, Any]) -> Any:
     cls: Any = _classes.get(name)
     if cls is None:
         raise NotKept(name)
-    match _kind(cls):
+    match kind_of(cls):
         case "enum":
             return cls[value["name"]]
         case "exception":
             return raised_again({**value, MARK: RAISED})
     fields = {key: read_back(inner) for key, inner in value["fields"].items()}
-    if _kind(cls) == "model":
+    if kind_of(cls) == "model":
         made = cls.model_construct(_fields_set=set(value["set"]), **fields)
         if "extra" in value:
             object.__setattr__(made, "__pydantic_extra__", read_back(value["extra"]))
@@ -334,7 +356,7 @@ def _fields(value: Any, kind: type) -> dict[str, Any]:
     Raises:
         NotKept: it holds more than its fields.
     """
-    if _kind(kind) == "model":
+    if kind_of(kind) == "model":
         if getattr(value, "__pydantic_private__", None):
             raise NotKept(f"{name_of(kind)}, with private attributes")
         return dict(vars(value))
@@ -342,6 +364,11 @@ def _fields(value: Any, kind: type) -> dict[str, Any]:
     if vars(value).keys() - fields.keys() if hasattr(value, "__dict__") else ():
         raise NotKept(f"{name_of(kind)}, with attributes that are no fields")
     return fields
+
+
+def text_form(value: Any, kind: type) -> dict[str, Any]:
+    """Return a number, a time, a uuid or a path as an object with its text."""
+    return {MARK: _PLAIN[kind][0], "text": _PLAIN[kind][1](value)}
 
 
 def _check_zone(value: Any) -> None:

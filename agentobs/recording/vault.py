@@ -36,6 +36,7 @@ from agentobs.records.exchanges import (
     Place,
     Question,
     Recording,
+    Returned,
     ToolAnswer,
     ToolExchange,
     ToolQuestion,
@@ -43,6 +44,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
     recorded_outcome,
 )
+from agentobs.records.facts import DECLARED
 
 KEPT_BODIES = 32
 KEPT_BYTES = 64 * 1024 * 1024
@@ -233,6 +235,7 @@ def read_session(
     end: dict[str, Any] | None = None
     named: dict[str, Any] = {}
     exchanges: list[Exchange] = []
+    told: dict[str, Any] = {}
     interactions, missing, is_asked = _Interactions(), 0, False
     called_in: dict[str, tuple[Exchange, str | None]] = {}
     for segment_id in segment_ids:
@@ -246,6 +249,8 @@ def read_session(
                     named = json.loads(text_bytes(vault.value(fact["arguments_content"])))
             elif kind == "session_ends":
                 end = fact
+                with _named("how the session ended"):
+                    told = _told_at_end(vault, fact)
             elif kind == "attempts":
                 with _named("a request or its answer", fact):
                     wanted = bodies is None or fact["attempt_id"] in bodies
@@ -281,14 +286,32 @@ def read_session(
         entry=named["entry"],
         arguments=named["arguments"],
         outcome=end["outcome"] if end else "crashed",
-        reason=end["reason"] if end else None,
-        signature=end["signature"] if end else None,
+        reason=told.get("reason", end["reason"]) if end else None,
+        signature=_signature(end, told) if end else None,
         dropped=max(end["dropped"] if end else 0, missing),
         exchanges=tuple(_in_turns(exchanges, called_in.values())),
         results=interactions.results(),
         source=start.get("source", "recorded"),
         given={**named.get("given", {}), "started_ns": start["started_ns"]} if is_asked else None,
+        result=Returned(told["result"], told.get("type", "")) if "result" in told else None,
+        raised=told.get("raised"),
     )
+
+
+def _told_at_end(vault: Vault, end: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the content has of a session's end: its reason and its result, as far as there are any."""
+    if end.get("end_content") is None:
+        return {}
+    told: dict[str, Any] = json.loads(text_bytes(vault.value(end["end_content"])))
+    return told
+
+
+def _signature(end: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
+    """Return a session's signature with its declared reason in words."""
+    signature: str | None = end["signature"]
+    if signature is None or "reason" not in told or not signature.startswith(DECLARED):
+        return signature
+    return f"{DECLARED}{told['reason']}"
 
 
 def _in_turns(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from agentobs.records.canonical import digest
-from agentobs.records.facts import SessionStart
+from agentobs.records.facts import SessionEnd, SessionStart
 from agentobs.records.labels import is_label
 
 Ending = Literal["complete", "cut", "cancelled", "error"]
@@ -434,6 +434,28 @@ class SessionCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """What the function of a session returned; content."""
+
+    value: Any = field(repr=False)
+    """A JSON value, as `recording.returned` writes it; what could not be kept is a note of its type."""
+    type: str = ""
+    """The class of the value, `module:qualified.name`; empty in a fixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReturn:
+    """The end of a session with what the facts cannot hold: why it failed, in words, and what it returned."""
+
+    end: SessionEnd
+    """The fact; its reason and its signature are made labels by the recorder."""
+    result: Returned | None = field(default=None, repr=False)
+    """None if the session returned nothing that is recorded, such as one that is a `with` block."""
+    raised: str | None = field(default=None, repr=False)
+    """The class of the exception that left a session which had declared another reason; else None."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """One recorded session, whole: what a fixture is made from and what can be served."""
 
@@ -459,6 +481,10 @@ class Recording:
     """What it drew ids and chance from, and its clock, with `started_ns`; None where it asked for none of them."""
     until: int | None = None
     """The turn of the main lane up to which it was cut off to be frozen; the request after it has no answer."""
+    result: Returned | None = field(default=None, repr=False)
+    """What its function returned; None if that was not recorded."""
+    raised: str | None = None
+    """The class of the exception that left it although it had declared another reason; else None."""
 
 
 def weight(record: object) -> int:
@@ -471,6 +497,8 @@ def weight(record: object) -> int:
         return 1024 + _characters(record.question.input) + _characters(record.answer.content)
     if isinstance(record, WorldExchange):
         return 1024 + _characters(record.question.asked) + _characters(record.answer)
+    if isinstance(record, SessionReturn) and record.result is not None:
+        return 1024 + _characters(record.result.value)
     return 1024
 
 

@@ -64,6 +64,9 @@ class SessionEnd:
     dropped: int
     given: int | None = None
     written: int | None = None
+    end_content: str | None = None
+    result_digest: str | None = None
+    result_type: Label | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +430,10 @@ TABLES: dict[type, str] = {
     Export: "exports",
 }
 """The table of each kind of fact; its name is also the kind of its journal line."""
+
+
+DECLARED = "declared:"
+"""What the signature of a session begins with that failed because its own code declared so; then its reason."""
 
 
 def settled(end: SessionEnd, last: InteractionEnd | None) -> SessionEnd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import duckdb
 
 from agentobs.errors import UsageError
 from agentobs.records.labels import label
+from agentobs.redaction import Redactor
 
 SHORTEST = 4
 """How many characters of an id are enough to look for it."""
@@ -79,7 +81,7 @@ def find_session(
     Raises:
         UsageError: no session, or more than one, answers to it.
     """
-    name = label(text, key) if key else text
+    name = label(Redactor(key).redact_text(text), key) if key else text
     if row := connection.execute(_BY_ID_OR_NAME, {"text": text, "name": name}).fetchone():
         return str(row[0])
     found: list[tuple[str, str]] = []
@@ -111,6 +113,26 @@ def find_session(
     )
 
 
+def as_stored(
+    connection: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any], key: bytes
+) -> dict[str, Any]:
+    """Return parameters of a query in which the name or the reason of a recorded session is as the facts have it."""
+    redactor = Redactor(key)
+    texts = [each for each in parameters.values() if isinstance(each, str)]
+    digests = {text: str(label(redactor.redact_text(text), key)) for text in texts}
+    known = {row[0] for row in connection.execute(_STORED, [list(digests.values())]).fetchall()}
+    stored = {text: digest for text, digest in digests.items() if digest in known}
+    return {
+        name: stored.get(each, each) if isinstance(each, str) else each
+        for name, each in parameters.items()
+    }
+
+
+_STORED = """
+    SELECT name FROM session_starts WHERE list_contains($1::VARCHAR[], name)
+    UNION
+    SELECT reason FROM session_ends WHERE list_contains($1::VARCHAR[], reason)
+"""
 _BY_ID_OR_NAME = """
     SELECT session_id FROM (
         SELECT session_id, started_ns, session_id = $text AS by_id

@@ -43,6 +43,7 @@ from agentobs.store.tail import Mark
 _TABLES = frozenset(TABLES.values())
 _CONTENT_FIELDS = {
     "session_starts": ("arguments_content",),
+    "session_ends": ("end_content",),
     "attempts": ("request_content", "response_content"),
     "tool_results": ("content",),
     "world_answers": ("content",),

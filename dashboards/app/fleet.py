@@ -82,7 +82,9 @@ class _Made:
 
 def _made(view: View, since_ns: int | None, until_ns: int | None) -> _Made:
     started_ns = world.monotonic()
-    panels = fleet_panels(view.connection, since_ns=since_ns, until_ns=until_ns)
+    panels = fleet_panels(
+        view.connection, since_ns=since_ns, until_ns=until_ns, in_words=view.texts.shown_dicts
+    )
     return _Made(panels, world.monotonic() - started_ns)
 
 

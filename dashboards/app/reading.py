@@ -24,6 +24,7 @@ from agentobs.recording.home import Home, existing_home
 from agentobs.recording.journal import facts_path, forms, is_alive
 from agentobs.store.asking import named
 from agentobs.store.database import connected
+from agentobs.store.texts import Texts
 from dashboards.app.gathering import make_tables, take_over, tell_signatures
 
 PAUSE_SECONDS = 1.0
@@ -106,6 +107,8 @@ class _Opened:
     open_segments: tuple[str, ...]
     """Segments whose process lived when it was opened."""
     kept: Kept
+    texts: dict[str, str | None] = field(default_factory=dict)
+    """Names and reasons as they were written, by the digests that stand for them; None if that cannot be read."""
     readers: set[duckdb.DuckDBPyConnection] = field(default_factory=set)
     """The cursors of the requests that read it now."""
     is_old: bool = False
@@ -136,14 +139,17 @@ class View:
     """Whether `app.fired` is whole: failure signatures over all sessions are told a while after the rest."""
     kept: Kept
     """What other requests worked out about this state."""
+    texts: Texts
+    """Names and reasons as they were written."""
 
     def named(self, name: str, /, **parameters: Any) -> list[Row]:
-        """Return the rows of a named query, as `agentobs.store.asking.named`."""
-        return _dicts(named(self.connection, name, **parameters))
+        """Return the rows of a named query, as `agentobs.store.asking.named`, with names as they were written."""
+        return self.texts.shown_dicts(_dicts(named(self.connection, name, **parameters)))
 
     def select(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
-        """Return the rows of a statement of ours."""
-        return _dicts(self.connection.execute(sql, parameters or None))
+        """Return the rows of a statement of ours, with names and reasons as they were written."""
+        answered = self.connection.execute(sql, parameters or None)
+        return self.texts.shown_dicts(_dicts(answered))
 
 
 class Reader:
@@ -180,7 +186,8 @@ class Reader:
         """
         opened, cursor = self._taken()
         try:
-            yield View(cursor, opened.revision, opened.has_signatures, opened.kept)
+            texts = Texts(cursor, self._home, opened.texts)
+            yield View(cursor, opened.revision, opened.has_signatures, opened.kept, texts)
         finally:
             with self._changed:
                 opened.readers.discard(cursor)

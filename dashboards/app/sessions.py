@@ -116,7 +116,9 @@ def session(request: Request) -> Response:
             verdicts=ended.get("verdicts", lambda: verdicts_of(view.connection, session_id, MOST)),
             panels=ended.get(
                 ("panels", instants),
-                lambda: session_panels(view.connection, session_id, window=instants),
+                lambda: session_panels(
+                    view.connection, session_id, window=instants, in_words=view.texts.shown_dicts
+                ),
             ),
             turns=len(turns),
             window=window,

@@ -34,6 +34,7 @@ KINDS: Final = {
     "tool": "another tool call than recorded",
     "world": "another question of the loop than recorded",
     "outcome": "another end than recorded",
+    "result": "another result than recorded",
     "network": "a connection that was not recorded",
 }
 """The kinds of divergences in words."""

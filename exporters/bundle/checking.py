@@ -33,7 +33,9 @@ BODY_BYTES_MAX = 256 * 1024**2
 LABEL_MAX = 200
 """How long a text that somebody has reviewed may be, see `Label.reviewed`."""
 
-CONTENT_FIELDS = ("arguments_content", "request_content", "response_content", "content")
+CONTENT_FIELDS = (
+    "arguments_content", "end_content", "request_content", "response_content", "content",
+)  # fmt: skip
 """The fields of facts that may name content; `content` of a session's start says where its content may go."""
 KINDS = frozenset(TABLES.values()) - {TABLES[Pruning], TABLES[Export]} | DRAFTS
 """The kinds of facts of a bundle: none that deletes anything, or says what was sent where."""
@@ -343,6 +345,7 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "response": _response,
     "partial": _chunks,
     "start": _json_text,
+    "end": _json_text,
     "tool": _json_text,
     "world": _json_text,
 }

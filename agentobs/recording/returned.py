@@ -1,0 +1,119 @@
+"""Returned values: what a session's function returned, as JSON to be compared by a replay, never read back.
+
+The forms are those of `values`. In addition, dataclasses, pydantic models, named tuples and enums need not be
+registered: their fields are kept by name. A part that has no such form, such as a client or an object of an installed
+library, is noted with its type, and the rest is kept. No method of a value's own class is called if that can be
+avoided, and whatever one raises stays here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from agentobs.recording.origins import is_own_class
+from agentobs.recording.values import MARK, NOT_KEPT, NotKept, Writer, kind_of, name_of, text_form
+from agentobs.records.exchanges import Returned
+
+RETURNED_BYTES = 1024 * 1024
+"""How large a returned value may be: the length of its texts, and `NODE_BYTES` for each value in it. Our choice: it is
+taken apart on the agent's own thread, in at most about 30 ms."""
+NODE_BYTES = 64
+"""What each value in it counts besides its text."""
+TYPE_MAX = 100
+"""How many characters of a type's name are kept."""
+RESPONSES = ("anthropic.",)
+"""The installed packages whose classes hold nothing but what the provider sent."""
+
+
+def returned(value: Any) -> Returned:
+    """Return a value as a replay compares it, or a note of its type if it cannot be kept. Raises nothing."""
+    kind = type(value)
+    try:
+        return Returned(_Plain(RETURNED_BYTES, NODE_BYTES).write(value, 0), type_name(kind))
+    except NotKept as error:
+        return Returned(_note(str(error)), type_name(kind))
+    except Exception as error:  # code of its class may do anything
+        return Returned(_note(f"{type_name(kind)}, {type(error).__name__}"), type_name(kind))
+
+
+def type_name(kind: type) -> str:
+    """Return the name of a class as a label has it: `module:qualified.name`."""
+    try:
+        return name_of(kind).replace("<locals>.", "")[:TYPE_MAX]
+    except Exception:  # a metaclass may do anything
+        return "unknown"
+
+
+def _note(why: str) -> dict[str, Any]:
+    return {MARK: NOT_KEPT, "type": why}
+
+
+class _Plain(Writer):
+    """Writes a value with the fields of classes that nobody has registered."""
+
+    def plain(self, value: Any, kind: type) -> Any:
+        """Return a value that a short text tells; of a time with a zone of its own, at least the offset."""
+        return text_form(value, kind)
+
+    def other(self, value: Any, kind: type, depth: int) -> Any:
+        """Return a value of a class that has no form of its own, or a note of its type."""
+        try:
+            return self._other(value, kind, depth)
+        except NotKept as error:
+            if self.is_full(depth):
+                raise
+            return _note(str(error))
+        except Exception as error:
+            return _note(f"{type_name(kind)}, {type(error).__name__}")
+
+    def _other(self, value: Any, kind: type, depth: int) -> Any:
+        if isinstance(value, enum.Enum):
+            return {MARK: kind.__qualname__, "name": value.name}
+        fields = _fields(value, kind)
+        if fields is not None:
+            written = {name: self.write(inner, depth + 1) for name, inner in fields.items()}
+            return {MARK: kind.__qualname__, "fields": written}
+        for base in (str, int, float, bytes, dict, list, tuple, set, frozenset):
+            if isinstance(value, base):
+                return self.write(_as(base, value), depth)
+        raise NotKept(type_name(kind))
+
+
+def _as(base: Any, value: Any) -> Any:
+    """Return a value of a subclass as its builtin base, without calling a method of the subclass."""
+    if base in (int, float):
+        return base.__add__(value, base(0)) if base is int else base.__pos__(value)
+    if base is str:
+        return str.__str__(value)
+    if base is bytes:
+        return bytes.__getitem__(value, slice(None))
+    if base is dict:
+        return dict(dict.items(value))
+    return base(base.__iter__(value))
+
+
+def _fields(value: Any, kind: type) -> dict[str, Any] | None:
+    """Return what a value of the caller's own class is compared by; None if its class has no fields.
+
+    Those that a dataclass leaves out of its own comparison, and a model out of its JSON, are left out.
+    """
+    module = kind.__module__
+    if not (is_own_class(kind) or module == "__main__" or module.startswith(RESPONSES)):
+        return None
+    if issubclass(kind, tuple):
+        names = getattr(kind, "_fields", None)
+        return dict(zip(names, tuple.__iter__(value), strict=True)) if names else None
+    match kind_of(kind):
+        case "dataclass":
+            compared = (each for each in dataclasses.fields(value) if each.compare)
+            return {each.name: getattr(value, each.name) for each in compared}
+        case "model":
+            known = getattr(kind, "__pydantic_fields__", {})
+            shown = {n: v for n, v in vars(value).items() if n in known and not known[n].exclude}
+            return {**shown, **(value.__pydantic_extra__ or {})}
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    if attributes is None:
+        return None
+    return {each.name: getattr(value, each.name) for each in attributes if each.eq}

@@ -1,0 +1,255 @@
+"""Names and reasons that are sentences: shown as they were written on this machine, digests everywhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+
+import agentobs
+from agentobs.recording.home import existing_home
+from agentobs.recording.options import Options
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.session import start_recorder
+from agentobs.records.told import Told
+from agentobs.store.database import connect
+from agentobs.store.ingest import ingest
+from agentobs.store.texts import Texts
+from replay import DivergenceError, Replayer, load
+from tests.cli.test_commands import Shell
+from tests.provider_script import script, streamed, text
+from tests.replay.agents import KEY, MODEL
+
+NAME = "Refund agent, order 7: über alles"
+REASON = "the customer was not refunded"
+SEAL = bytes(range(32)).hex()
+
+
+def refund(url: str, name: str = NAME, reason: str | None = REASON, **options: Any) -> None:
+    """A session that ends, and may say why it failed."""
+
+    @agentobs.session(name, **options)
+    def agent() -> None:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url))
+        messages: Any = [{"role": "user", "content": "Refund order 7."}]
+        with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
+            stream.until_done()
+        if reason is not None:
+            agentobs.fail(reason)
+
+    agent()
+
+
+def recorded(home: Path, *sessions: dict[str, Any], **options: Any) -> list[Told]:
+    """Record sessions, and return what a backend was handed."""
+    told: list[Told] = []
+    agentobs.stop_recorder()
+    answers = [streamed(text("Done.")) for _ in sessions]
+    with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
+        assert start_recorder(str(home), Options(backends=(told.append,), **options)) is not None
+        try:
+            for each in sessions:
+                refund(provider.url, **each)
+        finally:
+            assert agentobs.stop_recorder()
+    return told
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a session that has a sentence for a name, and one for its reason."""
+    recorded(tmp_path / "home", {}, {"name": "plain", "reason": "no-refund"})
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def shell(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(home, capsys)
+
+
+def digest_of(home: Path, column: str) -> str:
+    [(found,)] = agentobs.query(
+        f"SELECT {column} FROM sessions WHERE starts_with({column}, 'd')", home=home
+    )
+    return str(found)
+
+
+@pytest.mark.parametrize("ingested", [False, True], ids=["plain", "compressed"])
+def test_commands_show_what_was_written(home: Path, shell: Shell, ingested: bool) -> None:
+    """Whether the segment was compressed or not."""
+    if ingested:
+        ingest(existing_home(home))
+        assert list(home.rglob("*.content.zst"))
+    for told in (
+        shell("sessions").out,
+        shell("sessions", "--failed").out,
+        shell("sessions", "--csv").out,
+        shell("show", NAME).out,
+    ):
+        assert NAME in told
+        assert REASON in told
+        assert "digest:" not in told
+    assert f"declared:{REASON}" in shell("show", NAME).out
+    for told in (
+        shell("diagnose", NAME).out,
+        shell("cost", "--by", "session").out,
+        shell("cost", "--by", "agent").out,
+        shell("show", "no such name").err,
+    ):
+        assert NAME in told
+    rows = [json.loads(line) for line in shell("sessions", "--json").out.splitlines()]
+    assert {row["name"]: row["reason"] for row in rows} == {NAME: REASON, "plain": "no-refund"}
+
+
+def test_sessions_are_found_by_what_was_written(home: Path, shell: Shell) -> None:
+    """As the name of a session, and as a parameter of a query, which answers with what the facts have."""
+    asked = "SELECT reason FROM sessions WHERE name = $name"
+    told = shell("sql", asked, "--param", f"name={NAME}", "--json")
+    assert json.loads(told.out) == {"reason": digest_of(home, "reason")}
+    by_reason = "SELECT count(*) AS n FROM sessions WHERE reason = $why"
+    assert json.loads(shell("sql", by_reason, "--param", f"why={REASON}", "--json").out) == {"n": 1}
+    free = "SELECT $text AS text"
+    assert json.loads(shell("sql", free, "--param", "text=two words", "--json").out) == {
+        "text": "two words"
+    }
+
+
+@pytest.mark.parametrize("which", [NAME, "--last-failed"])
+def test_a_session_is_frozen_and_replayed(shell: Shell, tmp_path: Path, which: str) -> None:
+    """Unchanged code matches, another reason diverges, and the folder's name is safe."""
+    if which == "--last-failed":
+        recorded(shell.home, {})
+    frozen = shell("freeze", which)
+    assert frozen.code == 0
+    [folder] = (tmp_path / "fixtures").iterdir()
+    assert folder.name == "Refund-agent-order-7-über-alles"
+    fixture = load(folder)
+    assert (fixture.name, fixture.header["reason"]) == (NAME, REASON)
+    with Replayer(fixture) as replay:
+        replay.run(refund, "http://127.0.0.1:9")
+    with pytest.raises(DivergenceError) as caught, Replayer(load(folder)) as replay:
+        replay.run(refund, "http://127.0.0.1:9", reason="the customer was refunded twice")
+    [difference] = caught.value.divergence.differences
+    assert (difference.path, difference.expected) == ("$.reason", REASON)
+
+
+def test_a_secret_in_a_reason_is_redacted_and_compared(shell: Shell, tmp_path: Path) -> None:
+    """Another secret of its kind in its place is the same reason."""
+    tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
+    recorded(shell.home, {"reason": f"refused for {tokens[0]}"})
+    assert shell("freeze", "--last-failed", "-o", str(tmp_path / "f")).code == 0
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert tokens[0].encode() not in path.read_bytes(), path
+    with Replayer(load(tmp_path / "f")) as replay:
+        replay.run(refund, "http://127.0.0.1:9", reason=f"refused for {tokens[1]}")
+    assert "refused for [redacted:" in shell("sessions").out
+
+
+def test_the_words_are_content_and_nowhere_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in the facts of a segment, the store, what backends are handed, or exported files; only in content files."""
+    told = recorded(tmp_path / "home", {}, sync="always")
+    assert told
+    words = [NAME, REASON]
+    assert not [each.fact for each in told if any(word in repr(each.fact) for word in words)]
+    shell = Shell(tmp_path / "home", capsys)
+    assert shell("export", "rows", "sessions", "-o", str(tmp_path / "rows.csv")).code == 0
+    ingest(existing_home(tmp_path / "home"))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".duckdb", ".csv"}
+    for path in (path for path in files if ".content" not in path.name):
+        for word in words:
+            assert word.encode() not in path.read_bytes(), path
+            assert json.dumps(word).encode() not in path.read_bytes(), path
+    with connect(tmp_path / "home") as connection:
+        tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
+        for table in tables:
+            rows = repr(connection.execute(f'SELECT * FROM "{table}"').fetchall())
+            assert not [word for word in words if word in rows], table
+
+
+def test_without_content_the_digest_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With content off, and after a prune of the content; the session is still found by its name."""
+    off, pruned = tmp_path / "off", tmp_path / "pruned"
+    recorded(off, {"content": "off"})
+    recorded(pruned, {})
+    shell = Shell(pruned, capsys)
+    assert NAME in shell("sessions").out
+    assert shell("prune", "--session", NAME, "--content-only").code == 0
+    for home in (off, pruned):
+        told = shell("sessions", home=home).out
+        assert NAME not in told
+        assert REASON not in told
+        assert told.count("digest:") == 2
+        assert shell("show", NAME, home=home).code == 0
+    for path in (path for path in off.rglob("*") if path.is_file()):
+        assert REASON.encode() not in path.read_bytes(), path
+
+
+def test_sealed_words_need_the_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the key they are shown, without it their digests."""
+    monkeypatch.setenv("AGENTOBS_CONTENT_KEY", SEAL)
+    recorded(tmp_path / "home", {})
+    shell = Shell(tmp_path / "home", capsys)
+    assert NAME in shell("sessions").out
+    for path in (path for path in (tmp_path / "home").rglob("*") if path.is_file()):
+        assert REASON.encode() not in path.read_bytes(), path
+    monkeypatch.delenv("AGENTOBS_CONTENT_KEY")
+    told = shell("sessions").out
+    assert NAME not in told
+    assert told.count("digest:") == 2
+
+
+def test_reports_have_the_words_only_with_content(shell: Shell, tmp_path: Path) -> None:
+    """A report can be passed on, unless its author put content in."""
+    for content in (False, True):
+        path = tmp_path / f"{content}.html"
+        extra = ["--with-content"] if content else []
+        assert shell("report", NAME, "-o", str(path), "--light", *extra).code == 0
+        assert (REASON in path.read_text()) is content
+    assert NAME in shell("diff", NAME, "plain").out
+    for content in (False, True):
+        path = tmp_path / f"diff-{content}.html"
+        extra = ["--content"] if content else []
+        assert shell("diff", NAME, "plain", "--report", str(path), "--light", *extra).code == 0
+        assert (NAME in path.read_text()) is content
+    path = tmp_path / "range.html"
+    assert shell("report", "--range", "..", "-o", str(path), "--light").code == 0
+    assert REASON not in path.read_text()
+
+
+def test_texts_are_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what nobody has is not looked for again."""
+    place = existing_home(home)
+    with connect(place) as connection:
+        texts = Texts(connection, place)
+        reason, unknown = digest_of(home, "reason"), "digest:" + "0" * 24
+        assert texts.of([reason, unknown]) == {reason: REASON}
+        monkeypatch.setattr(Texts, "_read", None)
+        assert texts.shown([(1, f"declared:{reason}", {"a": [unknown]})]) == [
+            (1, f"declared:{REASON}", {"a": [unknown]})
+        ]
+
+
+def test_the_test_of_the_fix_knows_the_reason(shell: Shell, tmp_path: Path) -> None:
+    """Up to the failure, unchanged code does the same, whatever secret is in its reason; fixed code does not."""
+    tokens = ["ghp_" + "aB3dE6gH9j" * 3 + "kLm1Qx", "ghp_" + "Zy8xW5vU2t" * 3 + "sRq4Pn"]
+    recorded(shell.home, {"reason": f"refused for {tokens[0]}"})
+    assert shell("freeze", "--last-failed", "-o", str(tmp_path / "f")).code == 0
+    found = []
+    for reason in (f"refused for {tokens[1]}", None):
+        with Replayer(load(tmp_path / "f")) as replay:
+            step = replay.until_change(refund, "http://127.0.0.1:9", reason=reason, turn=1)
+        found.append(step.differs)
+    assert found == [False, True]

@@ -1,0 +1,34 @@
+"""Names and reasons that are sentences, on the pages: as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from agentobs.recording.home import existing_home
+from tests.cli.test_texts import recorded
+from tests.dashboards.opening import opened
+
+NAME = "Refund <b>agent</b> & friends"
+REASON = 'the "customer" was not refunded'
+
+pytestmark = pytest.mark.xdist_group("dashboards_texts")
+
+
+def test_pages_show_what_was_written(tmp_path: Path) -> None:
+    """The list, the page of a session and the fleet show the text, none of it as markup."""
+    recorded(tmp_path / "home", {"name": NAME, "reason": REASON})
+    home = existing_home(tmp_path / "home")
+    with opened(home) as client:
+        pages = client.get("/"), client.get(f"/sessions/{quote(NAME)}")
+        assert pages[1].status == 303
+        page = client.get(pages[1].headers["location"])
+        for got in (pages[0], page, client.get("/fleet")):
+            assert got.status == 200
+            assert NAME in got.words
+            assert "<b>agent" not in got.html
+        assert REASON in page.words
+        found = client.get(f"/?q={quote(NAME)}")
+        assert NAME in found.words
