@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from agentobs.recording.origins import may_hold_variables
+from agentobs.records.labels import Label, unchecked
 
 
 def entry_of(frame: FrameType) -> tuple[str | None, dict[str, Any] | None]:
@@ -57,3 +60,28 @@ def origin(error: BaseException) -> str:
             place = f"@{trace.tb_frame.f_globals.get('__name__')}:{code.co_name}"
         trace = trace.tb_next
     return type(error).__name__ + place
+
+
+def called(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Return the name and the arguments of a call; what cannot be told is None, and nothing raises."""
+    inner = inspect.unwrap(function)
+    name = name_of(
+        str(getattr(inner, "__module__", "")),
+        str(getattr(inner, "__qualname__", "<unknown>")),
+        getattr(inner, "__globals__", {}),
+    )
+    try:
+        return name, json_arguments(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        return name, None
+
+
+@functools.cache
+def version_of(distribution: str) -> Label | None:
+    """Return the installed version of a distribution; None if it is not installed."""
+    try:
+        return unchecked(version(distribution))
+    except PackageNotFoundError:
+        return None

@@ -21,7 +21,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,7 +29,7 @@ from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
 from agentobs.recording import functions, joining, lineage, parents, patching, wire
 from agentobs.recording.clients import AllClients, record_in
-from agentobs.recording.entry import entry_of, json_arguments, name_of, origin
+from agentobs.recording.entry import called, entry_of, origin, version_of
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.options import Content, Options, check_sampling, content_of
 from agentobs.recording.recorder import Recorder
@@ -398,8 +397,8 @@ class Session:
             name=unchecked(parent.name_of(self.name) if parent else self.name),
             started_ns=world.now(),
             entry=unchecked(self._entry) if self._entry else None,
-            agentobs_version=_version("agentobs-kit") or Label("unknown"),
-            sdk_version=_version("anthropic"),
+            agentobs_version=version_of("agentobs-kit") or Label("unknown"),
+            sdk_version=version_of("anthropic"),
             python_version=unchecked(world.python_version()),
             platform=unchecked(world.platform()),
             tags=self._tags,
@@ -524,7 +523,7 @@ class Session:
                 content=self._content,
                 patch=self._patch,
             )
-            opened._entry, opened._arguments = _called(function, args, kwargs)
+            opened._entry, opened._arguments = called(function, args, kwargs)
             return opened
 
         if inspect.iscoroutinefunction(function):
@@ -666,22 +665,6 @@ os.register_at_fork(after_in_child=_forked)
 functions.place_outside(place_here)
 
 
-def _called(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str | None, dict[str, Any] | None]:
-    """Return the name and the arguments of a call; what cannot be told is None, and nothing raises."""
-    inner = inspect.unwrap(function)
-    name = name_of(
-        str(getattr(inner, "__module__", "")),
-        str(getattr(inner, "__qualname__", "<unknown>")),
-        getattr(inner, "__globals__", {}),
-    )
-    try:
-        return name, json_arguments(inspect.signature(function).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):
-        return name, None
-
-
 def _content(given: Content | None, options: Options) -> Content:
     """Return where a session's content may go; where nobody can tell, nowhere, and people are told."""
     try:
@@ -697,14 +680,6 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-@functools.cache
-def _version(distribution: str) -> Label | None:
-    try:
-        return unchecked(version(distribution))
-    except PackageNotFoundError:
-        return None
 
 
 __all__ = [
