@@ -15,7 +15,8 @@ from anthropic import AnthropicError
 from agentobs.errors import RecordingError, ReplaySays, UsageError
 from agentobs.records.differing import Difference
 from agentobs.redaction import redact
-from replay.looks import Nature, Proposal
+from replay.looks import Nature
+from replay.proposals import Proposal
 from replay.sites import Site
 from replay.telling import COLUMNS, explanation, told
 

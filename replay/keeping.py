@@ -16,9 +16,10 @@ from agentobs.recording.values import not_kept_in
 from replay.aligning import safe
 from replay.failure import failure_of, tool_call_count
 from replay.fixture import FILE, Fixture, load
+from replay.normalising import Rule, told_of
 from replay.sharing import Redacted
 from replay.steps import steps_of
-from replay.writing import redacted_in
+from replay.writing import redacted_in, with_rules
 
 README = "README.md"
 """Tells people what a fixture holds, in the fixture's folder."""
@@ -45,6 +46,23 @@ def keep(fixture: Path, data: bytes) -> tuple[Path, ...]:
         where = str(fixture.parent)
         raise UsageError(f"cannot write a fixture: {error.strerror}", where=where) from error
     return tuple(changed)
+
+
+def add_rules(fixture: Fixture, rules: Sequence[Rule]) -> list[str]:
+    """Write rules into a fixture in addition to those that it names; return the names of all.
+
+    Raises:
+        UsageError: a rule cannot be kept in a file, there is none of that name, or the file cannot be written.
+    """
+    named = told_of([*fixture.header.get("normalisers", ()), *rules])
+    every = [each for at, each in enumerate(named) if each not in named[:at]]
+    try:
+        data = fixture.path.read_bytes()
+    except OSError as error:
+        where = str(fixture.path)
+        raise UsageError(f"cannot read a fixture: {error.strerror}", where=where) from error
+    keep(fixture.path, with_rules(data, every))
+    return [each if isinstance(each, str) else each["name"] for each in every]
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -5,6 +5,9 @@ compared, and these stand for each other: the first time that a live value stand
 belong together, and from then on the one must stand wherever the other stood. That holds for equal values, too: what
 was the same once stays the same. So a second uuid in the place of the first is still seen.
 
+Clock readings and durations are different: two readings may be equal in one run and not in the next, because a replay
+is faster than its recording. Each of these is compared on its own.
+
 What the agent heard in an answer out of the recording, of the model, a tool or the world, is itself: it stands for
 nothing else, and nothing else for it. One value may be both. Where the agent drew it, another one stands for it now;
 where an answer then quotes it, the agent hears the recorded one, and may say either, for both are that value.
@@ -12,18 +15,18 @@ where an answer then quotes it, the agent hears the recorded one, and may say ei
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.errors import UsageError
-from replay.looks import LOOKS
+from replay.forms import APPLIED, FORMS, span_of
 
 PATTERN_MAX = 1000
-"""How long the pattern of a rule may be, in characters. Our choice."""
+"""How long the pattern of a rule of your own may be, in characters. Our choice."""
+_BUILT_IN_PATTERNS = {form.pattern.pattern for form in FORMS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Normaliser:
     name: str
     """What stands in the place of a value: `<name#1>`."""
     pattern: str
-    """A regular expression of Python that finds the values in JSON text."""
+    """A regular expression of Python that finds the values in JSON text. A named group `value` is the value alone: what
+    it finds around that group stays as it is."""
     compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -42,11 +46,13 @@ class Normaliser:
         Raises:
             UsageError: the name or the pattern cannot be used.
         """
+        is_too_long = len(self.pattern) > PATTERN_MAX and self.pattern not in _BUILT_IN_PATTERNS
         try:
-            object.__setattr__(self, "compiled", re.compile(self.pattern[: PATTERN_MAX + 1]))
+            pattern = self.pattern[: PATTERN_MAX + 1] if is_too_long else self.pattern
+            object.__setattr__(self, "compiled", re.compile(pattern))
         except re.error as error:
             raise _unusable(self.name, f"its pattern is no regular expression: {error}") from error
-        if len(self.pattern) > PATTERN_MAX or self.compiled.match(""):
+        if is_too_long or self.compiled.match(""):
             raise _unusable(self.name, "its pattern is too long, or finds what is empty")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", self.name):
             raise _unusable(
@@ -56,8 +62,9 @@ class Normaliser:
 
 Rule = str | Normaliser | Callable[[str], str]
 """The name of a rule that we have, a rule of your own, or a function that is given the JSON text of both sides."""
-BUILT_IN = {look.name: Normaliser(look.name, look.pattern.pattern) for look in LOOKS}
+BUILT_IN = {form.name: Normaliser(form.name, form.pattern.pattern) for form in FORMS}
 """The rules that we have, by the name under which a report proposes them."""
+_MEASURED = frozenset(form.name for form in FORMS if form.is_measured)
 
 
 def normaliser_of(rule: Rule | dict[str, str]) -> Normaliser | Callable[[str], str]:
@@ -130,7 +137,7 @@ class Normalising:
 
     def __init__(self, rules: Sequence[Any] = ()) -> None:
         """Start with nothing known."""
-        self.rules = list(dict.fromkeys(map(normaliser_of, rules)))
+        self.rules = _in_order(list(dict.fromkeys(map(normaliser_of, rules))))
         self.applied: Counter[str] = Counter()
         """How many values each rule has hidden."""
         self._functions: set[str] = set()
@@ -161,7 +168,7 @@ class Normalising:
     def belong(self, pairs: Sequence[Pair]) -> None:
         """Note which values belong together from now on."""
         for pair in pairs:
-            self._known.add(pair)
+            self._note(self._known, pair)
         self.applied.update(name for name, old, new in pairs if old != new)
         self.applied.update(self._functions)
         self.forget()
@@ -184,13 +191,40 @@ class Normalising:
         if len(olds) == len(news):
             for (name, old), (_, new) in zip(olds, news, strict=True):
                 self._joined(known, (name, old, new))
+        shown: list[str] = []
         for rule in self._patterns():
-            came = rule.compiled.sub(functools.partial(self._shown, known, rule.name), came)
-        return came
+            places = [value for name, value in olds if name == rule.name]
+            came = self._hidden(known, rule, came, places, shown)
+        return _HOLE.sub(
+            lambda hole: shown[int(hole[1])] if int(hole[1]) < len(shown) else hole[0], came
+        )
+
+    def _hidden(
+        self, known: _Known, rule: Normaliser, text: str, places: list[str], shown: list[str]
+    ) -> str:
+        """Return a live text with a hole for each value of a rule; `shown` gets what belongs into the holes."""
+        found = list(rule.compiled.finditer(text))
+        is_measured = rule.name in _MEASURED and len(found) == len(places)
+        parts, at = [], 0
+        for number, match in enumerate(found):
+            start, end = span_of(match)
+            value = text[start:end]
+            if is_measured and self._fits_measured(known, rule.name, places[number], value):
+                value = places[number]
+            else:
+                value = self._shown(known, rule.name, value)
+            parts += [text[at:start], f"\0{len(shown)}\0"]
+            shown.append(value)
+            at = end
+        return "".join([*parts, text[at:]])
 
     def _joined(self, known: _Known, pair: Pair) -> bool:
         """Add a pair to what is known, and return whether it fits there."""
         name, old, new = pair
+        if name in _MEASURED:
+            if fits := self._fits_measured(known, name, old, new):
+                self._note(known, pair)
+            return fits
         if (name, new) in known.recorded:
             return known.recorded[name, new] == old
         if old == new:
@@ -201,9 +235,21 @@ class Normalising:
         known.add(pair)
         return True
 
-    def _shown(self, known: _Known, name: str, match: re.Match[str]) -> str:
+    def _note(self, known: _Known, pair: Pair) -> None:
+        """Note a pair, unless it is a reading that the agent repeats from an answer: that is itself alone."""
+        name, old, new = pair
+        if name in _MEASURED and old == new and self._was_heard(name, old):
+            return
+        known.add(pair)
+
+    def _fits_measured(self, known: _Known, name: str, old: str, new: str) -> bool:
+        """Return whether a live reading may stand for a recorded one: neither was first heard in an answer."""
+        if old == new or (name, old) in known.live:
+            return True
+        return not any(self._was_heard(name, each) for each in (old, new))
+
+    def _shown(self, known: _Known, name: str, value: str) -> str:
         """Return a live value as the recorded one for which it stands, else as one that is not taken."""
-        value = match[0]
         if (name, value) in known.recorded:
             return known.recorded[name, value]
         if self._was_heard(name, value, in_part=True):
@@ -233,12 +279,33 @@ class Normalising:
                 if text != before:
                     self._functions.add(getattr(rule, "__name__", "a function"))
                 continue
-            found += [(rule.name, match[0]) for match in rule.compiled.finditer(text)]
-            text = rule.compiled.sub(f"<{rule.name}>", text)
+            parts, at = [], 0
+            for start, end in map(span_of, rule.compiled.finditer(text)):
+                found.append((rule.name, text[start:end]))
+                parts += [text[at:start], f"<{rule.name}>"]
+                at = end
+            text = "".join([*parts, text[at:]])
         return text, found
 
     def _patterns(self) -> list[Normaliser]:
         return [rule for rule in self.rules if isinstance(rule, Normaliser)]
+
+
+_HOLE = re.compile(r"\0(\d{1,9})\0")
+"""Stands for a value in a text; JSON text has no such character."""
+
+
+def _in_order(rules: list[Any]) -> list[Any]:
+    """Return rules with the built-in ones among them in their own order, whatever the order they were named in."""
+    built_in = sorted(
+        (each for each in rules if _is_built_in(each)), key=lambda each: APPLIED[each.name]
+    )
+    ordered: Iterator[Any] = iter(built_in)
+    return [next(ordered) if _is_built_in(each) else each for each in rules]
+
+
+def _is_built_in(rule: Any) -> bool:
+    return isinstance(rule, Normaliser) and BUILT_IN.get(rule.name) == rule
 
 
 def _unusable(name: str, why: str) -> UsageError:

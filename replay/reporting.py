@@ -26,8 +26,9 @@ from replay.divergence import (
 from replay.entry import runs_recorded
 from replay.fixture import Ask, RecordedAnswer, RecordedTool
 from replay.lanes import Lane, Mismatch, asked_body, compared, without_boundary
-from replay.looks import Nature, proposals
+from replay.looks import Nature
 from replay.pieces import value_of
+from replay.proposals import proposals
 from replay.sites import Site, call_site, waiting_tasks
 from replay.state import State
 from replay.telling import DIFFER
@@ -322,6 +323,9 @@ def _commands(state: State, found: Divergence) -> tuple[str, ...]:
     folder = shlex.quote(found.path)
     again = f"agentobs replay {folder}{_chosen(state)}"
     commands = [f"{again} --explain", f"{again} --json"]
+    if found.proposals:
+        rules = ",".join(each.rule for each in found.proposals)
+        commands.append(f"{again} --normalize {rules} --apply")
     if found.progress.tools:
         other = "live" if state.options.tools == "recorded" else "recorded"
         commands.append(f"agentobs replay {folder} --tools {other}")

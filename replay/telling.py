@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -100,7 +101,7 @@ def _facts(found: Divergence) -> Iterator[tuple[str, list[Fact]]]:
     site = cause.site if cause else None
     yield from _present("why", [_why(found)], site)
     yield from _present("kind", [_kind(found)])
-    yield from _present("rule", [_proposed(each) for each in found.proposals])
+    yield from _present("rules", _proposed(found))
     yield from _present("hidden", [listed(found.normalised)])
     changed = [f"{v.package} {v.recorded} then, {v.now} now" for v in found.versions]
     yield from _present("versions", [listed(changed)])
@@ -141,10 +142,13 @@ def _kind(found: Divergence) -> str:
     return ", ".join(words)
 
 
-def _proposed(proposal: object) -> str:
-    """Return a proposal with the way to take it."""
-    text, rule = getattr(proposal, "text", ""), getattr(proposal, "rule", "")
-    return f'{text}: normalisers=["{rule}"] would hide that'
+def _proposed(found: Divergence) -> list[str]:
+    """Return the rules that would hide differences with what each hides, and how to name them."""
+    if not found.proposals:
+        return []
+    names = json.dumps([each.rule for each in found.proposals])
+    hidden = [safe(each.text) for each in found.proposals]
+    return [f"would hide it: {'; '.join(hidden)}", f"to add: normalisers={names}"]
 
 
 def _waits(found: Divergence) -> list[str]:

@@ -89,6 +89,22 @@ def write(
     return data + _line({"end": counted, "digest": digest(data)})
 
 
+def with_rules(data: bytes, rules: Sequence[Rule]) -> bytes:
+    """Return the bytes of a fixture with these rules, and no others, in its first line.
+
+    Raises:
+        UsageError: a rule cannot be kept in a file, or there is none of that name.
+    """
+    first, *rest = data.splitlines(keepends=True)
+    header, end = json.loads(first), json.loads(rest[-1])
+    header.pop("normalisers", None)
+    named = {"normalisers": told_of(rules)} if rules else {}
+    at = list(header).index("day") + 1 if "day" in header else len(header)
+    parts = list(header.items())
+    lines = b"".join([_line(dict([*parts[:at], *named.items(), *parts[at:]])), *rest[:-1]])
+    return lines + _line({**end, "digest": digest(lines)})
+
+
 def redacted_in(data: bytes) -> list[Redacted]:
     """Return what was taken out of the fixture that these bytes are, by kind."""
     return taken_out([json.loads(line) for line in data.splitlines()[:-1]])

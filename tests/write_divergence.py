@@ -8,9 +8,9 @@ from pathlib import Path
 
 from agentobs.records import differing
 from replay import divergence as code
-from replay import looks, sites
+from replay import proposals, sites
 from replay.divergence import SHOWN, VERSION
-from replay.looks import LOOKS
+from replay.forms import FORMS
 
 ROOT = Path(__file__).parent.parent
 SNAPSHOTS = ROOT / "tests" / "replay" / "__snapshots__" / "test_torture_reports.ambr"
@@ -32,11 +32,11 @@ CLASSES = (
 
 def divergence() -> str:
     """Return the document."""
-    files = [str(module.__file__) for module in (code, differing, looks, sites)]
+    files = [str(module.__file__) for module in (code, differing, proposals, sites)]
     tree = ast.parse("\n".join(Path(file).read_text(encoding="utf-8") for file in files))
     parts = [_fields(tree, "Divergence")]
     parts += [f"\n### {name}\n\n{_fields(tree, name)}" for name in CLASSES]
-    forms = "".join(f"| `{look.name}` | {look.words} |\n" for look in LOOKS)
+    forms = "".join(f"| `{form.name}` | {form.words} |\n" for form in FORMS)
     told = re.sub(r"\{report:(\w+)\}", lambda match: _report(match[1]), _TEXT)
     return (
         told.replace("{fields}", "".join(parts))

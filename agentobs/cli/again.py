@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "with a wrong answer.",
 )
 @click.option(
-    "--normalise",
+    "--normalize",
     metavar="RULES",
     help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ... "
     "Default: those of the fixture that is there.",
@@ -60,7 +60,7 @@ def freeze(
     output: Path | None,
     until_turn: int | None,
     failing_turn: int | None,
-    normalise: str | None,
+    normalize: str | None,
 ) -> None:
     """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
     if bool(sessions) == last_failed:
@@ -68,7 +68,7 @@ def freeze(
     home, whole = home_option(context), until_turn is None
     found = [recorded(home, each, has_ended=whole) for each in sessions or (None,)]
     for recording, folder in zip(found, _folders(found, output), strict=True):
-        _freeze(recording, folder, until_turn, failing_turn, normalise)
+        _freeze(recording, folder, until_turn, failing_turn, normalize)
 
 
 def _freeze(
@@ -76,13 +76,13 @@ def _freeze(
     folder: Path,
     until_turn: int | None,
     failing_turn: int | None,
-    normalise: str | None,
+    normalize: str | None,
 ) -> None:
     from agentobs.recording.values import not_kept_in
     from replay.freeze import freeze as write
     from replay.freeze import versions
 
-    named = None if normalise is None else [n.strip() for n in normalise.split(",") if n.strip()]
+    named = None if normalize is None else _names(normalize)
     frozen = write(recording, folder, versions(), until_turn, named, failing_turn)
     part = f", up to turn {frozen.until}" if frozen.until is not None else ""
     counts = f"{frozen.asks} requests, {frozen.tools} tool calls{part}"
@@ -93,7 +93,7 @@ def _freeze(
         )
     if frozen.normalisers:
         rules = printable(", ".join(frozen.normalisers))
-        click.echo(f"normalises  {rules}, whenever it is replayed")
+        click.echo(f"normalizes  {rules}, whenever it is replayed")
     for redacted in frozen.redacted:
         click.echo(f"took out  {printable(redacted.text())}")
     for path, is_new in frozen.files:
@@ -133,6 +133,10 @@ def _starting_lines(entry: str | None) -> tuple[str, str]:
 _NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
 def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     """Return the folder of each session; two of one name get the ends of their ids."""
     if len(found) == 1:
@@ -163,6 +167,16 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     help="Write what is asked now into the fixture, from its request N on; the recorded answers stay.",
 )
 @click.option("--yes", is_flag=True, help="Write without asking.")
+@click.option(
+    "--normalize",
+    metavar="RULES",
+    help="Rules to apply in addition to those of the fixture, with commas: uuid, time, tmp_path, ...",
+)
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Write the rules of --normalize into the fixture if the replay matches with them.",
+)
 @click.option("--trajectory", is_flag=True, help="Print what the agent did, one line a step.")
 @click.option(
     "--fault",
@@ -207,6 +221,8 @@ def replay(
     explain: bool,
     accept_from: int | None,
     yes: bool,
+    normalize: str | None,
+    apply: bool,
     trajectory: bool,
     faults: tuple[str, ...],
     pace: str | None,
@@ -225,20 +241,25 @@ def replay(
     """
     from replay.finding import fixtures_in, is_one
 
+    rules = _names(normalize or "")
+    if apply and not rules:
+        raise UsageError("has no rules to write", where="--apply", todo="Add --normalize RULES")
     given = {
         "faults": faults,
         "pace": _pace(pace),
         "accept_from": accept_from,
         "compare_result": compare_result,
+        "normalisers": rules,
     }
     if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
         write = _reporting(report, with_content, light, force)
-        _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory, write)
+        _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory, write, apply)
         return
     for name, value in {
         "--explain": explain,
         "--accept-from": accept_from,
         "--trajectory": trajectory,
+        "--normalize": normalize,
         "--report": report,
     }.items():
         if value:
@@ -264,6 +285,7 @@ def _replay_one(
     yes: bool,
     trajectory: bool,
     write: Callable[[Divergence | None], None],
+    apply: bool,
 ) -> None:
     from agentobs.cli.parting import offer, tell
     from replay import DivergenceError, Replayer, ReplayOptions, load
@@ -293,7 +315,16 @@ def _replay_one(
         f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
         f"{done.tools_matched} of {done.tools} tool calls{until}"
     )
+    if apply:
+        _apply(loaded, given["normalisers"])
     write(None)
+
+
+def _apply(fixture: Fixture, rules: list[str]) -> None:
+    from replay.keeping import add_rules
+
+    named = ", ".join(add_rules(fixture, rules))
+    click.echo(f"wrote  {printable(str(fixture.path))}, which normalizes {printable(named)}")
 
 
 def _reporting(

@@ -76,14 +76,14 @@ def test_several_sessions_have_a_folder_each(shell: Shell) -> None:
 
 
 def test_rules_for_values_of_each_run_stay_when_it_is_frozen_again(shell: Shell) -> None:
-    """`--normalise` names them in the fixture; frozen again without it they stay, and with nothing named they go."""
+    """`--normalize` names them in the fixture; frozen again without it they stay, and with nothing named they go."""
     command, folder = ["freeze", ids(shell.home)[0], "-o", "rules"], Path("rules")
-    assert "normalises  uuid, time" in shell(*command, "--normalise", "uuid, time").out
-    assert "normalises  uuid, time" in shell(*command).out
+    assert "normalizes  uuid, time" in shell(*command, "--normalize", "uuid, time").out
+    assert "normalizes  uuid, time" in shell(*command).out
     assert load(folder).header["normalisers"] == ["uuid", "time"]
-    assert "normalises" not in shell(*command, "--normalise", "").out
+    assert "normalizes" not in shell(*command, "--normalize", "").out
     assert "normalisers" not in load(folder).header
-    refused = shell(*command, "--normalise", "nothing")
+    refused = shell(*command, "--normalize", "nothing")
     assert refused.code != 0
     assert "nothing" in refused.err
 
