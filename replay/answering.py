@@ -14,6 +14,7 @@ from typing import Any
 
 from agentobs import world
 from agentobs.recording.answers import Onward
+from agentobs.recording.strangers import note
 from agentobs.records.exchanges import (
     MADE_BY_THE_LOOP,
     SILENT,
@@ -65,6 +66,8 @@ class Answering:
 
     def answer(self, question: Question, place: Place) -> Answer:
         """Answer a question to the provider from the recording."""
+        if world.process_id() != self._state.process_id:
+            return note(self._state.stranger, question, place)
         with self._state.lock:
             self._check_divergence()
             lane = self._state.lane(place.lane)

@@ -89,6 +89,7 @@ HEADER: Mapping[str, Check] = {
     "name": _TEXT,
     "entry": _TEXT_OR_NONE,
     "arguments": (_or_none(_is_object), "an object or null"),
+    "obstacle": (_is_object, "an object"),
     "outcome": _TEXT_OR_NONE,
     "reason": _TEXT_OR_NONE,
     "signature": _TEXT_OR_NONE,

@@ -11,53 +11,178 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
+import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 from agentobs.errors import UsageError
+from agentobs.recording.annotations import classes_in
+from agentobs.recording.entry import SCRIPT, required_of
+from agentobs.recording.values import NotKept, knowing, read_back
 from replay.fixture import Fixture
+from replay.obstacles import why_not_callable
 
 OWN = "agentobs.cli.run:answer"
 """The function that `agentobs run` starts."""
+WRAPPED = ("callback", "fn", "func", "body", "original_function")
+"""Attributes under which wrappers keep their function: click and typer, Prefect, partial, invoke."""
+WRAPPERS_MAX = 10
+"""How many wrappers around each other are opened. Our choice."""
+FOLDERS_MAX = 2_000
+"""How many folders are searched for a script. Our choice."""
+_NOT_SEARCHED = frozenset({"site-packages", "node_modules", "__pycache__", "venv"})
 
 
-def entry_of(fixture: Fixture) -> Callable[..., Any]:
-    """Import the recorded entry of a fixture.
+def recorded_call(fixture: Fixture, changes: dict[str, Any]) -> functools.partial[Any]:
+    """Return the recorded entry of a fixture with its recorded arguments.
+
+    A command of click or typer is called as the function that it runs. A method is called on an instance that is
+    constructed without arguments.
+
+    Args:
+        fixture: the fixture.
+        changes: arguments by name that replace recorded ones.
 
     Raises:
-        UsageError: the recording names none, its arguments were not recorded, it cannot be imported, or
-            it lies outside the current directory.
+        UsageError: the recording does not say how the agent is started, or what it names cannot be imported, is not
+            defined under the current directory, or cannot be called. Says which, and what to do.
     """
-    entry = fixture.header.get("entry")
-    if not isinstance(entry, str) or fixture.header.get("arguments") is None:
+    if (problem := why_not_callable(fixture.header)) is not None:
+        lines = "\n    ".join(problem.lines)
+        raise UsageError(
+            problem.reason,
+            where=str(fixture.path),
+            todo=f"Name it with --entry module:name --args JSON, or call it in the test:\n    {lines}\n",
+        )
+    entry, told = str(fixture.header["entry"]), fixture.header["arguments"]
+    module, _, qualified = entry.partition(":")
+    if qualified == SCRIPT:
+        script = _spec(fixture, module)
+        if not _is_agent(Path(str(script.origin))):
+            raise _refused(
+                fixture,
+                f"the recorded entry {entry} is a script that does not use agentobs, and is not run",
+                "Pass the function that starts the agent: replay.run(my_agent, ...)",
+            )
+        return functools.partial(_run_script, script, list(told.get("argv", ())))
+    function = _callable(fixture, entry)
+    try:
+        with knowing(classes_in(_innermost(function))):
+            given = {name: read_back(value) for name, value in told.items()}
+    except NotKept as error:
         raise _refused(
             fixture,
-            f"the arguments of {entry} were no JSON values and are not recorded"
-            if entry
-            else "the recording does not say how the agent is started",
-        )
+            f"an argument of {entry} cannot be read back: {error}",
+            "Annotate the parameter with its class, or register the class with agentobs.register_type",
+        ) from error
+    args, kwargs = _bound(function, {**given, **changes})
+    return functools.partial(function, *args, **kwargs)
+
+
+def _callable(fixture: Fixture, entry: str) -> Callable[..., Any]:
+    """Import an entry, and return what is to be called."""
     module, _, qualified = entry.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    if entry != OWN and not _is_here(_origin(module)):
-        raise _refused(fixture, f"the recorded entry {entry} is not in a file under {Path.cwd()}")
+    if entry != OWN:
+        _spec(fixture, module)
     try:
         found: Any = importlib.import_module(module)
-        for part in qualified.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the agent's module raises while it is imported
+        found_out = f"the module {module} of the recorded entry cannot be imported: {type(error).__name__}: {error}"
+        raise _refused(fixture, found_out, "Install what it needs, or correct it") from error
+    parent: Any = None
+    for part in qualified.split("."):
+        parent, found = found, getattr(found, part, None)
+        if found is None:
+            raise _refused(
+                fixture,
+                f"the recorded entry {entry} is not there: {module} has no {part}",
+                "If it was renamed, name it with --entry module:name, or pass it: replay.run(my_agent, ...)",
+            )
+    function: Callable[..., Any] = _opened(_instance(fixture, entry, parent, found))
+    code = getattr(_innermost(function), "__code__", None)
+    if entry == OWN:
+        return function
+    if code is None:
         raise _refused(
-            fixture, f"the recorded entry {entry} cannot be imported: {error}"
-        ) from error
-    code = getattr(inspect.unwrap(found), "__code__", None)
-    if entry != OWN and (code is None or not _is_here(code.co_filename)):
-        raise _refused(
-            fixture, f"the recorded entry {entry} is no function of a file under {Path.cwd()}"
+            fixture,
+            f"the recorded entry {entry} is a {type(found).__name__}, and not a Python function",
+            "Pass the function that it runs: replay.run(my_agent, ...)",
         )
-    function: Callable[..., Any] = found
+    if not _is_here(code.co_filename):
+        raise _outside(fixture, entry, code.co_filename)
     return function
+
+
+def _instance(fixture: Fixture, entry: str, parent: Any, found: Any) -> Any:
+    """Return a method bound to a new instance of its class; anything else as it is."""
+    name = entry.rpartition(".")[2]
+    if not isinstance(parent, type) or not isinstance(
+        inspect.getattr_static(parent, name, None), FunctionType
+    ):
+        return found
+    if needs := required_of(parent):
+        raise _refused(
+            fixture,
+            f"{entry} is a method of {parent.__name__}, whose constructor needs {', '.join(needs)}",
+            f"Construct it in the test: replay.run({parent.__name__}(...).{name}, ...)",
+        )
+    return getattr(parent(), name)
+
+
+def _opened(found: Any) -> Any:
+    """Return what a wrapper that is no function runs, such as the callback of a click command."""
+    for _ in range(WRAPPERS_MAX):
+        if isinstance(found, FunctionType | MethodType) or hasattr(found, "__wrapped__"):
+            return found
+        inner = (getattr(found, name, None) for name in WRAPPED)
+        function = next((each for each in inner if callable(each)), None)
+        if function is None:
+            break
+        found = function
+    return found
+
+
+def _innermost(function: Any) -> Any:
+    """Return the Python function that is run in the end; of an instance its `__call__`."""
+    for _ in range(WRAPPERS_MAX):
+        function = inspect.unwrap(function)
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, FunctionType | MethodType | type):
+            break
+        else:
+            function = getattr(type(function), "__call__", function)  # noqa: B004  # looked at, not tested
+    return function
+
+
+def _bound(function: Callable[..., Any], given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments by position and by name; positional are those under `*`, and those that cannot be named."""
+    args = list(given.get("*", ()))
+    named = {name: value for name, value in given.items() if name != "*"}
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return args, named
+    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in named]
+    return args or [named.pop(name) for name in by_position], named
+
+
+def _run_script(spec: ModuleSpec, argv: list[str]) -> Any:
+    """Run a script as `python script.py` does, and return nothing."""
+    before = sys.argv
+    sys.argv = [str(spec.origin), *argv]
+    try:
+        runpy.run_path(str(spec.origin), run_name="__main__")
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+    finally:
+        sys.argv = before
 
 
 def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool:
@@ -76,16 +201,67 @@ def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool
     return fixture.header.get("arguments") in (given, dict(bound.arguments))
 
 
-def _origin(module: str) -> str | None:
-    """Return the file of a module's outermost package, found without importing anything."""
+def _spec(fixture: Fixture, module: str) -> ModuleSpec:
+    """Return where a module of the agent lies, found without importing anything.
+
+    Raises:
+        UsageError: there is none of that name, or it does not lie under the current directory.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    entry = str(fixture.header["entry"])
+    package = module.partition(".")[0]
+    found = _found(package)
+    if found is None and package == module and (folder := _folder_of(f"{module}.py")) is not None:
+        sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+        found = _found(package)
+    if found is None:
+        raise _refused(
+            fixture,
+            f"the recorded entry {entry} is not in a file under {here}: there is no module {module}",
+            "Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
+        )
+    places = list(found.submodule_search_locations or [])
+    place = found.origin or (places[0] if places else None)
+    if not _is_here(place):
+        raise _outside(fixture, entry, str(place))
+    if package == module:
+        return found
+    whole = importlib.util.find_spec(module)  # imports the packages around it, which lie here
+    return whole if whole is not None else found
+
+
+def _found(package: str) -> ModuleSpec | None:
+    if package in sys.modules and getattr(sys.modules[package], "__spec__", None) is None:
+        return None
     try:
-        spec = importlib.util.find_spec(module.partition(".")[0])
+        return importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return None
-    if spec is None:
-        return None
-    places = list(spec.submodule_search_locations or [])
-    return spec.origin or (places[0] if places else None)
+
+
+def _folder_of(file: str) -> Path | None:
+    """Return the folder under the current directory that holds a script; None if there is none, or more than one."""
+    found: list[Path] = []
+    for count, (folder, folders, files) in enumerate(os.walk(Path.cwd())):
+        folders[:] = sorted(
+            each for each in folders if each[:1] != "." and each not in _NOT_SEARCHED
+        )
+        if file in files and _is_agent(Path(folder) / file):
+            found.append(Path(folder))
+        if count > FOLDERS_MAX:
+            break
+    return found[0] if len(found) == 1 else None
+
+
+def _is_agent(script: Path) -> bool:
+    """Return whether a script uses agentobs: no file that others wrote starts another one."""
+    try:
+        return "agentobs" in script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _is_here(file: str | None) -> bool:
@@ -96,12 +272,16 @@ def _is_here(file: str | None) -> bool:
     return path.exists() and path.is_relative_to(here) and "site-packages" not in path.parts
 
 
-def _refused(fixture: Fixture, found: str) -> UsageError:
-    return UsageError(
-        found,
-        where=str(fixture.path),
-        todo="Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
+def _outside(fixture: Fixture, entry: str, file: str) -> UsageError:
+    return _refused(
+        fixture,
+        f"the recorded entry {entry} is not in a file under {Path.cwd()}, but in {file}: such code is not started",
+        "Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
     )
+
+
+def _refused(fixture: Fixture, found: str, todo: str) -> UsageError:
+    return UsageError(found, where=str(fixture.path), todo=todo)
 
 
 def in_event_loop() -> bool:
@@ -122,3 +302,30 @@ def let_go(awaitable: Any) -> None:
 async def awaited(awaitable: Any) -> Any:
     """Await whatever can be awaited."""
     return await awaitable
+
+
+def drained(generator: Iterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
+    """Iterate over a generator to its end, and return the list of what it yielded.
+
+    Args:
+        generator: the generator.
+        has_ended: returns, after each value, whether the recorded consumer stopped here; then it is closed.
+    """
+    values: list[Any] = []
+    for value in generator:
+        values.append(value)
+        if has_ended():
+            generator.close()  # type: ignore[attr-defined]  # a generator
+            break
+    return values
+
+
+async def adrained(generator: AsyncIterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
+    """Do as `drained` for an async generator."""
+    values: list[Any] = []
+    async for value in generator:
+        values.append(value)
+        if has_ended():
+            await generator.aclose()  # type: ignore[attr-defined]  # an async generator
+            break
+    return values

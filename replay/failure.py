@@ -62,7 +62,8 @@ def failure_of(fixture: Fixture) -> Failure | None:
     chosen = fixture.header.get("failing_turn")
     if chosen is not None:
         return _chosen(fixture, chosen)
-    if fixture.header.get("outcome") in ("completed", "running"):
+    header = fixture.header
+    if header.get("outcome") in ("completed", "running") or header.get("reason") == "GeneratorExit":
         return None
     calls = _calls(fixture)
     return (

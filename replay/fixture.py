@@ -11,7 +11,8 @@ A fixture is a text file, one JSON value a line:
     {"ask": 2, "lane": "main", "like": 1, "add": [...]}      the history stands once
     {"end": {"asks": 2, "tools": 1, "world": 1}, "digest": "b2:..."}     over all the lines before
 
-The first line names the `normalisers` that are applied whenever it is replayed, where it was frozen with some.
+The first line says why the entry cannot be called, if it cannot (`obstacle`), and names the `normalisers` that are
+applied whenever it is replayed, if it was frozen with some.
 
 Only the first line names the `session` that it was frozen from, by its id: a fork reads the original answers there.
 No other line tells an absolute time or an id of ours, so that recording one turn anew changes only its lines. Where a
@@ -555,6 +556,7 @@ def as_recording(fixture: Fixture) -> Recording:
         name=fixture.name,
         entry=header["entry"],
         arguments=header["arguments"],
+        obstacle=header.get("obstacle"),
         outcome=header["outcome"],
         reason=header["reason"],
         signature=header["signature"],

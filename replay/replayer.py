@@ -30,7 +30,7 @@ from replay.arriving import factor
 from replay.children import children
 from replay.departure import Departure
 from replay.divergence import DivergenceError, Progress, ReplayEnded, ReplayStopped, Suspicion
-from replay.entry import awaited, entry_of, in_event_loop, let_go
+from replay.entry import adrained, awaited, drained, in_event_loop, let_go, recorded_call
 from replay.failure import failure_of
 from replay.fixture import Ask, Fixture
 from replay.functions import Functions
@@ -57,6 +57,7 @@ from replay.sites import Site
 from replay.spine import Drift
 from replay.state import State, with_body
 from replay.step import DRIFTED, Expectation, Next, Step, decisions_of, step_of
+from replay.strangers import watched_processes
 from replay.trajectory import trajectory
 from replay.waits import backoff
 
@@ -110,6 +111,8 @@ class Replayer:
             if not (forks or self.options.network):
                 stack.enter_context(no_network(self._refuse))
             stack.enter_context(deadline(self._state))
+            if not forks:
+                stack.enter_context(watched_processes(self._state))
         return self
 
     @contextlib.contextmanager
@@ -456,13 +459,15 @@ class Replayer:
         self._state.running += 1
         try:
             result = call()
-            if inspect.isawaitable(result):
+            if inspect.isgenerator(result):
+                result = drained(result, self._consumer_stopped)
+            elif inspect.isawaitable(result) or inspect.isasyncgen(result):
                 if in_event_loop():
                     let_go(result)
                     raise UsageError(
                         "the agent is async, and an event loop runs", todo="Use arun or auntil"
                     )
-                result = asyncio.run(awaited(result))
+                result = asyncio.run(self._finished(result))
         except (DivergenceError, ReplayStopped, ReplayEnded):
             return None, None
         except UsageError:
@@ -477,13 +482,27 @@ class Replayer:
         self._state.running += 1
         try:
             result = call()
-            return (await result if inspect.isawaitable(result) else result), None
+            if inspect.isgenerator(result):
+                return drained(result, self._consumer_stopped), None
+            return await self._finished(result), None
         except (DivergenceError, ReplayStopped, ReplayEnded):
             return None, None
         except (Exception, SystemExit) as error:
             return None, error
         finally:
             self._state.running -= 1
+
+    async def _finished(self, result: Any) -> Any:
+        """Return what an agent came to: what it is awaited for, or the list of what an async generator yields."""
+        if inspect.isasyncgen(result):
+            return await adrained(result, self._consumer_stopped)
+        return await awaited(result) if inspect.isawaitable(result) else result
+
+    def _consumer_stopped(self) -> bool:
+        """Return whether the recorded consumer of a generator stopped early, and all that it asked for has come."""
+        if self.fixture.header.get("reason") != GeneratorExit.__name__:
+            return False
+        return not any(lane.left for lane in self._state.lanes.values())
 
     def check(self) -> None:
         """Raise the first divergence, or what was recorded and never asked."""
@@ -568,15 +587,13 @@ class Replayer:
                 where=str(self.fixture.path),
                 todo="Put the function that starts it, and its arguments, where the dots stand",
             )
-        is_recorded = function is None and not (args or kwargs)
         if function is None:
-            function, kwargs = (
-                entry_of(self.fixture),
-                {**(self.fixture.header["arguments"] or {}), **kwargs},
-            )
+            call = recorded_call(self.fixture, kwargs)
+            call = functools.partial(call, *args) if args else call
+        else:
+            call = functools.partial(function, *args, **kwargs)
         leftovers.observe()
-        call = functools.partial(function, *args, **kwargs)
-        self._state.started = None if is_recorded else call
+        self._state.started = None if function is None and not (args or kwargs) else call
         return call
 
     def _refuse(self, address: str, who: Site | None) -> BaseException:

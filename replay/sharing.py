@@ -82,6 +82,71 @@ def _result(result: Returned | None, numbered: Callable[[bytes], bytes]) -> Retu
     return replace(result, value=json.loads(text.decode("utf-8", "surrogatepass")))
 
 
+CONTEXT_MIN = 4
+"""Characters around a secret by which a text is recognized as another one with its secrets redacted. Our choice."""
+
+
+def without_secrets(recording: Recording) -> dict[str, Any] | None:
+    """Return the arguments of a recording without the secrets that were redacted in its requests.
+
+    The key of a client is known only once it is used, after the arguments were recorded. An argument that a request
+    repeats with a placeholder in it gets the same placeholder.
+    """
+    masks = {
+        text
+        for each in recording.exchanges
+        if isinstance(each, ModelExchange) and b"[redacted:" in each.question.body
+        for text in _texts(_parsed(each.question.body))
+        if _PLACEHOLDER_TEXT.search(text)
+        and len(_PLACEHOLDER_TEXT.sub("", text).strip()) >= CONTEXT_MIN
+    }
+    if not masks or recording.arguments is None:
+        return recording.arguments
+
+    def masked(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: masked(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [masked(inner) for inner in value]
+        return next((m for m in masks if _is_redacted(m, value)), value)
+
+    told: dict[str, Any] = masked(recording.arguments)
+    return told
+
+
+_PLACEHOLDER_TEXT = re.compile(r"\[redacted:[a-z0-9_]{1,40}(?::[0-9a-f]{1,16})?\]")
+
+
+def _is_redacted(mask: str, value: Any) -> bool:
+    """Return whether a text is another one whose secrets are redacted."""
+    if not isinstance(value, str) or "[redacted:" in value:
+        return False
+    at, parts = 0, _PLACEHOLDER_TEXT.split(mask)
+    if not (value.startswith(parts[0]) and value.endswith(parts[-1])):
+        return False
+    for part in parts:
+        found = value.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(value) >= sum(map(len, parts))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
+
+
 _PLACEHOLDER = re.compile(rb"\[redacted:([a-z0-9_]{1,40}):([0-9a-f]{1,16})\]")
 
 

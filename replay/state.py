@@ -71,6 +71,10 @@ class State:
         """The turn of the main lane from which on `tools` decides which tools run; None: from the beginning."""
         self.departure: Departure | None = None
         """Where the agent leaves the recorded path, if it may."""
+        self.stranger, self.process_id = "", world.process_id()
+        """The file in which requests of other processes are noted, and the process that replays."""
+        self.looks: list[Callable[[], object]] = []
+        """What looks for a divergence that happened elsewhere, such as in another process."""
         self.beyond: list[tuple[str, bytes]] = []
         """Path and body of the requests beyond that turn."""
         self.script: Sequence[Scripted] = ()
@@ -320,6 +324,8 @@ class State:
 
     def raise_divergence(self, cause: BaseException | None = None) -> None:
         """Raise the first divergence again, or what was refused, if there was one; `cause` is what it led to."""
+        for look in self.looks:
+            look()
         if self.divergence is not None:
             raise DivergenceError(self.divergence) from cause
         if self.refused is not None:

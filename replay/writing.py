@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -32,7 +33,7 @@ from replay.fixture import FORMAT, counts
 from replay.normalising import Rule, told_of
 from replay.order import by_calls, together
 from replay.pieces import Pieces, change, compact, kept_of, pieces_of
-from replay.sharing import Redacted, left, shareable, tags_in, taken_out
+from replay.sharing import Redacted, left, shareable, tags_in, taken_out, without_secrets
 
 
 def write(
@@ -73,6 +74,7 @@ def write(
             f"session {recording.session_id} asked the model nothing: there is nothing to replay"
         )
     rules = told_of(normalisers)
+    recording = replace(recording, arguments=without_secrets(recording))
     tags = tags_in(b"".join(map(_line, _lines(recording, versions, rules, failing_turn))))
     recording = shareable(recording, tags)
     lines = _lines(recording, versions, rules, failing_turn)
@@ -127,6 +129,7 @@ def _lines(
         "name": recording.name,
         "entry": recording.entry,
         "arguments": recording.arguments,
+        **({"obstacle": dict(recording.obstacle)} if recording.obstacle else {}),
         "outcome": recording.outcome,
         "reason": recording.reason,
         "signature": recording.signature,

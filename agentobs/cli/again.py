@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -52,6 +53,17 @@ if TYPE_CHECKING:
     help="Rules for values that are new in each run, applied whenever it is replayed: uuid, time, tmp_path, ... "
     "Default: those of the fixture that is there.",
 )
+@click.option(
+    "--entry",
+    metavar="MODULE:NAME",
+    help="The function that a replay calls, if the recording does not name one that can be called.",
+)
+@click.option(
+    "--args",
+    "arguments",
+    metavar="JSON",
+    help="Its arguments: an object by name, or a list by position. Default: none, or the recorded ones.",
+)
 @click.pass_context
 def freeze(
     context: click.Context,
@@ -61,13 +73,16 @@ def freeze(
     until_turn: int | None,
     failing_turn: int | None,
     normalize: str | None,
+    entry: str | None,
+    arguments: str | None,
 ) -> None:
     """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
     if bool(sessions) == last_failed:
         raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
     home, whole = home_option(context), until_turn is None
     found = [recorded(home, each, has_ended=whole) for each in sessions or (None,)]
-    for recording, folder in zip(found, _folders(found, output), strict=True):
+    for session, folder in zip(found, _folders(found, output), strict=True):
+        recording = dataclasses.replace(session, **_started(session.entry, entry, arguments))
         _freeze(recording, folder, until_turn, failing_turn, normalize)
 
 
@@ -79,8 +94,10 @@ def _freeze(
     normalize: str | None,
 ) -> None:
     from agentobs.recording.values import not_kept_in
+    from replay import load
     from replay.freeze import freeze as write
     from replay.freeze import versions
+    from replay.obstacles import why_not_callable
 
     named = None if normalize is None else _names(normalize)
     frozen = write(recording, folder, versions(), until_turn, named, failing_turn)
@@ -91,6 +108,11 @@ def _freeze(
         click.echo(
             f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (--turn N for another one)"
         )
+    if problem := why_not_callable(load(frozen.fixture).header):
+        click.echo(f"a replay cannot start it: {printable(problem.reason)}")
+        click.echo("in the test, replace the dots:")
+        for line in problem.lines:
+            click.echo(f"    {printable(line)}")
     if frozen.normalisers:
         rules = printable(", ".join(frozen.normalisers))
         click.echo(f"normalizes  {rules}, whenever it is replayed")
@@ -133,6 +155,36 @@ def _starting_lines(entry: str | None) -> tuple[str, str]:
 _NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
+def _started(recorded: str | None, entry: str | None, arguments: str | None) -> dict[str, Any]:
+    """Return what changes of a recording if the command line says how the agent is started.
+
+    Raises:
+        UsageError: the entry is not `module:name`, the arguments are not JSON, or there is no entry to call.
+    """
+    if entry is None and arguments is None:
+        return {}
+    name = entry or recorded
+    if name is None or not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name):
+        raise UsageError(
+            f"{name!r} does not name a function" if name else "the recording names no function",
+            where="--entry",
+            todo="Write module:name, such as my_agent:main or my_agent:Agent.answer",
+        )
+    try:
+        given = json.loads(arguments or "{}")
+    except ValueError as error:
+        raise UsageError(f"expected JSON: {error}", where="--args", todo=_ARGS) from None
+    if not isinstance(given, dict | list):
+        raise UsageError(
+            f"expected an object or a list, got {arguments}", where="--args", todo=_ARGS
+        )
+    named = given if isinstance(given, dict) else {"*": given}
+    return {"entry": name, "arguments": named, "obstacle": None}
+
+
+_ARGS = """Write an object by name, such as '{"city": "Oslo"}', or a list by position, such as '["Oslo"]'"""
+
+
 def _names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",") if name.strip()]
 
@@ -171,6 +223,17 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     "--normalize",
     metavar="RULES",
     help="Rules to apply in addition to those of the fixture, with commas: uuid, time, tmp_path, ...",
+)
+@click.option(
+    "--entry",
+    metavar="MODULE:NAME",
+    help="The function to call instead of the recorded one; it must be under the current directory.",
+)
+@click.option(
+    "--args",
+    "arguments",
+    metavar="JSON",
+    help="Its arguments: an object by name, or a list by position. Default: none.",
 )
 @click.option(
     "--apply",
@@ -222,6 +285,8 @@ def replay(
     accept_from: int | None,
     yes: bool,
     normalize: str | None,
+    entry: str | None,
+    arguments: str | None,
     apply: bool,
     trajectory: bool,
     faults: tuple[str, ...],
@@ -253,13 +318,16 @@ def replay(
     }
     if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
         write = _reporting(report, with_content, light, force)
-        _replay_one(fixtures[0], tools, given, as_json, explain, yes, trajectory, write, apply)
+        loaded = _loaded(fixtures[0], entry, arguments)
+        _replay_one(loaded, tools, given, as_json, explain, yes, trajectory, write, apply)
         return
     for name, value in {
         "--explain": explain,
         "--accept-from": accept_from,
         "--trajectory": trajectory,
         "--normalize": normalize,
+        "--entry": entry,
+        "--args": arguments,
         "--report": report,
     }.items():
         if value:
@@ -276,8 +344,17 @@ def replay(
     sys.exit(any(each.result != "matched" for each in done))
 
 
+def _loaded(path: Path, entry: str | None, arguments: str | None) -> Fixture:
+    """Return a fixture, with the entry and the arguments that the command line gives."""
+    from replay import load
+
+    loaded = load(path)
+    loaded.header |= _started(loaded.header.get("entry"), entry, arguments)
+    return loaded
+
+
 def _replay_one(
-    path: Path,
+    loaded: Fixture,
     tools: str,
     given: dict[str, Any],
     as_json: bool,
@@ -288,9 +365,8 @@ def _replay_one(
     apply: bool,
 ) -> None:
     from agentobs.cli.parting import offer, tell
-    from replay import DivergenceError, Replayer, ReplayOptions, load
+    from replay import DivergenceError, Replayer, ReplayOptions
 
-    loaded = load(path)
     replayed = Replayer(loaded, ReplayOptions(tools=policy(tools, loaded), **given))
     try:
         with replayed:

@@ -121,6 +121,7 @@ def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
         "tags": dict(start.tags),
         "arguments": redactor.redact_named(call.arguments),
         **({"given": dict(call.given)} if call.given else {}),
+        **({"obstacle": dict(call.obstacle)} if call.obstacle else {}),
     }
     written, findings = _redacted(given, redactor)
     return {

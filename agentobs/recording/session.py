@@ -27,9 +27,18 @@ from typing import Any, ParamSpec, TypeVar
 from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
-from agentobs.recording import functions, joining, lineage, parents, patching, wire
+from agentobs.recording import functions, joining, lineage, parents, patching, strangers, wire
 from agentobs.recording.clients import AllClients, record_in
-from agentobs.recording.entry import called, entry_of, origin, version_of
+from agentobs.recording.entry import (
+    NOWHERE,
+    Entry,
+    entry_of,
+    entry_of_call,
+    origin,
+    outside,
+    version_of,
+)
+from agentobs.recording.generators import Iteration, iterating
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.options import Content, Options, check_sampling, content_of
 from agentobs.recording.recorder import Recorder
@@ -134,7 +143,7 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
     replay nothing is started.
     """
     global _recorder
-    if parents.ask_parent() or wire.is_answered():
+    if parents.ask_parent() or strangers.refuse_requests() or wire.is_answered():
         return None
     with _lock:
         if _recorder is None:
@@ -285,7 +294,7 @@ class Session:
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
         self._link, self._content, self._patch = link, content, patch
-        self._entry, self._arguments = entry_of(caller) if caller else (None, None)
+        self._entry = _entry(lambda: entry_of(caller)) if caller else NOWHERE
         self._failure: tuple[str, str] | None = None
         self._result: Returned | None = None
         self._is_stopped = False
@@ -340,7 +349,7 @@ class Session:
         except Exception as error:
             say_once(f"a result is not recorded: {error_kind(error)}", about="session result")
 
-    def _came_to(self, value: Any) -> None:
+    def came_to(self, value: Any) -> None:
         """Record what the decorated function returned, unless it has said itself what counts."""
         if self._result is None and self.session_id:
             self.result(value)
@@ -385,7 +394,7 @@ class Session:
         self._failure, self._result, self._is_stopped = None, None, False
         self._process_id = world.process_id()
         _note_begun(self.session_id)
-        _note_run(self._entry)
+        _note_run(self._entry.name)
         self.content = _content(self._content, options)
         _open[self.session_id] = self
         parent = lineage.take_parent()
@@ -396,7 +405,7 @@ class Session:
             session_id=self.session_id,
             name=unchecked(parent.name_of(self.name) if parent else self.name),
             started_ns=world.now(),
-            entry=unchecked(self._entry) if self._entry else None,
+            entry=unchecked(self._entry.name) if self._entry.name else None,
             agentobs_version=version_of("agentobs-kit") or Label("unknown"),
             sdk_version=version_of("anthropic"),
             python_version=unchecked(world.python_version()),
@@ -418,14 +427,19 @@ class Session:
         if parent is not None and (shared := ambient.ambient_of(self.session_id)) is not None:
             # A fork draws from what its parent drew from, and its clock began with the parent's.
             told, shared.asked = {**shared.told(), "clock_ns": shared.started_ns}, _note_read
-        sink.emit(SessionCall(start, self._arguments, told))
+        entry = self._entry
+        sink.emit(SessionCall(start, entry.arguments, told, entry.obstacle))
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
         """Have the standard library answer from the session, where that was asked for; never raises."""
         try:
             self._held.enter_context(patching.patched(self._patch))
         except Exception as error:
             say_once(f"nothing is patched: {error_kind(error)}", about="patching")
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        self._held.close()
 
     def _close(self, error: BaseException | None) -> None:
         if _open.pop(self.session_id, None) is None:
@@ -466,11 +480,14 @@ class Session:
         """Start the session and be in it."""
         self.open()
         if self.session_id:
-            here = self._joined or Place(self.session_id)
-            self._token = tracing.enter(here)
-            tracing.session_opened(here)
-        self._hold()
+            self._token = tracing.enter(self.place())
+            tracing.session_opened(self.place())
+        self.hold()
         return self
+
+    def place(self) -> Place:
+        """Return the place of the caller when it is in this session."""
+        return self._joined or Place(self.session_id)
 
     def __exit__(
         self,
@@ -479,7 +496,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         """End the session, failed where an exception leaves it."""
-        self._held.close()
+        self.let_go()
         if self._token is not None:
             tracing.leave(self._token)
         tracing.session_closed(self.session_id)
@@ -501,18 +518,12 @@ class Session:
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, sync or async: each call of it is a session of its own.
 
-        The function's name and its arguments are recorded, so that a replay can call it again, and what it returns,
-        so that a replay can compare it; see `result`.
+        Of a generator, sync or async, each iteration is one, from the first value to the end, also if the consumer
+        stops early or throws into it. Only the code of the generator is in the session, its consumer is not.
 
-        Raises:
-            UsageError: it is a generator, which ends long after its call has returned.
+        The function's name and its arguments are recorded, so that a replay can call it again, and what it returns,
+        so that a replay can compare it; see `result`. The result of a generator is the list of its values.
         """
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise UsageError(
-                "a generator cannot be decorated with a session: its calls come after it has returned",
-                where=function.__qualname__,
-                todo="Put `with agentobs.session(...):` inside it",
-            )
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Session:
             opened = Session(
@@ -523,8 +534,11 @@ class Session:
                 content=self._content,
                 patch=self._patch,
             )
-            opened._entry, opened._arguments = called(function, args, kwargs)
+            opened._entry = _entry(lambda: entry_of_call(function, args, kwargs))
             return opened
+
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return iterating(function, lambda *args, **kwargs: Iteration(begin(*args, **kwargs)))
 
         if inspect.iscoroutinefunction(function):
 
@@ -532,7 +546,7 @@ class Session:
             async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 with begin(*args, **kwargs) as opened:
                     value = await function(*args, **kwargs)
-                    opened._came_to(value)
+                    opened.came_to(value)
                     return value
 
             return run_async  # type: ignore[return-value]  # a coroutine function like the one decorated
@@ -541,7 +555,7 @@ class Session:
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             with begin(*args, **kwargs) as opened:
                 value = function(*args, **kwargs)
-                opened._came_to(value)
+                opened.came_to(value)
                 return value
 
         return run
@@ -595,6 +609,7 @@ def _process_place() -> Place:
     with _lock:
         if _process_session is None or _process_session is stopped:
             _process_session = Session("process", {}, None)
+            _process_session._entry = _entry(outside)
             opening: Session | None = _process_session
         else:
             opening = None
@@ -663,6 +678,15 @@ def _forked() -> None:
 
 os.register_at_fork(after_in_child=_forked)
 functions.place_outside(place_here)
+
+
+def _entry(find: Callable[[], Entry]) -> Entry:
+    """Return how a session was started; if that cannot be found out, nothing of it."""
+    try:
+        return find()
+    except Exception as error:
+        say_once(f"how a session was started is not recorded: {error_kind(error)}", about="entry")
+        return NOWHERE
 
 
 def _content(given: Content | None, options: Options) -> Content:

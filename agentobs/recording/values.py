@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -19,7 +20,8 @@ import math
 import pathlib
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from agentobs.errors import ReplaySays, UsageError
@@ -38,6 +40,25 @@ DEPTH_MAX = 200
 T = TypeVar("T", bound=type)
 _classes: dict[str, type] = {}
 """The registered classes by name."""
+
+
+_declared: ContextVar[Mapping[str, type] | None] = ContextVar("agentobs_declared", default=None)
+"""Classes that count as registered in this context, by name."""
+
+
+@contextlib.contextmanager
+def knowing(classes: Iterable[type]) -> Iterator[None]:
+    """Count these classes as registered for as long as the context is open."""
+    token = _declared.set({name_of(each): each for each in classes})
+    try:
+        yield
+    finally:
+        _declared.reset(token)
+
+
+def _class_of(name: str) -> type | None:
+    """Return the class of a name that is registered, or declared in this context."""
+    return _classes.get(name) or (_declared.get() or {}).get(name)
 
 
 class ToolFailed(RuntimeError):
@@ -267,7 +288,7 @@ class Writer:
 
     def _registered(self, value: Any, kind: type, depth: int) -> Any:
         name = name_of(kind)
-        if _classes.get(name) is not kind:
+        if _class_of(name) is not kind:
             return self.other(value, kind, depth)
         if isinstance(value, enum.Enum):
             return {MARK: name, "name": value.name}
@@ -330,7 +351,7 @@ def _marked(kind: str, value: dict[str, Any]) -> Any:
 
 
 def _instance(name: str, value: dict[str, Any]) -> Any:
-    cls: Any = _classes.get(name)
+    cls: Any = _class_of(name)
     if cls is None:
         raise NotKept(name)
     match kind_of(cls):

@@ -295,6 +295,7 @@ def read_session(
         given={**named.get("given", {}), "started_ns": start["started_ns"]} if is_asked else None,
         result=Returned(told["result"], told.get("type", "")) if "result" in told else None,
         raised=told.get("raised"),
+        obstacle=named.get("obstacle"),
     )
 
 

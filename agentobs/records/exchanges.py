@@ -427,10 +427,12 @@ class SessionCall:
     start: SessionStart
     """The fact; its name, entry and tags are made labels by the recorder."""
     arguments: dict[str, Any] | None = field(repr=False)
-    """The arguments of the entry function by name, as JSON values; None where they are not JSON."""
+    """The arguments of the entry function by name, as `recording.values` writes them; None if it cannot be called."""
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What its ids and its chance are drawn from, and its clock: `seed`, `zone_s`, `patch`, and of a fork `clock_ns`,
     when its clock began; see `tracing.ambient`."""
+    obstacle: Mapping[str, Any] | None = None
+    """Why the entry cannot be called again; None if it can, or nothing is known. See `recording.entry`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +487,8 @@ class Recording:
     """What its function returned; None if that was not recorded."""
     raised: str | None = None
     """The class of the exception that left it although it had declared another reason; else None."""
+    obstacle: Mapping[str, Any] | None = None
+    """Why its entry cannot be called again; None if it can, or nothing is known. See `recording.entry`."""
 
 
 def weight(record: object) -> int:

@@ -149,18 +149,115 @@ def test_an_agent_says_that_it_failed(home: Path) -> None:
     ]
 
 
-def test_generators_are_refused(home: Path) -> None:
-    """A session cannot be put around a generator's calls from outside; one line says what to do."""
+def session_here() -> str | None:
+    place = tracing.place()
+    return place.session_id if place is not None else None
 
-    def plain() -> Iterator[int]:
-        yield 1
 
-    async def other() -> AsyncIterator[int]:
-        yield 1
+def numbers(seen: list[str | None], count: int = 3) -> Iterator[int]:
+    """Yield numbers, and note in which session that is; what is thrown into it is yielded back once."""
+    for number in range(count):
+        seen.append(session_here())
+        try:
+            yield number
+        except KeyError:
+            seen.append(session_here())
+            yield -1
 
-    for function in (plain, other):
-        with pytest.raises(UsageError, match="a generator cannot be decorated with a session"):
-            agentobs.session("generator")(function)
+
+async def anumbers(seen: list[str | None], count: int = 3) -> AsyncIterator[int]:
+    for number in range(count):
+        await asyncio.sleep(0)
+        seen.append(session_here())
+        try:
+            yield number
+        except KeyError:
+            seen.append(session_here())
+            yield -1
+
+
+def iterate(kind: str, use: Callable[[Any, list[str | None]], None]) -> list[str | None]:
+    """Let a consumer use a decorated generator, sync or async, by `send`, `throw` and `close`."""
+    seen: list[str | None] = []
+    if kind == "sync":
+        use(agentobs.session("numbers")(numbers)(seen), seen)
+        return seen
+    with asyncio.Runner() as runner:
+        use(_Driven(agentobs.session("numbers")(anumbers)(seen), runner), seen)
+    return seen
+
+
+class _Driven:
+    """An async generator with the methods of a sync one."""
+
+    def __init__(self, generator: Any, runner: asyncio.Runner) -> None:
+        self._generator, self._runner = generator, runner
+
+    def __next__(self) -> Any:
+        return self._of(self._generator.__anext__())
+
+    def throw(self, error: BaseException) -> Any:
+        return self._of(self._generator.athrow(error))
+
+    def close(self) -> None:
+        self._of(self._generator.aclose())
+
+    def _of(self, awaitable: Any) -> Any:
+        async def awaited() -> Any:
+            return await awaitable
+
+        try:
+            return self._runner.run(awaited())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("ends", ["exhausted", "closed", "thrown", "handled"])
+def test_a_session_spans_the_iteration_of_a_generator(home: Path, kind: str, ends: str) -> None:
+    """It starts with the first value and ends with the generator; its consumer is never in it."""
+
+    def use(generator: Any, seen: list[str | None]) -> None:
+        assert seen == []
+        assert next(generator) == 0
+        assert session_here() is None
+        if ends == "closed":
+            generator.close()
+        elif ends == "thrown":
+            with pytest.raises(LookupError, match="mine"):
+                generator.throw(LookupError("mine"))
+        elif ends == "handled":
+            assert generator.throw(KeyError("yours")) == -1
+        assert session_here() is None
+        if ends in ("exhausted", "handled"):
+            left = [1, 2]
+            for number in left:
+                assert next(generator) == number
+                assert session_here() is None
+            with pytest.raises(StopIteration):
+                next(generator)
+
+    seen = iterate(kind, use)
+    [started], [ended] = facts(home, "session_starts"), facts(home, "session_ends")
+    assert set(seen) == {started["session_id"]}
+    assert (ended["outcome"], ended["reason"]) == {
+        "exhausted": ("completed", None),
+        "closed": ("interrupted", "GeneratorExit"),
+        "thrown": ("failed", "LookupError"),
+        "handled": ("completed", None),
+    }[ends]
+
+
+def test_a_generator_that_is_never_iterated_is_no_session(home: Path) -> None:
+    """Each iteration is a session of its own, and two may be interleaved."""
+    seen: list[str | None] = []
+    decorated = agentobs.session("numbers")(numbers)
+    decorated(seen)
+    first, second = decorated(seen, count=2), decorated(seen, count=2)
+    assert [next(first), next(second), next(second), next(first)] == [0, 0, 1, 1]
+    assert [list(first), list(second)] == [[], []]
+    assert seen[0] == seen[3] != seen[1] == seen[2]
+    assert len(facts(home, "session_starts")) == 2
 
 
 def test_any_callable_can_be_decorated(home: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from re import _parser as parser  # type: ignore[attr-defined]  # no public module parses patterns
+from re import _parser as parser  # no public module parses patterns
 from typing import Any
 
 import pytest

@@ -1,0 +1,55 @@
+"""Processes that `multiprocessing` starts during a replay: their requests are refused, never sent to the provider.
+
+Such a process is not answered by the replay, and it does not know that there is one. The replaying process tells it by
+an environment variable, and learns by a file that it made a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+from agentobs import world
+from agentobs.recording import joining, wire
+from agentobs.recording.parents import says
+from agentobs.records.exchanges import Answer, Place, Question
+
+VARIABLE = "AGENTOBS_REPLAYED_BY"
+"""The process that replays, and the file in which requests are noted: `4711 /tmp/.../requests`."""
+REFUSED = (
+    "a process that multiprocessing started made a request in a replay, which answers its own process and those that "
+    "are started with subprocess and agentobs.child_environment"
+)
+
+_lock = threading.Lock()
+_held = contextlib.ExitStack()
+_is_refusing = False
+
+
+def refuse_requests() -> bool:
+    """Refuse all requests from now on if a replay started this process by multiprocessing; return whether it did."""
+    global _is_refusing
+    told = world.environ(VARIABLE)
+    if told is None or joining.channel() is not None:
+        return False
+    process, _, file = told.partition(" ")
+    if process == str(world.process_id()):
+        return False
+    with _lock:
+        if not _is_refusing:
+            _held.enter_context(wire.answering(lambda question, place: note(file, question, place)))
+            _is_refusing = True
+    return True
+
+
+def note(file: str, question: Question, place: Place) -> Answer:
+    """Note a request for the replaying process, and refuse it.
+
+    Raises:
+        ReplaySays: always.
+    """
+    del place
+    with contextlib.suppress(OSError), Path(file).open("a", encoding="utf-8") as noted:
+        noted.write(f"{question.method} {question.path}\n")
+    raise says(REFUSED)
