@@ -67,12 +67,9 @@ def test_several_sessions_have_a_folder_each(shell: Shell) -> None:
     folders = [f"weather-agent-{each[-8:]}" for each in (first, second)]
     assert sorted(path.name for path in Path("kept here").iterdir()) == sorted(folders)
     for folder in folders:
-        test = f"test_{folder.replace('-', '_')}.py"
-        # The arguments of a method were not recorded: whoever wrote it has to say them, and a fork cannot start it.
-        assert f"next   edit 'kept here/{folder}/{test}': add the first line" in ended.out
-        assert f"       pytest 'kept here/{folder}'\n" in ended.out
-        assert f"agentobs serve 'kept here/{folder}'" in ended.out
-    assert "agentobs fork" not in ended.out
+        # A method of a class whose constructor needs no arguments can be called again.
+        assert f"next   pytest 'kept here/{folder}'\n" in ended.out
+        assert f"agentobs fork 'kept here/{folder}' --at" in ended.out
 
 
 def test_rules_for_values_of_each_run_stay_when_it_is_frozen_again(shell: Shell) -> None:
