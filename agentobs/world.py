@@ -34,6 +34,16 @@ def monotonic() -> int:
     return time.monotonic_ns()
 
 
+def process_cpu() -> int:
+    """Return the CPU time that this process has used, in nanoseconds."""
+    return time.process_time_ns()
+
+
+def thread_cpu() -> int:
+    """Return the CPU time that the calling thread has used, in nanoseconds."""
+    return time.thread_time_ns()
+
+
 def new_id() -> str:
     """Return a new id: 32 hex digits, the first 12 the millisecond (UUIDv7, RFC 9562 section 5.7).
 
@@ -154,7 +164,9 @@ class Abort:
         """Make one that has not stopped anything yet."""
         self._is_set = False
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
-        self._lock = threading.Lock()
+        self._lock = (
+            threading.RLock()
+        )  # a signal handler may stop the run while its thread holds it
 
     def stop(self) -> None:
         """Stop every run that has this abort, from any thread; a second call changes nothing."""

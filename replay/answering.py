@@ -89,6 +89,8 @@ class Answering:
                 return made
             self._state.numbers[key_of(question)] = taken.number
             self._state.move(taken, 0)
+            if self._state.is_live and self._state.clock is not None:
+                self._state.clock.go_live()  # the calls of this answer are the first that run for real
             # Our own loop, which alone says its turn, waits by the world's clock: the headers decide how it goes on.
             answer = answer_of(
                 taken,

@@ -38,6 +38,7 @@ from agentobs.records.exchanges import (
 from agentobs.sink import Record
 from agentobs.tracing.ambient import ambient_of
 from replay.functions import Functions
+from replay.thread_states import CHILDREN
 
 Answers = Callable[[Question, Place], Answer]
 
@@ -74,7 +75,8 @@ def _served(
             self.wfile.write(json.dumps(asked.answered(self.rfile.readline())).encode() + b"\n")
 
     server = _Server(channel.path, Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    serve = server.serve_forever
+    thread = threading.Thread(target=serve, args=(0.02,), name=CHILDREN, daemon=True)
     thread.start()
     try:
         yield channel

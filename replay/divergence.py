@@ -87,12 +87,14 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A task that waits in the agent's code while another one diverges."""
+    """A task or a thread that waits in the agent's code while the replay diverges."""
 
     task: str
     """Its name."""
     site: Site
     """Where it waits."""
+    what: str = ""
+    """What it waits for, or `computes`; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ class Divergence:
     lanes: tuple[LaneProgress, ...] = ()
     """How far each lane had come."""
     waiting: tuple[Waiting, ...] = ()
-    """The tasks that wait in the agent's code meanwhile."""
+    """The tasks, and if nothing comes from the agent the threads, that wait in its code meanwhile."""
     suspicions: tuple[Suspicion, ...] = ()
     """What was suspicious earlier, in order."""
     proposals: tuple[Proposal, ...] = ()

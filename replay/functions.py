@@ -33,7 +33,7 @@ class Functions:
         self._state = state
         self._compared: dict[int, RecordedTool] = {}
         """The recorded calls that are compared when the function has ended, by the identity of the call."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may call a recorded function
 
     def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
         """Return a call by the id that it was recorded with, and its answer; None where the function is to run."""

@@ -1,33 +1,75 @@
 """Hanging: an agent from which nothing comes any more is a divergence, never a test that hangs.
 
-A thread watches how long the agent has neither asked nor told anything. After the deadline the divergence is raised in
-the main thread wherever that is, also in a wait, by a signal; again and again, until the replay has ended, for what is
-raised may be swallowed, and what was hung may hang again on its way out. Other threads and other lanes meet the
-divergence at their next question.
+A thread watches whether the agent makes progress: whether it has asked or recorded anything. Without progress there are
+three ways to go:
+
+- Nothing can happen any more: each thread waits for another one, and no timer is left. That is a deadlock, and it is
+  reported after a second.
+- Nothing is pending: the agent only wakes up and waits again, as a polling loop does whose condition never comes. After
+  the deadline it hangs.
+- Something is pending: it computes, or waits for a child process, a file or a connection. Nobody can know how long
+  that takes, so it has ten times the deadline.
+
+The divergence is raised in the main thread wherever that is, also in a wait, by a signal; again and again until the
+replay has ended, because what is raised may be swallowed, and the agent may hang again on its way out. Other threads
+and other lanes meet the divergence at their next question.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Literal
 
+from agentobs import world
 from replay.arriving import factor
-from replay.divergence import Divergence
+from replay.divergence import Divergence, Waiting
 from replay.fixture import Ask
 from replay.lanes import Lane
-from replay.loops import WATCH
 from replay.reporting import report
+from replay.stacks import thread_frames
 from replay.state import State
+from replay.thread_states import WATCH
+from replay.virtual_time import loops_in_use
+from replay.waiters import waiters
 
 SIGNAL: int | None = getattr(signal, "SIGURG", None)
 """What interrupts the main thread: nobody else uses it in Python, and by default it does nothing. Not on Windows."""
 AGAIN_SECONDS = 0.5
 """How long after an interruption the next one comes. Our choice."""
+WATCH_SECONDS = 0.25
+"""How often the watching thread looks at most. Our choice."""
+DEADLOCK_NS = 1_000_000_000
+"""For how long nothing must have been able to happen before it is a deadlock. Our choice."""
+PENDING_FACTOR = 10
+"""How many times the deadline an agent has that computes or waits for something real. Our choice."""
+COMPUTING = 0.2
+"""Which part of the time an agent uses the processor that computes. Our choice."""
+JUMP_CPU_NS = 2_000_000
+"""How much processor time a jump of the virtual clock may cost: an agent that polls does not compute. Our choice."""
+
+Cause = Literal["deadlock", "nothing pending", "computes", "waits outside"]
+CAUSES: dict[Cause, str] = {
+    "deadlock": "everything in it waits for something else in it (a deadlock)",
+    "nothing pending": "it only waits and wakes up again",
+    "computes": "it computes without an end",
+    "waits outside": "it waits for a child process, a file, a connection or a timeout that is real",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """How an agent hangs."""
+
+    cause: Cause
+    seconds: float
+    """For how long nothing had to come until it counts as one."""
+    waiting: tuple[Waiting, ...]
+    """Who waits for what."""
 
 
 def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Divergence:
@@ -52,41 +94,62 @@ def _described(lane: Lane, number: int, was_asked: bool) -> str:
     return f"request {place} to end" if was_asked else f"request {place}, which was not asked"
 
 
-def hung(state: State) -> Divergence:
+def hung(state: State, found: Hang) -> Divergence:
     """Describe an agent from which nothing comes any more."""
     lane = max(state.lanes.values(), key=lambda lane: (bool(lane.left), lane.asked > 0))
-    seconds = _seconds(state)
-    summary = f"nothing came from the agent for {seconds:g} seconds"
-    why = "it waits for something that does not come in a replay"
-    return report(state, "timing", lane, summary, why=why, between=not lane.left, live=True)
+    seconds = "second" if found.seconds == 1 else "seconds"
+    summary = f"nothing came from the agent for {found.seconds:g} {seconds}: {CAUSES[found.cause]}"
+    why = f"{_recorded_next(lane)}; deadline_seconds={state.options.deadline_seconds:g} is how long it may take"
+    waiting = found.waiting
+    return report(
+        state, "timing", lane, summary, why=why, between=not lane.left, live=True, waiting=waiting
+    )
+
+
+def _recorded_next(lane: Lane) -> str:
+    """Return what the recorded agent did next."""
+    if not lane.left:
+        return "the recorded agent asked nothing more and ended here"
+    due = lane.left[0]
+    return f"the recorded agent went on with request {lane.place_of(due)}, {due.method} {due.path}"
 
 
 @contextlib.contextmanager
 def deadline(state: State) -> Iterator[None]:
-    """Raise a divergence where nothing comes from the agent for as long as the options say."""
+    """Raise a divergence if nothing comes from the agent for as long as the options say."""
     over = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()
-    before: Any = None
+    hangs: list[Hang] = []
+    watch = Watch(state)
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         del number, frame
         if not over.is_set():
             with state.lock:
-                raise state.error(hung(state) if state.divergence is None else state.divergence)
+                raise state.error(
+                    hung(state, hangs[0]) if state.divergence is None else state.divergence
+                )
 
-    def watch() -> None:
-        seconds = _seconds(state)
-        while not over.wait(max(seconds - state.idle_ns() / 1e9, 0.01)):
-            if state.idle_ns() >= seconds * 1e9 and _is_due(state):
-                _interrupt(state, is_main)
+    def interrupt() -> None:
+        if is_main and SIGNAL is not None:
+            signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+        elif state.divergence is None:
+            with state.lock:
+                state.error(hung(state, hangs[0]))
+
+    def keep_watch() -> None:
+        while not over.wait(watch.pause_seconds):
+            found = watch.look()
+            if found is not None and _is_due(state):
+                hangs.append(found)
+                interrupt()
                 before = _stands()
                 over.wait(AGAIN_SECONDS)
                 while not state.running and before != (before := _stands()):
                     over.wait(AGAIN_SECONDS)
 
-    if is_main and SIGNAL is not None:
-        before = signal.signal(SIGNAL, interrupted)
-    watcher = threading.Thread(target=watch, name=WATCH, daemon=True)
+    handler = signal.signal(SIGNAL, interrupted) if is_main and SIGNAL is not None else None
+    watcher = threading.Thread(target=keep_watch, name=WATCH, daemon=True)
     watcher.start()
     try:
         yield
@@ -94,7 +157,77 @@ def deadline(state: State) -> Iterator[None]:
         over.set()
         watcher.join()
         if is_main and SIGNAL is not None:
-            signal.signal(SIGNAL, before if before is not None else signal.SIG_DFL)
+            signal.signal(SIGNAL, handler if handler is not None else signal.SIG_DFL)
+
+
+class Watch:
+    """Measures for how long an agent has made no progress, and whether something is pending meanwhile."""
+
+    def __init__(self, state: State) -> None:
+        """Begin to watch."""
+        self._state = state
+        self._limit_ns = int(_seconds(state) * 1e9)
+        self._idle_ns = self._looked_ns = 0
+        """For how long nothing was pending, and when it looked last."""
+        self._pending_ns = self._used_ns = 0
+        """For how long something was; who computes is measured by the processor, whatever else the machine does."""
+        self._cpu_ns, self._jumps = world.process_cpu(), 0
+        self._last_pending: Cause = "computes"
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait until the next look."""
+        return min(max(self._limit_ns / 1e9 / 10, 0.01), WATCH_SECONDS)
+
+    def look(self) -> Hang | None:
+        """Return how the agent hangs; None if it does not, or not yet."""
+        now = world.monotonic()
+        passed, self._looked_ns = now - (self._looked_ns or now), now
+        pending = self._pending(passed)
+        silent_ns, deadlock_ns = self._state.idle_ns(), self._deadlock_ns()
+        if silent_ns < passed:
+            self._idle_ns = self._pending_ns = 0
+        elif pending is None:
+            self._idle_ns += passed
+        else:
+            self._idle_ns, self._last_pending = 0, pending
+            self._pending_ns += self._used_ns if pending == "computes" else passed
+        if 0 < deadlock_ns <= self._blocked_ns():
+            return self._hang("deadlock", deadlock_ns)
+        if self._idle_ns >= self._limit_ns:
+            is_deadlock = deadlock_ns and self._blocked_ns()
+            return self._hang("deadlock" if is_deadlock else "nothing pending", self._limit_ns)
+        if self._pending_ns >= self._limit_ns * PENDING_FACTOR:
+            return self._hang(self._last_pending, self._limit_ns * PENDING_FACTOR)
+        return None
+
+    def _pending(self, passed: int) -> Cause | None:
+        """Return what was going on since the last look that may yet lead to something; None if nothing was."""
+        clock = self._state.clock
+        cpu = world.process_cpu()
+        self._used_ns, self._cpu_ns = cpu - self._cpu_ns, cpu
+        if clock is None or clock.is_live:
+            return None
+        jumps, self._jumps = clock.jumps - self._jumps, clock.jumps
+        activity, used = clock.look(), self._used_ns - jumps * JUMP_CPU_NS
+        if activity == "outside":
+            return "waits outside"
+        # Whoever is ready to run computes, also if the machine does not let it.
+        is_ready = activity == "running" and not jumps
+        return "computes" if is_ready or used > passed * COMPUTING else None
+
+    def _blocked_ns(self) -> int:
+        clock = self._state.clock
+        return 0 if clock is None or clock.is_live else clock.blocked_ns
+
+    def _deadlock_ns(self) -> int:
+        """Return for how long nothing must have been able to happen; threads of others may yet bring something."""
+        clock = self._state.clock
+        is_sure = clock is not None and not clock.has_foreign_threads()
+        return min(DEADLOCK_NS, self._limit_ns) if is_sure else 0
+
+    def _hang(self, cause: Cause, limit_ns: int) -> Hang:
+        return Hang(cause, limit_ns / 1e9, waiters(self._state.threads, loops_in_use()))
 
 
 def _is_due(state: State) -> bool:
@@ -113,13 +246,5 @@ def _seconds(state: State) -> float:
 
 def _stands() -> tuple[int, int]:
     """Return where the main thread is; outside of `run`, it is hung as long as it stays there."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = thread_frames().get(threading.main_thread().ident or 0)
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
-
-
-def _interrupt(state: State, is_main: bool) -> None:
-    if is_main and SIGNAL is not None:
-        signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
-    elif state.divergence is None:
-        with state.lock:
-            state.error(hung(state))

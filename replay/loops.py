@@ -1,4 +1,4 @@
-"""Loops: what an event loop still has to do, and its clock, which need not be waited for in a replay.
+"""Loops: what an event loop still has to do, for replays in which time is real.
 
 What asyncio (CPython 3.11 to 3.14) has ready, scheduled and registered tells whether anything goes on but those who
 look whether they may go on. Other loops do not say.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from agentobs.recording.answers import wake
-
-WATCH = "agentobs-replay-watch"
-"""The name of the thread that looks after the deadline."""
+from replay.thread_states import OURS
 
 
 def loop_here() -> asyncio.AbstractEventLoop | None:
@@ -53,34 +50,7 @@ def busy_threads(loop: Any, known: frozenset[threading.Thread]) -> bool:
     return any(
         thread.ident != here
         and thread not in known
-        and thread.name != WATCH
+        and thread.name not in OURS
         and thread not in resting
         for thread in threading.enumerate()
     )
-
-
-class _Ahead:
-    """The clock of a loop, so many seconds ahead."""
-
-    def __init__(self, time: Callable[[], float]) -> None:
-        self._time, self.seconds = time, 0.0
-
-    def __call__(self) -> float:
-        return self._time() + self.seconds
-
-
-def remaining(timer: asyncio.TimerHandle) -> float:
-    """Return after how many seconds of this loop's clock a timer is due."""
-    return timer.when() - asyncio.get_running_loop().time()
-
-
-def leap_to(timer: asyncio.TimerHandle) -> None:
-    """Put the clock of this loop on to where a timer is due, for all that is scheduled in it.
-
-    It stays ahead from then on: clocks do not go back. A timer moved alone would overtake others, and whoever looks at
-    the clock when it is woken, as anyio does, would sleep again.
-    """
-    loop: Any = asyncio.get_running_loop()
-    clock = loop.time if isinstance(loop.time, _Ahead) else _Ahead(loop.time)
-    clock.seconds += timer.when() - clock()
-    loop.time = clock

@@ -34,7 +34,8 @@ class ReplayOptions:
     in which they came off the wire when they were recorded; or so many bytes at a time."""
     pace: Literal["recorded"] | float | None = None
     """How many times as fast as recorded the pieces of an answer come, and how long a client waits before it asks
-    again: `recorded` is 1.0. By default no time passes."""
+    again: `recorded` is 1.0. Other waits of the agent take as long as they say then. By default no time passes: waits
+    end as soon as nothing else can run, see `replay.virtual_time`."""
     match: Literal["strict", "spine"] = "strict"
     """How a request is known: by all that it says, or, for clients of others whose bodies vary, by its spine; what
     differs then is told as `Replayer.drift`. See `replay.spine`."""
@@ -42,7 +43,8 @@ class ReplayOptions:
     """Rules for values that are new in each run, besides those that the fixture names: names such as `uuid`, rules of
     your own, or functions that are given the JSON text of both sides. See `replay.normalising`."""
     deadline_seconds: float = 30.0
-    """How long nothing may come from the agent, neither a question nor anything that it tells, until it hangs."""
+    """How long nothing may come from the agent, neither a question nor anything that it records, while nothing is
+    pending, until it hangs; ten times as long if it computes or waits for something real. See `replay.hanging`."""
     patch: Sequence[Patch] | Literal["report"] | None = None
     """What of the standard library answers from the recording: `time`, `uuid`, `random`; None: what did when it was
     recorded. `report` changes nothing, and names the line where a value was read that a request differs by."""

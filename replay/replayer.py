@@ -59,6 +59,7 @@ from replay.state import State, with_body
 from replay.step import DRIFTED, Expectation, Next, Step, decisions_of, step_of
 from replay.strangers import watched_processes
 from replay.trajectory import trajectory
+from replay.virtual_time import real_time, virtual_time
 from replay.waits import backoff
 
 Entry = Callable[..., Any] | EllipsisType | None
@@ -99,6 +100,10 @@ class Replayer:
             stack.enter_context(world.transformed(self._answering.world))
             called = Functions(self._state)
             stack.enter_context(functions.answering(called))
+            if not factor(self.options):
+                self._state.clock = stack.enter_context(virtual_time())
+            else:
+                stack.enter_context(real_time())
             stack.enter_context(ambient.replaying(self._state.given))
             if self.options.patch == "report":
                 stack.enter_context(patching.noting(self._state.reads.note))

@@ -254,6 +254,7 @@ def report(
     traced: Traced | None = None,
     nature: Nature = "",
     live: bool = False,
+    waiting: tuple[Waiting, ...] | None = None,
 ) -> Divergence:
     """Describe a divergence.
 
@@ -270,6 +271,7 @@ def report(
         traced: what is known about where the differences come from.
         nature: what they have in common, where `traced` does not say.
         live: whether it is raised in the midst of the agent, not at the end.
+        waiting: who waits for what, if somebody has looked; otherwise the tasks of the event loop that runs.
     """
     due = None if between else due or next(iter(lane.due()), None)
     sent = call_site() if live else None
@@ -295,7 +297,7 @@ def report(
         chain=known.chain,
         sent=sent,
         lanes=tuple(LaneProgress(n, each.asked, len(each.asks)) for n, each in state.lanes.items()),
-        waiting=tuple(Waiting(*each) for each in waiting_tasks() if live and each[1] != sent),
+        waiting=_waiting(sent, live=live) if waiting is None else waiting,
         suspicions=_suspicions(state, lane),
         proposals=proposals(found),
         versions=version_changes(state.fixture),
@@ -308,6 +310,11 @@ def _suspicions(state: State, lane: Lane) -> tuple[Suspicion, ...]:
     """Return what was suspicious before a divergence; first, that an earlier run has left state behind."""
     left = [Suspicion(lane.name, None, state.leftovers)] if state.leftovers else []
     return (*left, *state.suspicions)
+
+
+def _waiting(sent: Site | None, *, live: bool) -> tuple[Waiting, ...]:
+    """Return the tasks of this event loop that wait elsewhere than where the divergence is raised."""
+    return tuple(Waiting(*each) for each in waiting_tasks() if live and each[1] != sent)
 
 
 def _commands(state: State, found: Divergence) -> tuple[str, ...]:

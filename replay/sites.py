@@ -12,6 +12,8 @@ from pathlib import Path
 from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
+from replay.stacks import outward, thread_frames
+
 OURS = tuple(
     str(Path(__file__).resolve().parent.parent / name) + os.sep
     for name in ("agentobs", "replay", "exporters", "dashboards")
@@ -90,9 +92,9 @@ def looking_up() -> Site | None:
         tasks = list(getattr(asyncio.tasks, "_all_tasks", ()))  # asyncio.all_tasks is of one loop
     except RuntimeError:  # another thread has just begun one
         tasks = []
-    chains = [list(_suspended(task.get_coro())) for task in tasks if not task.done()]
+    chains = [list(suspended(task.get_coro())) for task in tasks if not task.done()]
     # One that has not come to wait for it yet is where its thread is.
-    chains += [list(_around(frame))[::-1] for frame in sys._current_frames().values()]
+    chains += [list(outward(frame))[::-1] for frame in thread_frames().values()]
     found = {
         _innermost(chain)
         for chain in chains
@@ -103,12 +105,6 @@ def looking_up() -> Site | None:
 
 _LOOKS_UP = "BaseEventLoop.getaddrinfo"
 """The coroutine of asyncio that has a thread look a name up."""
-
-
-def _around(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _innermost(frames: list[FrameType]) -> Site | None:
@@ -150,13 +146,13 @@ def _is_loops(code: CodeType) -> bool:
 def _waits_at(coroutine: Any) -> Site | None:
     """Return where a suspended coroutine waits: the innermost of its frames that is the agent's."""
     found = None
-    for frame in _suspended(coroutine):
+    for frame in suspended(coroutine):
         if is_agents(frame.f_code.co_filename):
             found = _site(frame.f_code, frame.f_lineno)
     return found
 
 
-def _suspended(coroutine: Any) -> Iterator[FrameType]:
+def suspended(coroutine: Any) -> Iterator[FrameType]:
     """Yield the frames of a suspended coroutine and of those that it awaits."""
     for _ in range(FRAMES_MAX):
         if isinstance(coroutine, CoroutineType):

@@ -48,6 +48,7 @@ from replay.renaming import Renaming
 from replay.script import Scripted
 from replay.sites import Site, call_site
 from replay.tools import Calls
+from replay.virtual_clock import VirtualClock
 from replay.world import Answers
 
 
@@ -126,6 +127,8 @@ class State:
         """The clock, ids and chance of whoever asks."""
         self.reads = Reads()
         """What was read outside of that, where somebody wants to know."""
+        self.clock: VirtualClock | None = None
+        """The clock by which the agent waits; None if its time is real."""
         self.lock = threading.RLock()
         if options.fork is not None:
             self.stop_after(options.fork.turn, "live")

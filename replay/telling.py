@@ -12,10 +12,12 @@ from replay.looks import NATURES
 from replay.sites import Site
 
 if TYPE_CHECKING:
-    from replay.divergence import Divergence, Left
+    from replay.divergence import Divergence, Left, Waiting
 
 DIFFER = "the requests differ"
 """The summary that needs no line, because what differs is shown."""
+COMPUTES = "computes"
+"""What a thread does that waits for nothing, in `Waiting.what`."""
 COLUMNS = 100
 """How wide a report is where nobody says otherwise. Our choice: it fits beside nothing and in every review tool."""
 COLUMNS_MIN = 60
@@ -152,9 +154,21 @@ def _proposed(found: Divergence) -> list[str]:
 
 
 def _waits(found: Divergence) -> list[str]:
-    """Return where tasks wait, each place once."""
-    places = Counter(each.site for each in found.waiting)
-    return [f"{count(number, 'task')} at {safe(site.text)}" for site, number in places.items()]
+    """Return where tasks wait, each place once; by name if it is known what they wait for."""
+    places = Counter(each.site for each in found.waiting if not each.what)
+    known = [
+        f"{safe(each.task)} {_doing(each)} at {safe(each.site.text)}"
+        for each in found.waiting
+        if each.what
+    ]
+    return [
+        *known,
+        *(f"{count(number, 'task')} at {safe(site.text)}" for site, number in places.items()),
+    ]
+
+
+def _doing(waiting: Waiting) -> str:
+    return waiting.what if waiting.what == COMPUTES else f"waits for {safe(waiting.what)}"
 
 
 def after(left: Left) -> str:

@@ -5,8 +5,9 @@ answers come at once, so that each waits for those that came before it. What is 
 code was changed, or may wait for this one, where chance started others first: as soon as nothing else can happen any
 more, the one that ended first goes on, and the report says so. At the deadline it is a divergence.
 
-A request that its client had given up is held until this client gives it up. What it waits for is often a time-out:
-where nothing else can happen any more, the clock of the event loop is put on to it, for no time passes in a replay.
+A request that its client had given up is held until this client gives it up. What it waits for is often a timeout, to
+which the virtual clock jumps as soon as nothing else can run. The answer has an alarm of its own there: a client that
+is more patient than the recorded one does not wait for ever.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from collections.abc import Callable
 
 from agentobs import world
 from agentobs.records.exchanges import Point
-from replay.arriving import factor
 from replay.divergence import DivergenceError, Suspicion
 from replay.fixture import Ask
 from replay.lanes import Lane
-from replay.loops import busy_threads, leap_to, loop_here, remaining, timers
+from replay.loops import busy_threads, loop_here, timers
 from replay.state import State
+from replay.virtual_clock import Hold, VirtualClock
 
 SETTLED_LOOKS = 32
 """How many times others come to run after an answer has ended, before the next one does: a task whose request is
@@ -35,8 +36,10 @@ IDLE_LOOKS = 64
 IDLE_NS = 1_000_000_000
 """How many times in a row nothing else is to run in the event loop, and for how long nothing has come from the agent,
 before nothing is expected to. Our choice."""
-QUIET_NS = 50_000_000
-"""For how long nothing has come from it before the clock is put on. Our choice."""
+BLOCKED_NS = 20_000_000
+"""For how long the virtual clock must have seen that nothing can happen any more. Our choice."""
+UNKNOWN_SECONDS = 60.0
+"""How long an answer is taken to have taken of which the recording does not say it. Our choice."""
 PATIENCE = 0.5
 """After which part of the deadline an answer goes on out of its turn where no event loop says that nothing else can
 happen, as among threads. Our choice."""
@@ -71,7 +74,8 @@ class Turn:
         self._stopped_ms, self._says, self._error = stopped_ms, says, error
         self._looks = self._idle = self._settled = 0
         self._since_ns = self._held_ns = 0
-        self._leapt_ms = 0.0
+        self._alarm: object = None
+        self._hold = Hold(threading.get_ident())
         self._seen = (0, 0)
         self._is_told = False
         state.asked_in[ask.number] = threading.get_ident()
@@ -144,6 +148,8 @@ class Turn:
     def _settling(self) -> float | None:
         """Give the others time to go on with their answers."""
         self._state.waiting.discard(self._ask.number)
+        if self._state.clock is not None:
+            self._state.clock.let_go(self._hold)
         if not self._settled:
             self._since_ns = world.monotonic()
         self._settled += 1
@@ -154,41 +160,52 @@ class Turn:
 
     def _stopping(self) -> float | None:
         """Wait for whatever stopped the recorded client to stop this one."""
-        state = self._state
         if self._stopped_ms is None:
             return None if self._is_left(1.0) else self._pause()
+        clock = self._virtual()
+        if clock is not None:
+            # Twice the time that the recorded client had, and some seconds.
+            seconds = (2 * self._stopped_ms[1] + MARGIN_MS) / 1000
+            return (
+                None
+                if self._rings(clock, "stop", seconds) or self._is_over(clock)
+                else self._pause()
+            )
         self._held_ns = self._held_ns or world.monotonic()
-        if self._is_left(1.0):
-            return None
-        if self._idle > IDLE_LOOKS and state.idle_ns() > QUIET_NS and not factor(state.options):
-            return 0.0 if self._has_leapt() else None
         held_ms = (world.monotonic() - self._held_ns) / 1e6
         is_late = held_ms > self._stopped_ms[0] + MARGIN_MS
-        return None if is_late else self._pause()
+        return None if is_late or self._is_left(1.0) else self._pause()
 
-    def _has_leapt(self) -> bool:
-        """Put the clock on to the next timer, unless the recorded client had none that was so far away."""
-        scheduled = timers(len(self._state.waiting), self._state.threads)
-        if scheduled is None:
-            return True  # something goes on again
-        if not scheduled or self._stopped_ms is None:
-            return False
-        leap_ms = remaining(scheduled[0]) * 1000
-        if self._leapt_ms + leap_ms > 2 * self._stopped_ms[1] + MARGIN_MS:
-            return False
-        self._leapt_ms += leap_ms
-        self._idle = 0
-        leap_to(scheduled[0])
-        return True
+    def _rings(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
+        """Return whether so many seconds have passed in which nothing else could happen; the first call begins them."""
+        if alarm is not self._alarm:
+            self._alarm = alarm
+            clock.set_alarm(id(self), clock.now() + seconds)
+        return clock.has_rung(id(self))
+
+    def _took_seconds(self) -> float:
+        """Return how long the recorded answer took: no timeout of its client is due before it has come."""
+        took_ms = self._ask.pieces[-1][1] if self._ask.pieces else 0
+        return took_ms / 1000 or UNKNOWN_SECONDS
+
+    def _virtual(self) -> VirtualClock | None:
+        """Return the clock by which the agent waits; None if its time is real."""
+        clock = self._state.clock
+        return None if clock is None or clock.is_live else clock
 
     def _pause(self) -> float:
         self._looks, self._settled = self._looks + 1, 0
+        if (clock := self._virtual()) is not None:
+            self._hold.ident = threading.get_ident()
+            clock.hold(self._hold)
         return 0.0 if self._looks < QUICK_LOOKS and loop_here() is not None else LOOK_SECONDS
 
     def _is_left(self, patience: float = PATIENCE) -> bool:
         """Return whether nothing comes any more that it might wait for."""
         state = self._state
         state.waiting.add(self._ask.number)
+        if (clock := self._virtual()) is not None:
+            return self._rings(clock, "end", self._took_seconds()) or self._is_over(clock)
         scheduled = timers(len(state.waiting), state.threads)
         seen = len(state.ended), self._lane.asked
         self._idle = self._idle + 1 if scheduled is not None and seen == self._seen else 0
@@ -197,6 +214,14 @@ class Turn:
             return True
         return self._idle > IDLE_LOOKS and not scheduled and state.idle_ns() > IDLE_NS
 
+    def _is_over(self, clock: VirtualClock) -> bool:
+        """Return whether nothing can happen any more, or nothing has come for as long as the options say."""
+        is_late = self._state.idle_ns() > self._state.options.deadline_seconds * 1e9
+        return is_late or clock.blocked_ns > BLOCKED_NS
+
     def over(self) -> None:
         """Note that nobody holds the answer any more."""
         self._state.waiting.discard(self._ask.number)
+        if self._state.clock is not None:
+            self._state.clock.let_go(self._hold)
+            self._state.clock.drop_alarm(id(self))

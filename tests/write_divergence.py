@@ -102,7 +102,7 @@ terminal. A text that holds JSON is compared as JSON. Then facts, each behind it
 | `asked at` | the line of your code that asked, where `why` names another one |
 | `earlier` | what was taken for the recorded path before, and may not have been |
 | `lanes` | how far each lane had come, where there are several |
-| `waiting` | where in your code other tasks wait meanwhile |
+| `waiting` | where in your code other tasks wait; if nothing comes from the agent, each thread too, and for what |
 | `after it` | what was recorded and never asked: a consequence of the first difference |
 | `next` | commands to go on with, as they are typed; in a marked test that starts the agent otherwise than it was \
 recorded, that test; none where the recording does not say how the agent starts |

@@ -137,7 +137,7 @@ def linger(answer: Answer) -> None:
 
 
 async def _nap(seconds: float) -> None:
-    """Sleep; in a loop of asyncio by a timer that is known by its callback, `wake`."""
+    """Sleep in real time; in a loop of asyncio by a timer that is known by its callback, `wake`."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -147,15 +147,15 @@ async def _nap(seconds: float) -> None:
         await asyncio.sleep(0)
         return
     woken = loop.create_future()
-    timer = loop.call_later(seconds, wake, woken)
+    timer = loop.call_later(seconds, wake, woken, world.monotonic() + int(seconds * 1e9))
     try:
         await woken
     finally:
         timer.cancel()
 
 
-def wake(woken: asyncio.Future[None]) -> None:
-    """Wake whoever holds an answer back, to look again."""
+def wake(woken: asyncio.Future[None], at_ns: int) -> None:  # noqa: ARG001 - whoever runs it early reads it
+    """Wake whoever holds an answer back, to look again; at `at_ns` of the real monotonic clock."""
     if not woken.done():
         woken.set_result(None)
 
@@ -188,7 +188,7 @@ class AnswerStream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
         before, last = 0, len(self._answer.chunks) - 1
         for number, (data, after_ns) in enumerate(self._answer.chunks):
             if after_ns > before:
-                await anyio.sleep((after_ns - before) / 1e9)
+                await _nap((after_ns - before) / 1e9)
                 before = after_ns
             if number == last and self._end is None:
                 await hold_async(self._answer, "end")

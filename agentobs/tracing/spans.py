@@ -54,7 +54,8 @@ class SpanStatistics:
 _swept: dict[str, None] = {}
 """The spans that were swept and are still held by somebody who may end them, by id."""
 _place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Entered again by a finalizer or a signal handler that ends a span while this thread holds it."""
 _orphaned = _late = 0
 _outside: Callable[[], Place] | None = None
 
@@ -451,7 +452,7 @@ def _known() -> list[Opened]:
 def _forked() -> None:
     """In a child process, leave the spans to the parent: they go on there."""
     global _lock, _orphaned, _late
-    _lock, _orphaned, _late = threading.Lock(), 0, 0
+    _lock, _orphaned, _late = threading.RLock(), 0, 0
     open_spans.clear()
     _swept.clear()
 

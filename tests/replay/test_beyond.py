@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 
 import agentobs
+from agentobs import world
 from agentobs.cli import main
 from agentobs.cli.demo import refund_agent
 from agentobs.errors import UsageError
@@ -31,6 +33,7 @@ from replay import (
     fails,
     load,
     says,
+    virtual_time,
 )
 from replay.faults import parse_fault
 from tests.provider_script import call, script, streamed, text
@@ -329,6 +332,32 @@ def test_a_fork_runs_the_calls_of_its_turn(live: ServedProvider, till: Fixture) 
         assert agent.charged == charged
         called = [r.question.tool_use_id for r in replayed.records if isinstance(r, ToolExchange)]
         assert called == [*["toolu_1", "toolu_2"][:turn], "toolu_7"]
+
+
+def test_the_live_part_of_a_fork_runs_on_real_time(live: ServedProvider, till: Fixture) -> None:
+    """Waits on the recorded path pass at once; what a live tool waits for takes as long as it does."""
+    waited: list[tuple[float, float]] = []
+
+    class Waits(list[int]):
+        def append(self, amount: int) -> None:
+            super().append(amount)
+            started, now = world.monotonic(), time.monotonic()
+            time.sleep(0.2)
+            waited.append((time.monotonic() - now, (world.monotonic() - started) / 1e9))
+
+    given = script(whole(text("Live."), number=7))
+    with ServedProvider(given, ServeOptions(match="order")) as provider:
+        agent = Till(provider.url)
+        agent.charged = Waits()
+        with Replayer(till, ReplayOptions(fork=Fork(2))) as replayed:
+            clock = virtual_time.current()
+            assert clock is not None
+            time.sleep(3600)
+            assert (clock.jumps, clock.is_live) == (1, False)
+            assert replayed.run(agent.run) == "Live."
+            assert (clock.jumps, clock.is_live) == (1, True)
+    assert agent.charged == [2]
+    assert all(min(each) >= 0.2 for each in waited)
 
 
 def test_a_fork_is_a_session_that_can_be_frozen(live: ServedProvider, tmp_path: Path) -> None:

@@ -1,0 +1,330 @@
+"""Thread states: whether anything of the process can still run, apart from timers.
+
+Virtual time jumps only if nothing else can run, so this is decided from what the operating system knows about each
+thread, not from what the agent's code calls. On Linux `/proc/self/task/<id>/syscall` names the system call that a
+thread is blocked in. A thread that waits for a lock without a timeout can only be woken by another thread. A thread
+that waits for the GIL waits with a timeout, so the two are never confused. Elsewhere (macOS, Windows, a `/proc` that
+does not show system calls) a process counts as blocked after it has used no CPU time and moved no frame for a while.
+
+Three answers are possible:
+
+- `running`: a thread computes, or is about to.
+- `outside`: all threads are blocked, but one of them waits for something real that may come by itself: a child
+  process, a pipe, a socket, a wait with a timeout that is not virtual, an alarm of the operating system.
+- `blocked`: only a timer, or nothing at all, can wake anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from agentobs import world
+from agentobs.recording.patching import LEFT_ALONE
+from replay.stacks import outward, package_of, python_threads, thread_frames
+
+Activity = Literal["running", "outside", "blocked"]
+"""Whether something of the process can still run."""
+Parking = Literal["lock", "loop", "loop with files", "held"]
+"""How a thread waits that has announced its wait: for a lock, in an event loop that has nothing or something open, or
+for its turn to hand over a recorded answer."""
+
+REAL_SLEEP = time.sleep
+"""`time.sleep` as it was before any replay."""
+CLOCK, WATCH, CHILDREN = (
+    "agentobs-replay-clock",
+    "agentobs-replay-watch",
+    "agentobs-replay-children",
+)
+"""The names of the threads that keep the clock, look after the deadline, and answer child processes."""
+PROBE = "agentobs-replay-probe"
+OURS = frozenset({CLOCK, WATCH, CHILDREN, PROBE, "agentobs-recorder", "agentobs-sync"})
+"""The names of our own threads that do nothing for the agent; tools of our agent loop run in others."""
+AGENT_LOOP = "agentobs.agent."
+"""The modules of our agent loop, whose threads work for the agent."""
+TASKS = Path("/proc/self/task")
+FUTEX = {"x86_64": 202, "aarch64": 98}
+"""The system call that waits for a lock (Linux, asm/unistd.h), by machine."""
+ACCEPT = {"x86_64": (43, 288), "aarch64": (202, 242)}
+"""`accept` and `accept4`: in a replay nobody connects but a child process, which counts by itself."""
+POOL_WORKERS = frozenset({("trio._core._thread_cache", "_work")})
+"""Functions in which an idle worker of a thread pool waits with a timeout."""
+SETTLED_NS = 3_000_000
+"""How much longer than the switch interval of the interpreter a wait with a timeout lasts that is not one for the GIL.
+Our choice."""
+QUIET_NS = 10_000_000
+"""For how long a process must stand still where the system does not show what its threads wait for. Our choice."""
+STILL_CPU_NS, STILL_CPU = 2_000_000, 0.1
+"""How much processor time may be used meanwhile: so much, and that part of the time, by our own threads. Our choice."""
+UNKNOWN_NS = 500_000_000
+"""The same if a thread stands in a call that is not known to wait for a lock. Our choice."""
+WAITING_MODULES = frozenset(
+    {"threading", "queue", "concurrent.futures.thread", "concurrent.futures._base"}
+)
+OUTSIDE_MODULES = frozenset(
+    {"subprocess", "selectors", "select", "socket", "ssl", "multiprocessing", "asyncio"}
+)
+
+_children: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+
+
+def started(child: subprocess.Popen[bytes]) -> None:
+    """Note a child process that the agent started."""
+    _children.add(child)
+
+
+class ThreadStates:
+    """Tells whether anything of this process can still run; made when a replay opens."""
+
+    def __init__(self) -> None:
+        """Remember the threads that are there already; all but the caller do nothing for the agent at first."""
+        here = threading.get_ident()
+        frames = thread_frames()
+        self._before = weakref.WeakSet(
+            thread for ident, thread in python_threads().items() if ident != here
+        )
+        self._stood = {ident: _position(frame) for ident, frame in frames.items() if ident != here}
+        self._timed: dict[int, tuple[str, str, int]] = {}
+        self._alarm = _alarm_handler()
+        self._is_shown = _shows_system_calls()
+        self._still: dict[int, tuple[object, int, int]] = {}
+        """Per thread that looks: where all others stand, since when, and how much processor time they had used then."""
+
+    def is_agents(self, frame: FrameType | None) -> bool:
+        """Return whether the calling thread works for the agent; `frame` is where it stands."""
+        thread = python_threads().get(threading.get_ident())
+        if thread is None or thread.name in OURS:
+            return False
+        return thread not in self._before or _runs_agent_code(frame)
+
+    def activity(self, parked: Mapping[int, Parking]) -> Activity:
+        """Return whether anything can still run, apart from the calling thread.
+
+        Args:
+            parked: the threads that have announced how they wait, by identity.
+        """
+        found = self._shown(parked) if self._is_shown else self._guessed(parked)
+        if found == "blocked" and (_has_children() or _alarm_handler() != self._alarm):
+            return "outside"
+        return found
+
+    def has_foreign_threads(self) -> bool:
+        """Return whether threads run that Python did not start: what they wait for cannot be known."""
+        if not self._is_shown:
+            return False
+        known = {thread.native_id for thread in python_threads().values()}
+        return any(int(each) not in known for each in _tasks())
+
+    def _agents(self) -> tuple[dict[int, threading.Thread], dict[int, threading.Thread], set[int]]:
+        """Return the agent's threads by identity, all others by native identity, and the native ids of ours."""
+        here = threading.get_ident()
+        agents: dict[int, threading.Thread] = {}
+        others: dict[int, threading.Thread] = {}
+        ours: set[int] = set()
+        frames: dict[int, FrameType] | None = None
+        for ident, thread in python_threads().items():
+            if ident == here or thread.name in OURS:
+                ours.add(thread.native_id or 0)
+            elif thread not in self._before:
+                agents[ident] = thread
+            else:
+                frames = thread_frames() if frames is None else frames
+                frame = frames.get(ident)
+                has_moved = frame is not None and self._stood.get(ident) != _position(frame)
+                if has_moved and _runs_agent_code(frame):
+                    agents[ident] = thread
+                else:
+                    others[thread.native_id or 0] = thread
+        return agents, others, ours
+
+    def _shown(self, parked: Mapping[int, Parking]) -> Activity:
+        agents, _, ours = self._agents()
+        by_native = {thread.native_id: ident for ident, thread in agents.items()}
+        found: Activity = "blocked"
+        for name in _tasks():
+            native = int(name)
+            if native in ours:
+                continue
+            ident = by_native.get(native)
+            state = self._state_of(native, ident, None if ident is None else parked.get(ident))
+            if state == "running":
+                return state
+            if state == "outside":
+                found = state
+        return found
+
+    def _state_of(self, native: int, ident: int | None, parking: Parking | None) -> Activity:
+        call = _system_call(native)
+        if call is None:
+            return "blocked"  # it has ended
+        number, _, rest = call.partition(" ")
+        if number in ("running", "-1"):
+            return "running"
+        machine = platform.machine()
+        if int(number) == FUTEX[machine]:
+            if rest.split()[3] == "0x0":
+                return "blocked"
+            if self._is_brief(native, call):
+                return "running"
+            return "blocked" if ident is None or _is_idle_worker(ident) else "outside"
+        self._timed.pop(native, None)
+        if ident is None or parking in ("loop", "held") or int(number) in ACCEPT[machine]:
+            return "blocked"
+        return "outside"
+
+    def _is_brief(self, native: int, call: str) -> bool:
+        """Return whether a wait with a timeout may be one for the GIL, which does not last."""
+        switches = _switches(native)
+        now = world.monotonic()
+        known = self._timed.get(native)
+        if known is None or known[:2] != (call, switches):
+            self._timed[native] = call, switches, now
+            return True
+        return now - known[2] < sys.getswitchinterval() * 1e9 + SETTLED_NS
+
+    def _guessed(self, parked: Mapping[int, Parking]) -> Activity:
+        """Judge by frames and CPU time alone."""
+        agents, _, _ = self._agents()
+        frames = {i: f for i, f in thread_frames().items() if i in agents}
+        stands = {
+            i: _position(f) for i, f in frames.items() if parked.get(i) not in ("loop", "held")
+        }
+        now, here = world.monotonic(), threading.get_ident()
+        cpu = world.process_cpu() - world.thread_cpu()  # that of all threads but this one
+        before, since, used = self._still.get(here, (None, 0, 0))
+        if before != stands or cpu - used > STILL_CPU_NS + (now - since) * STILL_CPU:
+            self._still[here] = stands, now, cpu
+            return "running"
+        still_ns = now - since
+        loose = [frame for ident, frame in frames.items() if ident not in parked]
+        modules = {str(frame.f_globals.get("__name__")) for frame in loose}
+        if still_ns < QUIET_NS:
+            return "running"
+        if "loop with files" in parked.values() or any(
+            name.partition(".")[0] in OUTSIDE_MODULES for name in modules
+        ):
+            return "outside"
+        is_known = modules <= WAITING_MODULES
+        return "blocked" if is_known or still_ns >= UNKNOWN_NS else "running"
+
+
+def is_running(native: int) -> bool:
+    """Return whether a thread, by its native identity, runs or is ready to; False if the system does not show it."""
+    return _shows_system_calls() and (_system_call(native) or "").startswith("running")
+
+
+def _position(frame: FrameType) -> tuple[int, int]:
+    return id(frame), frame.f_lasti
+
+
+def _runs_agent_code(frame: FrameType | None) -> bool:
+    return any(
+        package_of(each) not in LEFT_ALONE
+        or str(each.f_globals.get("__name__")).startswith(AGENT_LOOP)
+        for each in outward(frame)
+    )
+
+
+def _is_idle_worker(ident: int) -> bool:
+    frame = thread_frames().get(ident)
+    if frame is None:
+        return False
+    return (str(frame.f_globals.get("__name__")), frame.f_code.co_name) in POOL_WORKERS
+
+
+@functools.cache
+def _shows_system_calls() -> bool:
+    """Return whether the system names the system calls that threads of this process are blocked in."""
+    if platform.machine() not in FUTEX or not sys.platform.startswith("linux"):
+        return False
+    blocked = threading.Lock()
+    blocked.acquire()
+    probe = threading.Thread(target=blocked.acquire, name=PROBE, daemon=True)
+    probe.start()
+    try:
+        futex = str(FUTEX[platform.machine()])
+        for _ in range(50):
+            call = _system_call(probe.native_id or 0) or ""
+            if call.partition(" ")[0] == futex and call.split()[4] == "0x0":
+                return True
+            REAL_SLEEP(0.0005)
+        return False
+    finally:
+        blocked.release()
+        probe.join()
+
+
+def _tasks() -> list[str]:
+    """Return the native identities of all threads, as text."""
+    return os.listdir(TASKS)  # noqa: PTH208 - it runs at each look, and paths cost as much as all the rest
+
+
+def _system_call(native: int) -> str | None:
+    """Return the line of a thread's system call; None if the thread has ended."""
+    return _read(f"/proc/self/task/{native}/syscall")
+
+
+def _switches(native: int) -> str:
+    """Return how often a thread has been switched, as text; it changes whenever the thread has run."""
+    status = _read(f"/proc/self/task/{native}/status") or ""
+    return status[status.find("voluntary_ctxt_switches") :]
+
+
+def _read(path: str) -> str | None:
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.read(file, 4096).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _has_children() -> bool:
+    """Return whether a child process runs that the agent started."""
+    if hasattr(os, "waitid"):
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        except OSError:
+            pass
+    popen = {child.pid for child in list(_children) if child.returncode is None}
+    return any(map(_is_alive, popen | set(_forked())))
+
+
+def _forked() -> Iterable[int]:
+    """Return the processes that `multiprocessing` has started and not joined."""
+    module = sys.modules.get("multiprocessing.process")
+    known = set(getattr(module, "_children", ()))
+    return {each._popen.pid for each in known if getattr(each, "_popen", None) is not None}
+
+
+def _is_alive(pid: int) -> bool:
+    if not hasattr(os, "waitid"):
+        return True
+    with contextlib.suppress(OSError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return False
+
+
+def _alarm_handler() -> object:
+    """Return who handles the alarm of the operating system if one is set; None if none is."""
+    if not hasattr(signal, "getitimer") or not signal.getitimer(signal.ITIMER_REAL)[0]:
+        return None
+    return signal.getsignal(signal.SIGALRM)

@@ -1,0 +1,429 @@
+"""The virtual clock of a replay: waits end as soon as nothing else can run, in the order of their deadlines.
+
+Everything that waits with a timeout announces its deadline (`park`, `set_alarm`). As soon as `ThreadStates` reports
+that every other thread is blocked, the clock jumps to the earliest deadline and wakes that one wait; it runs until it
+is blocked again, and so on. So a sleep of 1 s goes on before one of 2 s, whichever thread or event loop they are in,
+and no timeout fires while somebody still computes what it waits for.
+
+Between jumps the clock follows the CPU time of the process, so that neither a slow nor a busy machine changes which of
+two timers is first. A wait whose deadline is passed that way is woken after `OVERDUE_SECONDS`, although others compute.
+While a thread waits for something real (a child process, a pipe, a lock with a timeout that is not virtual), the clock
+follows the real one.
+
+The clock that the agent reads (`ahead_ns`) is the real one plus all jumps: it always moves, also in code that waits for
+something of which this module does not know.
+
+From `go_live` on, as in the live part of a fork, the clock follows the real one and never jumps.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from agentobs import world
+from replay.thread_states import CLOCK, REAL_SLEEP, Activity, Parking, ThreadStates
+
+OVERDUE_SECONDS = 0.05
+"""How much CPU time others may use after a deadline before its wait is woken in their midst. Our choice: a computation
+that takes less ends first, as it would on a machine that is fast enough."""
+LOOK_SECONDS = (0.0003, 0.005)
+"""The shortest and the longest pause between two looks at the threads, if some run while others wait. Our choice: a
+look costs about 50 us."""
+HELD_LOOKS = 2
+"""How many times a recorded answer that is held must have found that it is not its turn before time jumps."""
+BURST, BURST_NS = 2_000, 1_000_000_000
+"""How many jumps within how many nanoseconds go without a pause. Our choice: a polling loop that nobody ends must not
+take a processor for itself."""
+PAUSE_NS, PAUSES = 20_000_000, 10
+"""How long the first such pause is, and how many times as long the later ones become at most."""
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """One wait with a deadline."""
+
+    deadline: float
+    """When it is over, in seconds of the clock."""
+    number: int
+    """Its place among all waits: of two with the same deadline the earlier one ends first."""
+    wake: Callable[[], bool]
+    """Wakes it; returns False if something else has done so already."""
+    is_ready: Callable[[], bool]
+    """Whether something else has ended it already, although its thread may not have seen that yet."""
+    what: str
+    """What it waits for, for reports."""
+    ident: int
+    """The thread that waits."""
+    parking: Parking = "lock"
+    is_due: bool = False
+    """Whether its deadline woke it."""
+    is_released: bool = False
+    """Whether the end of the replay woke it: what is left of it passes in real time."""
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """A recorded answer whose turn has not come, which looks again every few milliseconds."""
+
+    ident: int
+    """The thread in which it is held."""
+    looks: int = 0
+    """How many times it has found that it is to wait."""
+    seen: int = field(default=-1)
+    """`looks` when the clock first saw that nothing else runs."""
+
+
+class Entrance:
+    """A lock that can be entered again, and knows who is about to enter.
+
+    A thread that waits for the lock of the clock looks blocked to the system and is about to run.
+    """
+
+    def __init__(self) -> None:
+        """Make one that nobody holds."""
+        self._lock = threading.RLock()
+        self._coming: set[int] = set()
+
+    def __enter__(self) -> None:
+        """Acquire it."""
+        here = threading.get_ident()
+        self._coming.add(here)
+        try:
+            self._lock.acquire()
+        finally:
+            self._coming.discard(here)
+
+    def __exit__(self, *_: object) -> None:
+        """Release it."""
+        self._lock.release()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for it."""
+        return bool(self._coming)
+
+
+class VirtualClock:
+    """Jumps to the next deadline whenever nothing else can run."""
+
+    def __init__(self, states: ThreadStates) -> None:
+        """Start at the real time.
+
+        Args:
+            states: tells whether something can run.
+        """
+        self._states = states
+        self._lock = Entrance()
+        self._base = (world.monotonic() - world.process_cpu()) / 1e9
+        self._waits: dict[Wait, None] = {}
+        self._alarms: dict[int, float] = {}
+        self._holds: dict[Hold, None] = {}
+        self._numbers = 0
+        self._live = False
+        self._outside_since: tuple[int, int] | None = None
+        self._blocked_since: int | None = None
+        self._activity: Activity = "running"
+        self._burst = self._burst_ns = self._pauses = self._pause_until = 0
+        self._stir = _thread.allocate_lock()
+        self._has_closed = False
+        self._keeper: threading.Thread | None = None
+        self.ahead_ns = 0
+        """How far the clock that the agent reads is ahead of the real one, in nanoseconds."""
+        self.jumps = 0
+        """How many times it has jumped."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it follows the real clock."""
+        return self._live or self._has_closed
+
+    def now(self) -> float:
+        """Return the time in seconds, on the axis of `time.monotonic`."""
+        return self._base + (world.monotonic() if self.is_live else world.process_cpu()) / 1e9
+
+    def is_agents(self, frame: object) -> bool:
+        """Return whether the calling thread works for the agent; see `ThreadStates.is_agents`."""
+        return self._states.is_agents(frame)  # type: ignore[arg-type]
+
+    def go_live(self) -> None:
+        """Follow the real clock from now on."""
+        with self._lock:
+            if not self.is_live:
+                self._base = self.now() - world.monotonic() / 1e9
+                self._live = True
+
+    def go_virtual(self) -> None:
+        """Jump again from now on, after `go_live`."""
+        with self._lock:
+            if self._live:
+                self._base = self.now() - world.process_cpu() / 1e9
+                self._live = False
+
+    def close(self) -> None:
+        """End it: whoever still waits goes on in real time."""
+        with self._lock:
+            self.go_live()
+            self._has_closed = True
+            for wait in list(self._waits):
+                wait.is_released = wait.wake()
+            self._stir_keeper()
+        keeper = self._keeper
+        if keeper is not None and keeper is not threading.current_thread():
+            keeper.join()
+
+    def park(self, lock: _thread.LockType, seconds: float, what: str) -> bool:
+        """Acquire a lock that the caller holds already, with a timeout; return whether somebody released it in time.
+
+        Args:
+            lock: held by the caller, and by it again when this returns.
+            seconds: after how long to return without that, more than 0.
+            what: what the caller waits for.
+        """
+
+        def wake() -> bool:
+            try:
+                lock.release()
+            except RuntimeError:  # it was released just now, by whoever the caller waits for
+                return False
+            return True
+
+        with self.waiting(seconds, what, wake, lambda: not lock.locked()) as wait:
+            lock.acquire()
+        if wait.is_released:
+            left = wait.deadline - self.now()
+            return left > 0 and lock.acquire(True, left)
+        return not wait.is_due
+
+    def sleep(self, seconds: float, what: str) -> None:
+        """Wait so many seconds."""
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        self.park(lock, seconds, what)
+
+    @contextlib.contextmanager
+    def waiting(
+        self,
+        seconds: float | None,
+        what: str,
+        wake: Callable[[], bool],
+        is_ready: Callable[[], bool],
+        parking: Parking = "lock",
+    ) -> Iterator[Wait]:
+        """Announce a wait of the calling thread, and look at once whether nothing else can run.
+
+        Args:
+            seconds: after how long it ends; None if it has no deadline.
+            what: what it waits for.
+            wake: wakes it, called in any thread.
+            is_ready: returns whether something else has ended it already.
+            parking: how it waits.
+        """
+        deadline = float("inf") if seconds is None else self.now() + seconds
+        with self._lock:
+            self._numbers += 1
+            here = threading.get_ident()
+            wait = Wait(deadline, self._numbers, wake, is_ready, what, here, parking)
+            self._waits[wait] = None
+        try:
+            with self._lock:
+                self._advance(here=wait)
+                if self._waits and not wait.is_due:
+                    self._stir_keeper()
+            yield wait
+        finally:
+            with self._lock:
+                self._waits.pop(wait, None)
+
+    @contextlib.contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Follow the real clock for as long as the context is open."""
+        was_live = self._live
+        self.go_live()
+        try:
+            yield
+        finally:
+            if not was_live:
+                self.go_virtual()
+
+    def set_alarm(self, key: int, at: float) -> None:
+        """Let the clock jump to an instant for somebody who looks at it; `key` is theirs."""
+        with self._lock:
+            self._alarms[key] = at
+
+    def has_rung(self, key: int) -> bool:
+        """Return whether an alarm that was set has been reached while nothing else could run."""
+        return key not in self._alarms
+
+    def drop_alarm(self, key: int) -> None:
+        """Forget an alarm."""
+        with self._lock:
+            self._alarms.pop(key, None)
+
+    def hold(self, hold: Hold) -> None:
+        """Note that a recorded answer has looked and is to wait."""
+        with self._lock:
+            hold.looks += 1
+            if hold not in self._holds:
+                hold.seen = -1
+                self._holds[hold] = None
+                self._blocked_since = None
+                self._stir_keeper()
+
+    def let_go(self, hold: Hold) -> None:
+        """Note that a recorded answer waits no longer."""
+        with self._lock:
+            self._holds.pop(hold, None)
+            self._blocked_since = None
+
+    def holds_here(self) -> bool:
+        """Return whether a recorded answer is held in the calling thread."""
+        here = threading.get_ident()
+        return any(hold.ident == here for hold in list(self._holds))
+
+    def waits(self) -> dict[int, str]:
+        """Return what each waiting thread waits for, by identity."""
+        return {wait.ident: wait.what for wait in list(self._waits)}
+
+    @property
+    def blocked_ns(self) -> int:
+        """For how long nothing could happen any more, as of the last look; 0 if something can."""
+        since = self._blocked_since
+        return 0 if since is None else max(world.monotonic() - since, 1)
+
+    def look(self) -> Activity:
+        """Look at all threads, jump if nothing can run, and return what was seen."""
+        with self._lock:
+            self._advance(here=None)
+            return self._activity
+
+    def has_foreign_threads(self) -> bool:
+        """Return whether there are threads that Python did not start."""
+        return self._states.has_foreign_threads()
+
+    def _parked(self) -> dict[int, Parking]:
+        parked: dict[int, Parking] = {hold.ident: "held" for hold in self._holds}
+        parked.update({wait.ident: wait.parking for wait in self._waits})
+        return parked
+
+    def _advance(self, here: Wait | None) -> bool:
+        """Wake the wait that is due, if one is; return whether the clock has jumped or woken somebody.
+
+        `here` is the wait of the calling thread, which is about to block.
+        """
+        if self.is_live:
+            self._blocked_since, self._activity = None, "running"
+            return self._wake_until(self.now())
+        activity = self._states.activity(self._parked())
+        if self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
+            activity = "running"
+        if activity == "blocked" and here is not None and here.parking == "loop with files":
+            activity = "outside"
+        self._note(activity)
+        self._follow(is_outside=activity == "outside")
+        if activity == "running":
+            return self._wake_until(self.now() - OVERDUE_SECONDS)
+        if activity == "outside":
+            return self._wake_until(self.now())
+        if not self._is_settled():
+            return False
+        deadlines = [wait.deadline for wait in self._waits] + list(self._alarms.values())
+        earliest = min(deadlines, default=float("inf"))
+        if earliest == float("inf"):
+            self._blocked_since = self._blocked_since or world.monotonic()
+            return False
+        self._blocked_since = None
+        return self._jump(earliest)
+
+    def _note(self, activity: Activity) -> None:
+        """Keep what was seen; a held answer that looks again makes its event loop run for a moment."""
+        is_look = activity == "running" and self._holds and self._activity == "blocked"
+        if activity != "blocked" and not is_look:
+            self._blocked_since = None
+            for hold in self._holds:
+                hold.seen = -1
+        self._activity = activity
+
+    def _is_settled(self) -> bool:
+        """Return whether each answer that is held has looked again since nothing else runs."""
+        for hold in self._holds:
+            if hold.seen < 0:
+                hold.seen = hold.looks
+        return all(hold.looks >= hold.seen + HELD_LOOKS for hold in self._holds)
+
+    def _follow(self, *, is_outside: bool) -> None:
+        """Let the clock follow the real one if somebody has waited for something real since the last look."""
+        seen = world.monotonic(), world.process_cpu()
+        before, self._outside_since = self._outside_since, seen if is_outside else None
+        if before is not None and is_outside:
+            self._base += max(seen[0] - before[0] - (seen[1] - before[1]), 0) / 1e9
+
+    def _jump(self, to: float) -> bool:
+        if self._is_pausing():
+            return False
+        ahead = to - self.now()
+        if ahead > 0:
+            self._base += ahead
+            self.ahead_ns += int(ahead * 1e9)
+            self.jumps += 1
+        for hold in self._holds:
+            hold.seen = -1
+        for key in [key for key, at in self._alarms.items() if at <= to]:
+            del self._alarms[key]
+        first = min(self._waits, key=_due, default=None)
+        return first is not None and first.deadline <= to and self._woken(first)
+
+    def _is_pausing(self) -> bool:
+        """Return whether it has jumped so often that it makes a pause."""
+        now = world.monotonic()
+        if now - self._burst_ns > BURST_NS:
+            self._burst, self._burst_ns, self._pauses = 0, now, 0
+        if now < self._pause_until:
+            return True
+        self._burst += 1
+        if self._burst <= BURST:
+            return False
+        self._pauses = min(self._pauses + 1, PAUSES)
+        self._pause_until = now + self._pauses * PAUSE_NS
+        self._burst, self._burst_ns = 0, self._pause_until
+        return True
+
+    def _wake_until(self, at: float) -> bool:
+        due = sorted((wait for wait in self._waits if wait.deadline <= at), key=_due)
+        woken = [self._woken(wait) for wait in due]
+        return any(woken)
+
+    def _woken(self, wait: Wait) -> bool:
+        self._waits.pop(wait, None)
+        wait.is_due = wait.wake()
+        return wait.is_due
+
+    def _stir_keeper(self) -> None:
+        if self._keeper is None and not self._has_closed:
+            self._keeper = threading.Thread(target=self._keep, name=CLOCK, daemon=True)
+            self._keeper.start()
+        if self._stir.locked():
+            with contextlib.suppress(RuntimeError):
+                self._stir.release()
+
+    def _keep(self) -> None:
+        """Look at the threads again and again, as long as somebody waits."""
+        shortest, longest = LOOK_SECONDS
+        pause = shortest
+        while not self._has_closed:
+            with self._lock:
+                has_moved = self._advance(here=None)
+                is_needed = bool(self._waits or self._holds or self._alarms)
+            if not is_needed:
+                self._stir.acquire()
+                pause = shortest
+                continue
+            pause = shortest if has_moved else min(pause * 1.3, longest)
+            REAL_SLEEP(pause)
+
+
+def _due(wait: Wait) -> tuple[float, int]:
+    return wait.deadline, wait.number
