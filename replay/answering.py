@@ -117,7 +117,7 @@ class Answering:
         """Return an answer that comes when those have ended that ended before it; most wait for none."""
         is_stopped = answer.ending == "cancelled" and not is_ours
         stopped_ms = ask.stopped_ms if is_stopped else None
-        is_free = not ask.behind and not ask.ends_behind and ask.amid is None
+        is_free = not (ask.behind or ask.ends_behind or ask.over) and ask.amid is None
         if is_free and stopped_ms is None:
             # Another one may be held up by the thread that reads this.
             self._state.asked_in[ask.number] = threading.get_ident()

@@ -34,7 +34,7 @@ def answer_of(ask: Ask, options: ReplayOptions, *, is_ours: bool, stops: bool = 
     if is_unread(answer) and answer.status is not None and not is_ours:
         made = refusal(answer.status, "it was not read when this was recorded")
         answer = replace(answer, chunks=made.chunks, ending="complete")
-    if options.chunks != "whole" or pace or ask.behind or ask.ends_behind or stops:
+    if options.chunks != "whole" or pace or ask.behind or ask.ends_behind or ask.over or stops:
         answer = replace(answer, chunks=tuple(_chunks(ask, options, pace)))
     if answer.status is not None and answer.status >= 400 and not is_ours:
         answer = replace(answer, retry_ms=_retry_ms(answer, pace))

@@ -125,6 +125,8 @@ ASK: Mapping[str, Check] = {
     "behind": _NUMBERS,
     "ends_behind": _NUMBERS,
     "amid": _TURN,
+    "job": _TEXT,
+    "over": _NUMBERS,
     "ms": (_is_piece, "a list of two numbers"),
 }
 ANSWER: Mapping[str, Check] = {

@@ -35,9 +35,11 @@ exception that left a session which had declared another reason for its failure.
 Version 3 (November 2026) says more of how agents ran that are not ours. Every key of it may be missing. Of requests of
 one lane that were in flight together a line says `by` whom it was asked and `since` which ask of the same task, where
 others asked the same; and the asks that its answer comes `behind`, or ends behind (`ends_behind`), and up to which one
-all had been asked by then (`amid`). Of one that its client gave up it says when (`stopped_ms`). A call of a function
-that goes by no id of the model's says `after` how many requests of its lane it came, and stands there, unless that was
-chance: where requests of its lane were in flight together, or one beside it.
+all had been asked by then (`amid`). It says which `job` made the request, as the names and numbers of the tasks, work
+items and threads that were started on the way to it, and which asks' jobs were `over` when its answer ended. Of one
+that its client gave up it says when (`stopped_ms`). A call of a function that goes by no id of the model's says `after`
+how many requests of its lane it came, and stands there, unless that was chance: where requests of its lane were in
+flight together, or one beside it.
 """
 
 from __future__ import annotations
@@ -114,6 +116,11 @@ class Ask:
     """The asks in flight beside it that had ended before anything of its answer came."""
     ends_behind: frozenset[int] = frozenset()
     """Those that had ended before its answer ended."""
+    job: str | None = None
+    """Which task, work item or thread made it, in such a case: digests of names and numbers of those that were started
+    on the way to it, below the one that all have in common."""
+    over: frozenset[int] = frozenset()
+    """The asks whose jobs made no other request and were over when its answer ended."""
     amid: int | None = None
     """The last ask of its lane that had been asked when it ended, where others were in flight then."""
     pieces: Sequence[Sequence[int]] = field(default=(), repr=False)
@@ -485,6 +492,8 @@ def _ask(value: dict[str, Any], answer: Answer, pieces: list[list[int]], before:
         since=value.get("since"),
         behind=frozenset(value.get("behind", ())),
         ends_behind=frozenset(value.get("ends_behind", ())),
+        job=value.get("job"),
+        over=frozenset(value.get("over", ())),
         amid=value.get("amid"),
         pieces=pieces,
         ms=(int(value["ms"][0]), int(value["ms"][1])) if "ms" in value else None,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from agentobs.recording.origins import told_of
 from agentobs.records.canonical import MEANINGFUL_HEADERS, canonical
 from agentobs.records.differing import differences, shortened
-from agentobs.records.exchanges import Question
+from agentobs.records.exchanges import Origin, Question
 from agentobs.records.messages import assemble
 from replay.fixture import Ask, Fixture
 from replay.nearest import nearest
@@ -267,20 +267,32 @@ class Lane:
 
 def _likenesses(
     asks: list[Ask], question: Question, since: int | None
-) -> dict[int, tuple[int, list[bool], bool]]:
-    """Return how like each ask is to a question, by its number: the greatest is the likest.
+) -> dict[int, tuple[int, bool, int, list[bool], bool]]:
+    """Return how well the caller of each ask matches that of a question, by its number: the greatest matches best.
 
-    How much of the origins differs counts first, then what of the nearest frames is alike, then what was asked before.
+    What the caller was given and the ask does not have counts first, then the job, then what only the ask has: values
+    that are new in each run are among that. Then the nearest frames count, and what was asked before.
     """
     told = told_of((digest for ask in asks for digest in ask.by or ()), question.origin)
     return {
         ask.number: (
-            -len(told.symmetric_difference(ask.by or ())),
+            -len(told.difference(ask.by or ())),
+            is_of_job(ask.job, question.origin),
+            -len(set(ask.by or ()) - told),
             [digest in told for digest in ask.by or ()],
             ask.since == since,
         )
         for ask in asks
     }
+
+
+def is_of_job(job: str | None, origin: Origin | None) -> bool:
+    """Return whether the job of a request is reached in the same way as the one that was recorded."""
+    if job is None or origin is None or origin.job is None:
+        return False
+    steps = job.split("/") if job else []
+    own = [element for element, _, _ in origin.job.path]
+    return own[len(own) - len(steps) :] == steps
 
 
 def asked_body(question: Question, renaming: Renaming) -> bytes:

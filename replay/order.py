@@ -14,18 +14,16 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentobs.recording.origins import shortest
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
 from agentobs.records.messages import assemble, blocks, tool_results, tool_uses
+from replay.causality import Numbered, paths_apart, waited_for
 from replay.pieces import value_of
 from replay.renaming import bare_bytes
-
-Numbered = tuple[int, ModelExchange]
-"""A request with its number in the fixture."""
 
 
 def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
@@ -43,21 +41,69 @@ def together(models: list[ModelExchange]) -> dict[int, dict[str, Any]]:
         lanes.setdefault(exchange.place.lane, []).append((number, exchange))
     found: dict[int, dict[str, Any]] = {}
     for lane in lanes.values():
-        overlapped = any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane))
-        continued = _continued(lane) if overlapped or _begins_again(lane) else {}
-        talks = _conversations(lane, continued)
-        if overlapped or _beside_each_other([exchange for _, exchange in lane], talks):
-            earlier = _asked_before(lane, None if overlapped else talks)
-            afters = {
-                number: sorted({*after, *earlier.get(number, ())})
-                for number, after in (continued or _continued(lane)).items()
-            }
+        afters = _order(lane)
+        if afters is not None:
             told = {number: {"after": after} for number, after in afters.items()}
-            for each in (_askers(lane, _reached(afters)), _ends(lane)):
+            reached = _reached(afters)
+            for each in (_askers(lane, reached), _ends(lane, reached)):
                 for number, keys in each.items():
                     told[number].update(keys)
             found |= told
     return found
+
+
+def _order(lane: list[Numbered]) -> dict[int, list[int]] | None:
+    """Return for each request of a lane those that it comes after; None if each comes after all earlier ones."""
+    overlapped = any(_overlap(a, b) for (_, a), (_, b) in itertools.pairwise(lane))
+    waited = waited_for(lane)
+    has_jobs = waited is not None and len({e.job.serial for _, e in lane if e.job}) > 1
+    has_workers = any(exchange.job is not None and exchange.job.is_worker for _, exchange in lane)
+    is_known = overlapped or has_jobs or has_workers or _begins_again(lane)
+    continued = _continued(lane) if is_known else {}
+    talks = _conversations(lane, continued)
+    is_beside = _beside_each_other([exchange for _, exchange in lane], talks)
+    if not (overlapped or is_beside or has_jobs or has_workers):
+        return None
+    continued = continued or _continued(lane)
+    earlier = _asked_before(lane, talks if is_beside and not overlapped else None)
+    if has_workers:
+        earlier = _without_other_work(lane, talks, earlier)
+    found: dict[int, list[int]] = {}
+    reached: dict[int, set[int]] = {}
+    for number, _ in lane:
+        bound = {*continued[number], *earlier.get(number, ()), *(waited or {}).get(number, ())}
+        known: set[int] = set()
+        after: list[int] = []
+        for each in sorted(bound, reverse=True):
+            if each not in known:
+                after.append(each)
+                known |= {each, *reached[each]}
+        found[number], reached[number] = sorted(after), known
+    numbers = [number for number, _ in lane]
+    is_strict = all(a in reached[b] for a, b in itertools.pairwise(numbers))
+    return None if is_strict and not overlapped and not is_beside else found
+
+
+def _without_other_work(
+    lane: list[Numbered], talks: list[int], earlier: dict[int, list[int]]
+) -> dict[int, list[int]]:
+    """Return what was asked before, except by a worker that took another job from its queue in between.
+
+    Which worker takes which job is chance.
+    """
+    talk = {number: each for (number, _), each in zip(lane, talks, strict=True)}
+    jobs = {number: exchange.job for number, exchange in lane}
+
+    def is_bound(number: int, before: int) -> bool:
+        one, other = jobs[number], jobs[before]
+        if one is None or other is None or one.serial != other.serial:
+            return True
+        return not one.is_worker or talk[number] == talk[before]
+
+    return {
+        number: [each for each in before if is_bound(number, each)]
+        for number, before in earlier.items()
+    }
 
 
 def _asked_before(lane: list[Numbered], talks: list[int] | None) -> dict[int, list[int]]:
@@ -205,12 +251,17 @@ def _askers(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dic
         told = {
             n: [short[d] for d in exchange.by if common[d] < len(group)] for n, exchange in group
         }
-        if not any(told.values()) and not any(_beside(*each) for each in itertools.pairwise(group)):
+        paths = paths_apart(group)
+        is_beside = any(_beside(*each) for each in itertools.pairwise(group))
+        if not any(told.values()) and not paths and not is_beside:
             continue  # somebody asks again
         for number, exchange in group:
-            by = told[number]
             since = numbers.get(exchange.before or "")
-            found[number] = {"by": by, **({"since": since} if since else {})}
+            found[number] = {
+                "by": told[number],
+                **({"since": since} if since else {}),
+                **({"job": paths[number]} if paths else {}),
+            }
     return found
 
 
@@ -225,13 +276,27 @@ class _Span:
     ended_ns: int
 
 
-def _ends(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
-    """Return the asks that ended while another one was in flight; of those only the last ones that say it all."""
+def _ends(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dict[str, Any]]:
+    """Return the asks that ended before each one which might have ended in another order; only the last of them.
+
+    They were in flight with it, or could have been: their jobs are known, and neither comes after the other.
+    """
+    finals = _finals(lane)
     spans = sorted((_span(*each) for each in lane), key=lambda span: span.ended_ns)
+    delayed = [_delayed(span, finals, spans) for span in spans]
+    spans = sorted(delayed, key=lambda s: (s.ended_ns, finals.get(s.number, s.ended_ns)))
+    knows_jobs = all(exchange.job is not None for _, exchange in lane)
     found: dict[int, dict[str, Any]] = {}
     earlier: dict[int, set[int]] = {}
+    over: dict[int, set[int]] = {}
     for at, span in enumerate(spans):
-        before = [each for each in spans[:at] if each.ended_ns > span.started_ns]
+        own = reached[span.number]
+        before = [
+            each
+            for each in spans[:at]
+            if each.ended_ns > span.started_ns
+            or (knows_jobs and each.number not in own and span.number not in reached[each.number])
+        ]
         first = {each.number for each in before if each.ended_ns <= span.came_ns}
         rest = {each.number for each in before} - first
         behind, known = _last(first, set(), earlier)
@@ -244,7 +309,36 @@ def _ends(lane: list[Numbered]) -> dict[int, dict[str, Any]]:
             **({"behind": behind} if behind else {}),
             **({"ends_behind": ends} if ends else {}),
         }
+        implied = set[int]().union(*(over[each] for each in known))
+        done = {
+            each.number
+            for each in before
+            if finals.get(each.number, span.ended_ns + 1) <= span.ended_ns
+        }
+        over[span.number] = implied | done
+        if done - implied:
+            found[span.number]["over"] = sorted(done - implied)
     return found
+
+
+def _finals(lane: list[Numbered]) -> dict[int, int]:
+    """Return the last request of each job whose end was recorded, with that end in nanoseconds since 1970."""
+    last = {exchange.job.serial: (number, exchange) for number, exchange in lane if exchange.job}
+    return {
+        number: exchange.job.ended_ns
+        for number, exchange in last.values()
+        if exchange.job and exchange.job.ended_ns is not None
+    }
+
+
+def _delayed(span: _Span, finals: dict[int, int], spans: list[_Span]) -> _Span:
+    """Return the last request of a job as if it had ended with its job, but before anything was asked after it.
+
+    What waits for several jobs goes on in the order in which they end.
+    """
+    over_ns = finals.get(span.number, 0)
+    asked = [e.started_ns - 1 for e in spans if span.ended_ns < e.started_ns <= over_ns]
+    return replace(span, ended_ns=max(span.ended_ns, min([over_ns, *asked])))
 
 
 def _last(

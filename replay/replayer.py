@@ -93,7 +93,7 @@ class Replayer:
                 parent = lineage.Parent(self.fixture.session_id, self.options.fork.turn)
                 stack.enter_context(lineage.forking(parent))
             answers = self._answering.answer, self._answering.stopped
-            told_apart = forks or any(ask.by is not None for ask in self.fixture.asks)
+            told_apart = forks or any(ask.by is not None or ask.over for ask in self.fixture.asks)
             stack.enter_context(wire.answering(*answers, goes_on=forks, asks_who=told_apart))
             hears = sink.overheard if forks else sink.redirect
             stack.enter_context(hears(self._state.collect))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from agentobs import world
 from agentobs.errors import UsageError
+from agentobs.recording.jobs import Job
 from agentobs.records.exchanges import (
     ModelExchange,
     Question,
@@ -94,6 +95,8 @@ class State:
         """The asks whose answers are held back."""
         self.asked_in: dict[int, int] = {}
         """The thread that asked each."""
+        self.jobs: dict[int, Job] = {}
+        """The task, work item or thread that asked each, if that is known."""
         self.threads = frozenset(threading.enumerate())
         """The threads that there were before, which are not the agent's."""
         self.running = 0
@@ -276,6 +279,8 @@ class State:
             self.unread[taken.number] = call_site()
         if isinstance(taken, Ask) and origin is not None:
             self.asked_by[origin.attempt_id] = taken.number
+            if origin.job is not None:
+                self.jobs[taken.number] = origin.job
         while lane.guesses:
             guess = lane.guesses.pop()
             self.suspicions.append(Suspicion(lane.name, guess.taken, guess.text))
@@ -303,6 +308,12 @@ class State:
         body = self.fixture.body(due.number)
         came = self.renaming.read_bytes(body, asked_body(question, self.renaming))
         return value_of(body), value_of(came)
+
+    def unfinished(self, numbers: Iterable[int]) -> set[int]:
+        """Return those of some asks that were not asked yet, or whose jobs are not over."""
+        jobs = self.jobs
+        asked = self.asked_in
+        return {n for n in numbers if n not in asked or (n in jobs and not jobs[n].is_over)}
 
     @property
     def normalised(self) -> dict[str, int]:

@@ -93,9 +93,10 @@ class Turn:
         if point == "stop":
             return self._stopping()
         before = self._ask.behind | (self._ask.ends_behind if point == "end" else frozenset())
-        missing = sorted(before - state.ended)
+        over = self._ask.over if point == "end" else frozenset()
+        missing = sorted((before - state.ended) | state.unfinished(over))
         if not missing and not (point == "end" and self._has_others()):
-            return self._settling() if before else None
+            return self._settling() if before or over else None
         if missing and self._holds_up(missing):
             return None
         if not self._is_left():

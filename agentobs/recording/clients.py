@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 
+from agentobs.recording.origins import follow_jobs
 from agentobs.recording.wire import (
     AsyncRecordingTransport,
     PlaceOf,
@@ -140,6 +141,7 @@ _patched: list[tuple[type, str, Callable[..., Any], Callable[..., Any]]] = []
 
 def _patch(place_of: PlaceOf) -> None:
     global _asked, _place_of
+    follow_jobs()
     with _lock:
         _asked, _place_of = _asked + 1, place_of
         if not _patched:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentobs.recording.bodies import Body
+from agentobs.recording.jobs import Job
 from agentobs.recording.origins import digests
 from agentobs.recording.streams import find_in_answer
 from agentobs.recording.values import is_not_kept
@@ -109,7 +110,25 @@ def _origin(exchange: ModelExchange, redactor: Redactor) -> dict[str, Any]:
     return {
         **({"by": list(by)} if by else {}),
         **({"before": origin.before} if origin.before else {}),
+        **_job(origin.job),
     }
+
+
+def _job(job: Job | None) -> dict[str, Any]:
+    """Return the task, work item or thread that made a request, which is told by digests of names and by numbers."""
+    if job is None:
+        return {}
+    return {"job": [list(each) for each in job.path], **({"worker": True} if job.is_worker else {})}
+
+
+def jobs_content(session_id: str, ended: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the content line of the jobs of a session that were over before it: number and nanoseconds since 1970."""
+    return {"content_id": jobs_id(session_id), "session_id": session_id, "ended": ended}
+
+
+def jobs_id(session_id: str) -> str:
+    """Return the content id of that line."""
+    return f"jobs:{session_id}"
 
 
 def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:

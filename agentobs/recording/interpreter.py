@@ -18,6 +18,7 @@ from agentobs.recording.bodies import Bodies, Body
 from agentobs.recording.contents import (
     bare,
     end_content,
+    jobs_content,
     request_content,
     request_head,
     response_content,
@@ -28,6 +29,7 @@ from agentobs.recording.contents import (
 )
 from agentobs.recording.derive import SessionView
 from agentobs.recording.encodings import decoded
+from agentobs.recording.jobs import take_ended
 from agentobs.recording.partials import Begun
 from agentobs.recording.places import placed
 from agentobs.recording.prefixes import Prefixes
@@ -243,11 +245,12 @@ class Interpreter:
                 start = dataclasses.replace(record.start, arguments_content=content_id)
                 return _Parts(_kept("start", line, mode), (start,))
             case SessionEnd():
-                return _Parts((), self._ended(record))
+                return _Parts(_ended_jobs(record.session_id, mode), self._ended(record))
             case SessionReturn():
                 line = end_content(record, self.redactor)
                 return _Parts(
-                    _kept("end", line, mode), self._ended(self._end_of(record, line, mode))
+                    (*_ended_jobs(record.end.session_id, mode), *_kept("end", line, mode)),
+                    self._ended(self._end_of(record, line, mode)),
                 )
             case Event() if lost := _lost_exchanges(record):
                 # That it is not whole counts one.
@@ -363,6 +366,11 @@ def _is_clean(named: dict[Any, Any], clean: Mapping[Label, None]) -> bool:
 
 def _content_id(line: Mapping[str, Any], mode: str) -> str | None:
     return None if mode == "off" else str(line["content_id"])
+
+
+def _ended_jobs(session_id: str, mode: str) -> tuple[ContentLine, ...]:
+    ended = take_ended(session_id)
+    return _kept("jobs", jobs_content(session_id, ended), mode) if ended else ()
 
 
 def _kept(kind: str, line: dict[str, Any], mode: str) -> tuple[ContentLine, ...]:

@@ -9,31 +9,47 @@ exchange.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import re
 import sys
 import sysconfig
-import threading
 from asyncio import current_task
 from collections.abc import Iterable
-from contextvars import ContextVar
-from pathlib import Path
-from types import CodeType, FrameType, GetSetDescriptorType
-from typing import Any
+from contextvars import copy_context
+from pathlib import Path, PosixPath, WindowsPath
+from types import (
+    CodeType,
+    FrameType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    SimpleNamespace,
+)
+from typing import Any, NamedTuple
+from uuid import UUID
 
+from agentobs.recording import jobs
 from agentobs.records.exchanges import Origin
 from agentobs.redaction import Redactor
 from agentobs.tracing import is_opener
+from agentobs.tracing.places import opened_here
 
 FRAMES_MAX = 96
 """How many frames are looked at: the SDK and its transport take some 15 of them. Our choice."""
 OWN_FRAMES_MAX = 8
 """How many frames of the caller's own code tell something. Our choice."""
-VALUES_MAX = 32
-"""How many values an origin has, the names of functions among them, and how much of one object is looked at. Our
-choice."""
+VALUES_MAX = 48
+"""How many values the functions of a request give, the names of functions among them. Our choice."""
+SCOPE_VALUES_MAX = 16
+"""How many values those functions give that start a job. Our choice."""
+HELD_MAX = 32
+"""How much of one object is looked at. Our choice."""
+DEPTH_MAX = 3
+"""How deep is looked: `state.job.block.id` is a value of `state` at this depth. Our choice."""
+LOOKS_MAX = 256
+"""How many values of objects are looked at for one request. Our choice."""
 TEXT_MAX = 200
 """How many characters a text may have; a longer one tells nothing. Our choice."""
 BITS_MAX = 256
@@ -50,37 +66,42 @@ _DRAWN = re.compile(
 NAME_BYTES = 2
 """How long the digest of its name is, which is code and no content."""
 
-_before: ContextVar[str | None] = ContextVar("agentobs_before", default=None)
-"""The attempt that this context made last, that of a task or a thread; a task that is started from it inherits it."""
 
-
-def origin_here(attempt_id: str, *, is_async: bool) -> Origin | None:
-    """Return who asks, seen from the transport; None where that cannot be told. Never raises.
+def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> Origin | None:
+    """Return who makes a request, seen from the transport; None if that cannot be determined. Never raises.
 
     Args:
         attempt_id: the attempt that is made.
+        session_id: the session that it belongs to.
         is_async: whether it is made in a task.
     """
     try:
-        before = _before.get()  # in a thread of a pool only where the job brought its context along
-        if is_async or _is_own_thread():
-            _before.set(attempt_id)
-        told = _told(sys._getframe(1))
+        job = jobs.current(may_root=is_opener())
+        before = job.asked(attempt_id) if job is not None else None
+        told, takes_work = _told(sys._getframe(1), VALUES_MAX)
         if is_async:
             told += _task_name()
-        return Origin(attempt_id, tuple(told), before)
+        told += _context_values() + _span_names()
+        if job is not None:
+            jobs.note_request(job, session_id)
+            job.is_worker = job.is_worker or takes_work
+            told += job.values
+        return Origin(attempt_id, tuple(told), before, job)
     except (
         Exception
     ):  # frames hold values of any sort; a call without an origin is told apart by order alone
         return None
 
 
-def _is_own_thread() -> bool:
-    """Return whether this thread goes on with what it did before: the main thread, or the one that opened the session.
+def follow_jobs() -> None:
+    """Follow which task, work item or thread starts which in this process, from the first call on."""
+    jobs.install(_scope)
 
-    Threads of a pool are shared by whoever comes: what one of them asked before says nothing.
-    """
-    return threading.main_thread().ident == threading.get_ident() or is_opener()
+
+def _scope(frame: FrameType | None) -> tuple[jobs.Values, bool]:
+    """Return what the functions were given that start a job, and whether they take work from a queue."""
+    told, takes_work = _told(frame, SCOPE_VALUES_MAX)
+    return tuple(told), takes_work
 
 
 def digests(
@@ -149,17 +170,14 @@ def _hex(text: str, size: int) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
-def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:
-    """Return the plain values that the caller's own functions were given: function, name and value.
+def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[str, str, Any]], bool]:
+    """Return the plain values that the caller's own functions were given, and whether one takes work from a queue.
 
-    One function, for it runs on the caller's thread once a request.
+    Each is a function, a name and a value. Runs on the caller's thread once a request.
     """
-    told: list[tuple[str, str, Any]] = []
-    looked: set[int] = set()
+    values = _Values(count_max)
     seen = own = 0
     while frame is not None and seen < FRAMES_MAX and own < OWN_FRAMES_MAX:
-        if len(told) >= VALUES_MAX:
-            break
         code = frame.f_code
         known = _is_own.get(code.co_filename)
         if known is None:
@@ -167,13 +185,11 @@ def _told(frame: FrameType | None) -> list[tuple[str, str, Any]]:
         if known:
             own += 1
             if code.co_flags & _OPTIMISED:
-                told.append((code.co_qualname, "", None))
-                if not may_hold_variables(code):
-                    _add_values(told, looked, frame, code)
+                values.add_function(frame, code)
         elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
             break  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
         frame, seen = frame.f_back, seen + 1
-    return told
+    return values.all(), values.takes_work
 
 
 _OPTIMISED = 0x1
@@ -197,58 +213,219 @@ def may_hold_variables(code: CodeType) -> bool:
     return not _IS_VIEW and not _HANDS_OUT.isdisjoint(code.co_names)
 
 
-def _add_values(
-    told: list[tuple[str, str, Any]], looked: set[int], frame: FrameType, code: CodeType
-) -> None:
-    """Add what a function was given, until there is enough; what was `looked` into before tells nothing new."""
-    flags, count = code.co_flags, code.co_argcount + code.co_kwonlyargcount
-    count += (flags & _STAR != 0) + (flags & _STARS != 0)
-    names = code.co_varnames[:count] + code.co_freevars
-    if not names:
-        return
-    local = frame.f_locals
-    values = [(name, local[name]) for name in names if name in local]
-    # Before Python 3.13 the frame keeps this copy: it must not hold what the caller lets go of.
-    if type(local) is dict and sys.getrefcount(local) <= _OURS_ALONE:
-        local.clear()
-    where = code.co_qualname
-    for name, value in values:
-        if type(value) in _PLAIN:
-            found = [(where, name, value)]
-        elif id(value) in looked:
-            continue
-        else:
-            looked.add(id(value))
-            found = [(where, f"{name}.{inner}", each) for inner, each in _inside(value)]
-        told += [each for each in found if _is_short(each[2])]
-        if len(told) >= VALUES_MAX:
-            del told[VALUES_MAX:]
+class _Values:
+    """The plain values of a stack of functions: those that they were given first, then what these objects hold."""
+
+    __slots__ = ("_count_max", "_found", "_held", "_looked", "_order", "takes_work")
+
+    def __init__(self, count_max: int) -> None:
+        self._found: list[tuple[int, tuple[str, str, Any]]] = []
+        """Each with the number of its function, the nearest first."""
+        self._held: list[tuple[int, str, str, Any, bool]] = []
+        """Objects whose values are still to be looked at; of some only the ids of tool calls count."""
+        self._looked: set[int] = set()
+        self._count_max, self._order = count_max, 0
+        self.takes_work = False
+
+    def add_function(self, frame: FrameType, code: CodeType) -> None:
+        """Add what a function was given, and the ids of tool calls among its other variables."""
+        self._order += 1
+        where = code.co_qualname
+        self._found.append((self._order, (where, "", None)))
+        takes = not _TAKES.isdisjoint(code.co_names)
+        if takes and not self.takes_work:
+            known = frame.f_globals
+            self.takes_work = any(_is_queue(known.get(name)) for name in code.co_names)
+        if may_hold_variables(code):
             return
+        flags, count = code.co_flags, code.co_argcount + code.co_kwonlyargcount
+        count += (flags & _STAR != 0) + (flags & _STARS != 0)
+        local = frame.f_locals
+        given = [*code.co_varnames[:count], *code.co_freevars]
+        others = [*code.co_varnames[count:], *code.co_cellvars][:VALUES_MAX]
+        values = [(name, local[name], False) for name in given if name in local]
+        values += [(name, local[name], True) for name in others if name in local]
+        if takes and not self.takes_work:
+            self.takes_work = any(_has_queue(value) for _, value, _ in values)
+        if takes and self.takes_work:  # what it took stands in any variable
+            values = [(name, value, False) for name, value, _ in values]
+        # Before Python 3.13 the frame keeps this copy: it must not hold what the caller lets go of.
+        if type(local) is dict and sys.getrefcount(local) <= _OURS_ALONE:
+            local.clear()
+        for name, value, ids_only in values:
+            self._add(self._order, where, name, value, ids_only)
+
+    def _add(self, order: int, where: str, name: str, value: Any, ids_only: bool) -> None:
+        kind = type(value)
+        if kind in _PLAIN:
+            if (not ids_only or _is_call_id(name, value)) and _is_short(value):
+                self._found.append((order, (where, name, value)))
+        elif id(value) not in self._looked and not (ids_only and kind is list):
+            self._held.append((order, where, name, value, ids_only))
+
+    def all(self) -> list[tuple[str, str, Any]]:
+        """Return the values, those of the nearest function first."""
+        looks = LOOKS_MAX
+        for _ in range(DEPTH_MAX):
+            held, self._held = self._held, []
+            for order, where, name, value, ids_only in held:
+                if looks <= 0 or len(self._found) >= self._count_max:
+                    break
+                if id(value) in self._looked:
+                    continue
+                self._looked.add(id(value))
+                for inner, each, only in _inside(value, ids_only):
+                    looks -= 1
+                    self._add(order, where, f"{name}.{inner}", each, only)
+        found = self._found[: self._count_max]
+        return [each for _, each in sorted(found, key=lambda one: one[0])]
+
+
+_TAKES = frozenset(("get", "get_nowait", "receive", "receive_nowait"))
+"""Methods that take something from a queue."""
+_QUEUES = frozenset(
+    ("asyncio.queues", "queue", "_queue", "multiprocessing.queues", "anyio.streams.memory", "janus")
+)
+
+
+def _is_queue(value: Any) -> bool:
+    return type(value).__module__ in _QUEUES
+
+
+def _has_queue(value: Any) -> bool:
+    if _is_queue(value) or type(value) in _PLAIN:
+        return _is_queue(value)
+    return any(_is_queue(inner) for _, inner, _ in _inside(value, False))
+
+
+_CALL_ID = re.compile(r"(?:toolu|srvtoolu|mcptoolu|tooluse|call)_[\w-]{1,120}")
+_CALL_IDS = frozenset(("tool_use_id", "tool_call_id", "call_id", "tool_id", "toolUseId"))
+
+
+def _is_call_id(name: str, value: Any) -> bool:
+    """Return whether a value is the id of a tool call, by its form or its name."""
+    if type(value) is not str:
+        return False
+    return name.rpartition(".")[2] in _CALL_IDS or _CALL_ID.fullmatch(value) is not None
 
 
 def _is_short(value: Any) -> bool:
     """Return whether a value is a plain one that is small enough to tell something."""
     kind = type(value)
-    if kind is str:
+    if kind is str or kind is bytes:
         return len(value) <= TEXT_MAX
     return kind in _PLAIN and (kind is not int or value.bit_length() <= BITS_MAX)
 
 
-_PLAIN = frozenset((str, int, bool, type(None)))
+_PLAIN = frozenset((str, int, bool, type(None), float, bytes, UUID, PosixPath, WindowsPath))
 _OURS_ALONE = 3
 """References to a frame's copy of its variables where nobody else has it: the frame's, ours, and that of the count."""
 
 
-def _inside(value: Any) -> Iterable[tuple[str, Any]]:
-    """Return what an object, a dict or a list holds, one level deep, without calling any code of its class."""
+def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
+    """Return what an object, a dict or a list holds, and whether only ids of tool calls count in that.
+
+    No code of its class is called. Objects of libraries count if their class describes data: models of pydantic, data
+    classes, attrs, named tuples. Of their other objects, such as clients, which hold much that is the same for all, the
+    data and the ids of tool calls count.
+    """
     kind = type(value)
     if kind is tuple or kind is list:
-        return [(str(at), each) for at, each in enumerate(value[:VALUES_MAX])]
-    if kind is not dict:
-        value = _variables(value, kind) if is_own_class(kind) else None
-    # Not a copy of the whole: what an agent holds may be large, and this is its own thread.
-    items = list(itertools.islice(value.items(), VALUES_MAX)) if value else []
-    return [(name, each) for name, each in items if type(name) is str]
+        return [(str(at), each, ids_only) for at, each in enumerate(value[:HELD_MAX])]
+    if kind is dict:
+        items = itertools.islice(value.items(), HELD_MAX)
+        return _told_of_call([(name, each, ids_only) for name, each in items if type(name) is str])
+    sort = _sorts.get(kind)
+    if sort is None:
+        sort = _sort_of(kind)
+    if sort.names:
+        named = zip(sort.names, tuple.__iter__(value), strict=False)
+        return _told_of_call([(name, each, ids_only) for name, each in named])
+    if not (sort.variables or sort.slots):
+        return []
+    ids_only = ids_only or not sort.is_data
+    found: list[tuple[str, Any, bool]] = []
+    if sort.variables is not None:
+        variables = sort.variables.__get__(value)
+        # Not a copy of the whole: what an agent holds may be large, and this is its own thread.
+        items = itertools.islice(variables.items() if type(variables) is dict else (), HELD_MAX)
+        found += [(name, each, ids_only) for name, each in items if type(name) is str]
+    for name, slot in sort.slots:
+        with contextlib.suppress(AttributeError):  # it was never set
+            found.append((name, slot.__get__(value), ids_only))
+    return _told_of_call(found)
+
+
+def _told_of_call(found: list[tuple[str, Any, bool]]) -> list[tuple[str, Any, bool]]:
+    """Return what an object holds; if it is a tool call and only ids count, its `id` is one, whatever its form."""
+    if not found or not found[0][2]:
+        return found
+    if any(name == "type" and type(v) is str and v in _CALLS for name, v, _ in found):
+        return [(n, v, ids_only and n != "id") for n, v, ids_only in found]
+    return found
+
+
+_CALLS = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "tool_result"))
+
+
+class _Sort(NamedTuple):
+    """What is known of a class."""
+
+    is_data: bool
+    """Whether all that its objects hold counts: it is the caller's own, or describes data."""
+    variables: Any
+    """The descriptor of its objects' variables; None if they have none."""
+    slots: tuple[tuple[str, Any], ...]
+    """The names and descriptors of its slots."""
+    names: tuple[str, ...] = ()
+    """The fields of a named tuple."""
+
+
+_sorts: dict[type, _Sort] = {}
+_DESCRIBES_DATA = (
+    "__pydantic_fields__",
+    "__dataclass_fields__",
+    "__attrs_attrs__",
+    "__struct_fields__",
+    "model_fields",
+)
+
+
+def _sort_of(kind: type) -> _Sort:
+    """Return what is known of a class, without running any code of it or of its metaclass."""
+    own, variables = is_own_class(kind), None
+    is_data, slots, names = own or kind is SimpleNamespace, list[tuple[str, Any]](), ()
+    for each in () if kind is type or issubclass(kind, type) else _mro(kind):
+        members = _members(each)
+        is_data = is_data or any(name in members for name in _DESCRIBES_DATA)
+        if type(fields := members.get("_fields")) is tuple and tuple in _mro(kind):
+            names = names or fields
+        found = members.get("__dict__")
+        if variables is None and type(found) is GetSetDescriptorType:
+            variables = found
+        slots += [(n, m) for n, m in members.items() if type(m) is MemberDescriptorType]
+    if kind.__module__ in _NOTHING_HELD or (not is_data and kind.__module__ == "builtins"):
+        variables, slots, names = None, [], ()
+    if not is_data:
+        slots = []
+    sort = _Sort(is_data, variables, tuple(slots[:HELD_MAX]), tuple(names))
+    if len(_sorts) < _FILES_MAX:
+        _sorts[kind] = sort
+    return sort
+
+
+_NOTHING_HELD = frozenset(
+    ("threading", "_thread", "asyncio.locks", "asyncio.queues", "queue", "ssl")
+)
+
+
+def _mro(kind: type) -> tuple[type, ...]:
+    found: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return found
+
+
+def _members(kind: type) -> Any:
+    return type.__dict__["__dict__"].__get__(kind)
 
 
 def is_own_class(kind: type) -> bool:
@@ -266,13 +443,30 @@ def is_own_class(kind: type) -> bool:
 _own_modules: dict[Any, bool] = {}
 
 
-def _variables(value: Any, kind: type) -> dict[str, Any] | None:
-    for each in type.__dict__["__mro__"].__get__(kind):
-        found = type.__dict__["__dict__"].__get__(each).get("__dict__")
-        if found is not None:
-            own = type(found) is GetSetDescriptorType
-            return found.__get__(value) if own and kind is not type else None
-    return None
+def _span_names() -> list[tuple[str, str, Any]]:
+    """Return the names of the spans that the caller is in."""
+    found: list[tuple[str, str, Any]] = []
+    opened = opened_here()
+    while opened is not None and len(found) < OWN_FRAMES_MAX:
+        found.append(("span", "name", opened.name[:TEXT_MAX]))
+        opened = opened.parent
+    return found
+
+
+def _context_values() -> list[tuple[str, str, Any]]:
+    """Return the plain values of context variables, and the ids of tool calls that others hold."""
+    found: list[tuple[str, str, Any]] = []
+    for at, (variable, value) in enumerate(copy_context().items()):
+        if at >= HELD_MAX:
+            break
+        if type(value) in _PLAIN:
+            if value is not None and _is_short(value):
+                found.append(("context", variable.name, value))
+            continue
+        for name, inner, _ in _inside(value, True):
+            if _is_call_id(name, inner) and _is_short(inner):
+                found.append(("context", f"{variable.name}.{name}", inner))
+    return found
 
 
 def _task_name() -> tuple[tuple[str, str, Any], ...]:

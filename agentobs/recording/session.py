@@ -27,7 +27,16 @@ from typing import Any, ParamSpec, TypeVar
 from agentobs import tracing, world
 from agentobs.errors import HomeError, UsageError, error_kind, say_once
 from agentobs.ledger import Meter, Spent, use_home
-from agentobs.recording import functions, joining, lineage, parents, patching, strangers, wire
+from agentobs.recording import (
+    functions,
+    jobs,
+    joining,
+    lineage,
+    parents,
+    patching,
+    strangers,
+    wire,
+)
 from agentobs.recording.clients import AllClients, record_in
 from agentobs.recording.entry import (
     NOWHERE,
@@ -41,6 +50,7 @@ from agentobs.recording.entry import (
 from agentobs.recording.generators import Iteration, iterating
 from agentobs.recording.home import locate, open_home
 from agentobs.recording.options import Content, Options, check_sampling, content_of
+from agentobs.recording.origins import follow_jobs
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.returned import returned
 from agentobs.recording.sdk_spans import SdkSpan, settle
@@ -378,6 +388,8 @@ class Session:
             self.close()
 
     def _open(self) -> None:
+        follow_jobs()
+        jobs.begin()
         recorder = start_recorder(self._home)
         if (joined := joining.joined()) is not None:
             self._joined, self.session_id = joined.place, joined.place.session_id

@@ -20,6 +20,7 @@ from typing import Any
 
 from agentobs.errors import DamagedError, ForeignError, RecordingError
 from agentobs.recording.bodies import rebuild
+from agentobs.recording.contents import jobs_id
 from agentobs.recording.crashes import TELLING, crashed
 from agentobs.recording.home import Home
 from agentobs.recording.journal import Damage, Line, content_path, facts_path, is_alive, read
@@ -35,6 +36,7 @@ from agentobs.records.exchanges import (
     ModelExchange,
     Place,
     Question,
+    RecordedJob,
     Recording,
     Returned,
     ToolAnswer,
@@ -73,6 +75,7 @@ class Vault:
         self._contents = Lookup(self._path)
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
+        self._ended: dict[int, int] | None = None
 
     def __contains__(self, content_id: str) -> bool:
         """Return whether this segment holds that content."""
@@ -153,16 +156,30 @@ class Vault:
         failure = Failure(*value["failure"]) if value["failure"] else None
         return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
 
-    def origin(self, content_id: str) -> tuple[tuple[str, ...], str | None]:
-        """Return who asked what a recorded response answers: digests, and the attempt before it.
+    def origin(self, content_id: str) -> tuple[tuple[str, ...], str | None, RecordedJob | None]:
+        """Return who asked what a recorded response answers: digests, the attempt before it, and the job that made it.
 
         Raises:
             RecordingError: it is not there.
         """
         if content_id.startswith(_PIECES):
-            return (), None
+            return (), None, None
         value = self.value(content_id)
-        return tuple(value.get("by", ())), value.get("before")
+        return tuple(value.get("by", ())), value.get("before"), self._job(value)
+
+    def _job(self, value: dict[str, Any]) -> RecordedJob | None:
+        if not value.get("job"):
+            return None
+        path = tuple((str(one), int(at), int(number)) for one, at, number in value["job"])
+        ended = self._ended_jobs(value["session_id"]).get(path[-1][2])
+        return RecordedJob(path, bool(value.get("worker")), ended)
+
+    def _ended_jobs(self, session_id: str) -> dict[int, int]:
+        """Return when the jobs of a session were over, by their numbers."""
+        if self._ended is None:
+            line = jobs_id(session_id)
+            self._ended = dict(self.value(line)["ended"]) if line in self else {}
+        return self._ended
 
     def _partial(self, content_id: str) -> Answer:
         """Return what there is of an answer whose end was not recorded."""
@@ -439,7 +456,7 @@ def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
 def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
     asked = fact["request_content"]
     bare = Question(fact["method"], fact["endpoint"], {}, b"")
-    by, before = vault.origin(fact["response_content"])
+    by, before, job = vault.origin(fact["response_content"])
     return ModelExchange(
         place=Place(
             fact["session_id"],
@@ -457,6 +474,7 @@ def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
         answer=_answer(vault, fact),
         by=by,
         before=before,
+        job=job,
     )
 
 

@@ -18,7 +18,7 @@ import httpx2
 from agentobs import tracing, world
 from agentobs.errors import UsageError, error_kind, say_once
 from agentobs.recording.answers import AS_RECORDED, Onward, give, give_async
-from agentobs.recording.origins import origin_here
+from agentobs.recording.origins import follow_jobs, origin_here
 from agentobs.recording.sdk_spans import adopted
 from agentobs.records.exchanges import (
     Answer,
@@ -90,6 +90,7 @@ def instrument(client: Any, place_of: PlaceOf) -> bool:
     Raises:
         UsageError: `client` has no httpx2 client inside.
     """
+    follow_jobs()
     http = (
         client
         if isinstance(client, httpx2.Client | httpx2.AsyncClient)
@@ -422,7 +423,7 @@ def _start(
         tape = _Tape(request, tracing.place() or place_of(), client)
         ambient.step(tape.place, tape.started_ns)
         if tape.place.turn is None and _asks_who:
-            tape.origin = origin_here(tape.attempt_id, is_async=is_async)
+            tape.origin = origin_here(tape.attempt_id, tape.place.session_id, is_async=is_async)
         request.extensions = {**request.extensions, UNDER_WAY: id(request)}
         if _propagates:
             request.headers.update(tracing.trace_context())

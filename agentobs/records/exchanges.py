@@ -57,6 +57,8 @@ class Origin(NamedTuple):
     """Function, name and value of what the caller's own functions were given, those of the nearest first."""
     before: str | None
     """The attempt that the same task made before, or the one that started it; None where there was none."""
+    job: Any = None
+    """The task, work item or thread that made it, see `recording.jobs`; None if it is not known."""
 
     def __repr__(self) -> str:
         """Show no content."""
@@ -227,6 +229,23 @@ def _short(text: str) -> str:
     return f".{digest(text.encode('utf-8', 'surrogatepass')).rpartition(':')[2][:16]}"
 
 
+class RecordedJob(NamedTuple):
+    """The task, work item of a pool or thread that made a request, as it was recorded; see `recording.jobs`."""
+
+    path: tuple[tuple[str, int, int], ...]
+    """For it and the jobs above it, the outermost first: which of its parent's jobs it is, when it was started in
+    nanoseconds since 1970 (0 if not known), and a number that no other job of the session has."""
+    is_worker: bool
+    """Whether it took its work from a queue."""
+    ended_ns: int | None = None
+    """When it was over, in nanoseconds since 1970; None if that was not recorded."""
+
+    @property
+    def serial(self) -> int:
+        """The number of this job."""
+        return self.path[-1][2]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelExchange:
     """One HTTP attempt of a question to the provider."""
@@ -256,6 +275,8 @@ class ModelExchange:
     """The attempt that the same task made before, or the one that started it, in an exchange that was read back."""
     is_replayed: bool = False
     """Whether the answer was taken from a recording, so that no provider was asked and nothing was billed."""
+    job: RecordedJob | None = None
+    """The task, work item or thread that made it, in an exchange that was read back; None if it was not known."""
 
 
 @dataclass(frozen=True, slots=True)

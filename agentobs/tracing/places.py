@@ -27,13 +27,20 @@ class Opened:
     """A span that was opened: what is known of it while it is open, and that it has ended."""
 
     __slots__ = (
-        "due_ns", "has_ended", "last_ns", "parent", "place", "span_id", "trace_id",
+        "due_ns", "has_ended", "last_ns", "name", "parent", "place", "span_id", "trace_id",
     )  # fmt: skip
 
     def __init__(
-        self, place: Place, span_id: str, trace_id: str, parent: Opened | None, last_ns: int
+        self,
+        place: Place,
+        span_id: str,
+        trace_id: str,
+        parent: Opened | None,
+        last_ns: int,
+        name: str = "",
     ) -> None:
         """Note a span; `place` is the one inside of it."""
+        self.name = name
         self.place, self.span_id, self.trace_id, self.parent = place, span_id, trace_id, parent
         self.last_ns = last_ns
         """When something was last seen to happen in it, by the monotonic clock."""

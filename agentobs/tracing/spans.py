@@ -305,7 +305,7 @@ def _opened(
         here.chain_id,
         here.depth,
     )
-    opened = Opened(inside, span_id, trace_id, parent or beside, now_ns)
+    opened = Opened(inside, span_id, trace_id, parent or beside, now_ns, name)
     if expected_s:
         opened.due_ns += int(expected_s * 1e9)
     is_root = parent_span_id is None and linked_span_id is None

@@ -1,0 +1,387 @@
+"""Jobs: the asyncio tasks, pool work items and threads that make requests, and which job started which.
+
+Two requests of one job have their order by the code. Requests of two jobs have one only if one job was started after
+the other had finished, or by it. Which case it is cannot be seen in the requests: jobs that may overlap do not have to.
+A replay also needs to know which of several equal jobs a request belongs to: the order in which one job starts others
+is fixed by its code, the order in which they come to run is not.
+
+Neither asyncio nor `concurrent.futures` exposes who started a task or a work item, so the three places where they are
+created are wrapped, once for a process. What a task, a work item or a thread runs, returns and raises stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+import sys
+import threading
+import weakref
+from asyncio.base_events import BaseEventLoop
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import thread as pools
+from contextvars import ContextVar
+from types import CoroutineType, FunctionType, MethodType
+from typing import Any
+
+from agentobs import world
+from agentobs.errors import error_kind, say_once
+
+DEPTH_MAX = 16
+"""How many ancestors of a job are recorded. Our choice."""
+ENDED_MAX = 10_000
+"""How many ends of jobs are kept for one session. Our choice."""
+SESSIONS_MAX = 1_000
+"""For how many open sessions ends are kept. Our choice."""
+
+VALUES_MAX = 32
+"""How many values a job has from the functions that started it and its ancestors. Our choice."""
+
+Values = tuple[tuple[str, str, Any], ...]
+"""Function, name and value of what functions were given."""
+Path = tuple[tuple[str, int, int], ...]
+"""Element, start in nanoseconds since 1970 (0 if unknown) and serial number of a job and its ancestors, outermost
+first. Ancestors are not referenced: a job that starts the next one, for ever, must not keep them all."""
+
+_ATTRIBUTE = "_agentobs_job"
+"""The attribute of a task, a work item or a thread that holds its job."""
+
+
+class Job:
+    """A task, a work item of a pool or a thread."""
+
+    __slots__ = (
+        "__weakref__", "_counts", "_is_over", "is_worker", "last", "owner", "path", "serial", "sessions", "values",
+    )  # fmt: skip
+
+    def __init__(self, parent: Job | None, name: str, *, started_ns: int = 0) -> None:
+        """Start a job.
+
+        Args:
+            parent: the job that started it; None if it is not known.
+            name: the name of the function that it runs.
+            started_ns: when it was started, in nanoseconds since 1970; 0 if it is not known.
+        """
+        self.serial = next(_serials)
+        self.last: str | None = None
+        """The attempt that it made last; until then, the last one that its parent had made when it was started."""
+        self.values: Values = ()
+        """What the functions that started it were given, and its ancestors."""
+        element = ""
+        self.path: Path = ()
+        if parent is not None:
+            self.last, self.values, self.path = parent.last, parent.values, parent.path
+            element = parent.next_element(name)
+        self.path = (*self.path[1 - DEPTH_MAX :], (element, started_ns, self.serial))
+        self.is_worker = False
+        """Whether it takes its work from a queue."""
+        self.owner: Callable[[], Any] | None = None
+        """A reference to its task or thread; None for a work item."""
+        self.sessions: tuple[str, ...] = ()
+        """The sessions for which its end is recorded."""
+        self._counts: dict[str, int] | None = None
+        self._is_over = False
+
+    def next_element(self, name: str) -> str:
+        """Return the name of the next job that this one starts: they are counted from its last request on."""
+        if self._counts is None:
+            self._counts = {}
+        if not name:
+            return ""  # it is known by its first request alone, and which job makes one first is chance
+        number = self._counts[name] = self._counts.get(name, -1) + 1
+        return f"{_digest(name)}.{number}"
+
+    def asked(self, attempt_id: str) -> str | None:
+        """Note an attempt that it makes; return the one before it."""
+        before, self.last = self.last, attempt_id
+        self._counts = None
+        return before
+
+    def forget_counts(self) -> None:
+        """Count the jobs that it starts from 0."""
+        self._counts = None
+
+    def end(self) -> None:
+        """Note that it is over."""
+        self._is_over = True
+        for session_id in self.sessions:
+            _note_end(session_id, self.serial)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has returned or raised."""
+        if self._is_over or self.owner is None:
+            return self._is_over
+        owner = self.owner()
+        if owner is None:
+            return True
+        return bool(owner.done()) if hasattr(owner, "done") else not owner.is_alive()
+
+
+_serials = itertools.count((os.getpid() << 32) + 1)
+"""Serial numbers of jobs; the processes of one session have their own."""
+_here: ContextVar[Job | None] = ContextVar("agentobs_job", default=None)
+_items = threading.local()
+"""The job of the work item that a thread runs."""
+_scope: Callable[[Any], tuple[Values, bool]] | None = None
+"""Returns what the functions of a stack were given, and whether they take work from a queue."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(name: str) -> str:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=2).hexdigest()
+
+
+def current(*, may_root: bool = False) -> Job | None:
+    """Return the job that runs here; None if that is not known.
+
+    Args:
+        may_root: whether this thread is known to run one job alone.
+    """
+    task = _current_task()
+    if task is not None:
+        return _of_task(task)
+    item: Job | None = getattr(_items, "job", None)
+    if item is not None:
+        return item
+    thread, inherited = threading.current_thread(), _here.get()
+    if inherited is not None and _is_owned(inherited, thread):
+        return inherited
+    is_foreign = _is_foreign(thread)
+    own: Job | None = None if is_foreign else thread.__dict__.get(_ATTRIBUTE)
+    if inherited is not None and inherited is not own and not _is_child(own, inherited):
+        # A worker thread of a library, which runs this in a copy of the context of whoever asked for it.
+        return _adopted(inherited, thread)
+    if own is not None:
+        return own
+    if not is_foreign and (may_root or thread is threading.main_thread()):
+        job = Job(None, "")
+        job.owner = weakref.ref(thread)
+        thread.__dict__[_ATTRIBUTE] = job
+        return job
+    return None
+
+
+def _current_task() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        trio = sys.modules.get("trio")
+        if trio is None:
+            return None
+    with contextlib.suppress(RuntimeError, AttributeError):
+        return trio.lowlevel.current_task()
+    return None
+
+
+def _of_task(task: Any) -> Job:
+    known: Job | None = getattr(task, _ATTRIBUTE, None)
+    if known is not None:
+        return known
+    inherited = _here.get()
+    if inherited is not None and inherited.owner is None:
+        return inherited  # a task that runs before `create_task` has returned
+    return _adopted(inherited, task)
+
+
+def _adopted(parent: Job | None, owner: Any) -> Job:
+    """Return a new job for a task or thread that was started in a way which is not known."""
+    job = Job(parent, "")
+    job.owner = weakref.ref(owner)
+    if isinstance(owner, threading.Thread):
+        _here.set(job)
+    else:
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(owner, _ATTRIBUTE, job)
+    return job
+
+
+def _is_child(job: Job | None, parent: Job) -> bool:
+    return job is not None and len(job.path) > 1 and job.path[-2][2] == parent.serial
+
+
+def _is_owned(job: Job, thread: threading.Thread) -> bool:
+    return job.owner is not None and job.owner() is thread
+
+
+def _is_foreign(thread: threading.Thread) -> bool:
+    """Return whether a thread is a worker of a library, which may run jobs of many."""
+    kind = type(thread)
+    if kind is threading.Thread:
+        target = getattr(thread, "_target", None)
+        return getattr(target, "__module__", "") in _POOLS
+    return kind.__module__.partition(".")[0] in _POOLS_OF
+
+
+_POOLS = ("concurrent.futures.thread", "multiprocessing.pool", "multiprocessing.dummy")
+_POOLS_OF = ("multiprocessing", "anyio", "joblib")
+
+
+def _started(name: str) -> Job:
+    """Return a job that is started here."""
+    parent = current()
+    job = Job(parent, name, started_ns=world.now())
+    if parent is not None and parent.last is not None and _scope is not None:
+        values, takes_work = _scope(sys._getframe(2))
+        job.values = (*values, *job.values)[:VALUES_MAX]
+        parent.is_worker = parent.is_worker or takes_work
+    return job
+
+
+def install(scope: Callable[[Any], tuple[Values, bool]]) -> None:
+    """Follow which job starts which in this process, from the first call on.
+
+    Args:
+        scope: returns what the functions of a stack were given, from a frame outward, and whether they take work from
+            a queue.
+    """
+    global _scope
+    with _lock:
+        if _scope is not None:
+            return
+        _scope = scope
+        _wrap_tasks()
+        _wrap_work_items()
+        _wrap_threads()
+
+
+def begin() -> None:
+    """Count the jobs that are started here anew, as a session begins: what ran before it may differ in a replay."""
+    job = current(may_root=True)
+    if job is not None:
+        job.forget_counts()
+
+
+_lock = threading.Lock()
+
+
+def _forked() -> None:
+    """Begin again with serial numbers of a child process, in which the lock may be held by a thread that is gone."""
+    global _lock, _serials
+    _lock, _serials = threading.Lock(), itertools.count((os.getpid() << 32) + 1)
+    _ended.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _wrap_tasks() -> None:
+    create = BaseEventLoop.create_task
+
+    @functools.wraps(create)
+    def create_task(self: Any, coro: Any, **options: Any) -> Any:
+        job = _quietly(_started, _name_of(coro))
+        if job is None:
+            return create(self, coro, **options)
+        token = _here.set(job)
+        try:
+            task = create(self, coro, **options)
+        finally:
+            _here.reset(token)
+        with contextlib.suppress(AttributeError, TypeError):
+            job.owner = weakref.ref(task)
+            setattr(task, _ATTRIBUTE, job)
+            if (trace := getattr(task, "_source_traceback", None)) and trace[-1][0] == __file__:
+                del trace[-1]
+        return task
+
+    BaseEventLoop.create_task = create_task  # type: ignore[method-assign]
+
+
+def _wrap_work_items() -> None:
+    kind: Any = pools._WorkItem
+    make, run = kind.__init__, kind.run
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(self, _ATTRIBUTE, _quietly(_started, _name_of(_function_of(self))))
+
+    @functools.wraps(run)
+    def run_item(self: Any, *args: Any) -> None:
+        before, job = getattr(_items, "job", None), getattr(self, _ATTRIBUTE, None)
+        _items.job = job
+        try:
+            run(self, *args)
+        finally:
+            _items.job = before
+            if job is not None:
+                job.end()
+
+    kind.__init__, kind.run = __init__, run_item
+
+
+def _function_of(item: Any) -> Any:
+    found = getattr(item, "fn", None)
+    if found is None:  # from Python 3.14 on: function, arguments and keywords
+        task = getattr(item, "task", None)
+        found = task[0] if isinstance(task, tuple) and task else None
+    return found
+
+
+def _wrap_threads() -> None:
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_thread(self: threading.Thread) -> None:
+        job = _quietly(_started, _name_of(getattr(self, "_target", None) or type(self).run))
+        if job is not None and _ATTRIBUTE not in self.__dict__:
+            job.owner = weakref.ref(self)
+            self.__dict__[_ATTRIBUTE] = job
+        start(self)
+
+    threading.Thread.start = start_thread  # type: ignore[method-assign]
+
+
+def _quietly(make: Callable[[str], Job], name: str) -> Job | None:
+    """Return a new job, or None if that fails, which is reported once: the observed program goes on."""
+    try:
+        return make(name)
+    except Exception as error:
+        say_once(f"a job is not followed: {error_kind(error)}", about="jobs")
+        return None
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a function or coroutine, without running any code of its class."""
+    while type(function) is functools.partial:
+        function = function.func
+    if type(function) is MethodType:
+        function = function.__func__
+    if type(function) in (FunctionType, CoroutineType):
+        return str(function.__qualname__)
+    return type(function).__name__
+
+
+def note_request(job: Job, session_id: str | None) -> None:
+    """Have the end of a job recorded for a session, in which it makes a request."""
+    if session_id is None or session_id in job.sessions:
+        return
+    job.sessions = (*job.sessions, session_id)
+    task = job.owner() if job.owner is not None and len(job.sessions) == 1 else None
+    if isinstance(task, asyncio.Future):
+        task.add_done_callback(lambda _: job.end())
+
+
+_ended: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
+"""For each session the serial numbers of jobs that are over, and when that was."""
+
+
+def _note_end(session_id: str, serial: int) -> None:
+    with _lock:
+        if session_id not in _ended:
+            _ended[session_id] = deque(maxlen=ENDED_MAX)
+            while len(_ended) > SESSIONS_MAX:
+                _ended.popitem(last=False)
+        _ended[session_id].append((serial, world.now()))
+
+
+def take_ended(session_id: str) -> list[tuple[int, int]]:
+    """Return the jobs of a session that are over, as serial number and nanoseconds since 1970, and forget them."""
+    with _lock:
+        return list(_ended.pop(session_id, ()))

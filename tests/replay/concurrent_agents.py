@@ -1,0 +1,483 @@
+"""Agents on the plain SDK whose sub-agents send identical requests, as tasks, as threads and as jobs of a pool.
+
+Each returns which sub-agent got which answers. Noise is made of random sleeps between the steps, in recordings and in
+replays alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import httpx2
+from anthropic import Anthropic, AsyncAnthropic
+from anthropic.types import ToolUseBlock
+from pydantic import BaseModel
+
+import agentobs
+from agentobs.recording.session import start_recorder
+from replay import Fixture
+from tests.loopback import serving
+from tests.provider_script import call, message_events, text
+from tests.replay.agents import KEY, MODEL, frozen, last_session
+
+Heard = dict[str, Any]
+
+
+class Provider:
+    """Answers a plan with as many tool calls as it asks for, and all else with an answer of its own."""
+
+    def __init__(self, delay_s: float) -> None:
+        """Answer after so many seconds, more or less."""
+        self._delay_s, self._lock = delay_s, threading.Lock()
+        self._chance, self._number = random.Random(7), 0
+
+    def answer(self, asked: dict[str, Any]) -> bytes:
+        with self._lock:
+            self._number += 1
+            number, delay_s = self._number, self._delay_s * self._chance.uniform(0.5, 1.5)
+        last = asked["messages"][-1]["content"]
+        time.sleep(delay_s)
+        if isinstance(last, str) and last.startswith("plan "):
+            calls = [call(100 * number + each, "dig") for each in range(int(last.split()[1]))]
+            return b"".join(message_events(*calls, number=number))
+        return b"".join(message_events(text(f"answer {number}"), number=number))
+
+
+@contextmanager
+def provided(delay_s: float) -> Iterator[str]:
+    """Serve a provider on the loopback interface; yields the URL."""
+    provider = Provider(delay_s)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            body = provider.answer(asked)
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream; charset=utf-8")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with serving(Handler) as url:
+        yield url
+
+
+@dataclass
+class Setting:
+    """How an agent runs: where its provider is, how many threads or tasks run at once, and how long it sleeps."""
+
+    url: str | None = None
+    width: int = 8
+    noise_s: float = 0.0
+    changed: str | None = None
+    """The sub-agent that asks something else than it did."""
+    chance: random.Random = field(default_factory=random.Random)
+
+    def pause(self) -> None:
+        if self.noise_s:
+            time.sleep(self.chance.uniform(0, self.noise_s))
+
+    async def nap(self) -> None:
+        if self.noise_s:
+            await asyncio.sleep(self.chance.uniform(0, self.noise_s))
+
+
+def ask(client: Any, messages: list[Any]) -> Any:
+    with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
+        return stream.get_final_message()
+
+
+async def ask_async(client: Any, messages: list[Any]) -> Any:
+    async with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
+        return await stream.get_final_message()
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def dig(setting: Setting, client: Any, changed: bool = False) -> list[str]:
+    """Ask twice; the prompts are the same for every sub-agent."""
+    heard: list[str] = []
+    messages: list[Any] = [user("Dig.")]
+    for turn in (1, 2):
+        setting.pause()
+        said = ask(client, messages).content[0].text
+        setting.pause()
+        heard.append(said)
+        more = "Dig elsewhere." if changed and turn == 1 else "Dig deeper."
+        messages += [{"role": "assistant", "content": "ok"}, user(more)]
+    return heard
+
+
+async def dig_async(setting: Setting, client: Any, changed: bool = False) -> list[str]:
+    heard: list[str] = []
+    messages: list[Any] = [user("Dig.")]
+    for turn in (1, 2):
+        await setting.nap()
+        said = (await ask_async(client, messages)).content[0].text
+        await setting.nap()
+        heard.append(said)
+        more = "Dig elsewhere." if changed and turn == 1 else "Dig deeper."
+        messages += [{"role": "assistant", "content": "ok"}, user(more)]
+    return heard
+
+
+@contextmanager
+def client_of(setting: Setting) -> Iterator[Anthropic]:
+    with Anthropic(api_key=KEY, base_url=setting.url, max_retries=0) as client:
+        yield agentobs.record(client)
+
+
+def plan(client: Any, count: int) -> list[ToolUseBlock]:
+    return list(ask(client, [user(f"plan {count}")]).content)
+
+
+# What tells sub-agents apart is inside an object.
+
+
+class Model(BaseModel):
+    block: Any
+
+
+@dataclass
+class Data:
+    block: Any
+
+
+@dataclass(slots=True)
+class Slotted:
+    block: Any
+
+
+class Named(NamedTuple):
+    block: Any
+
+
+class Plain:
+    def __init__(self, block: Any) -> None:
+        self.block = block
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "block": lambda block: block,
+    "model": lambda block: Model(block=block),
+    "dataclass": Data,
+    "slots": Slotted,
+    "named tuple": Named,
+    "object": Plain,
+    "dict": lambda block: {"call": block},
+    "list": lambda block: [block],
+    "nested": lambda block: Data(Plain(block)),
+    "library": lambda block: httpx2.Request("GET", "http://x.test", extensions={"call": block}),
+}
+
+
+def in_objects(setting: Setting, wrapper: str, order: int = 1) -> Heard:
+    """Give each sub-agent, started in any order, an object that holds the tool call."""
+    heard: Heard = {}
+    with client_of(setting) as client, agentobs.session("agent"):
+
+        def work(thing: Any) -> list[str]:
+            return dig(setting, client)
+
+        calls = plan(client, 3)
+        with ThreadPoolExecutor(setting.width) as pool:
+            wrapped = [(each.id, WRAPPERS[wrapper](each)) for each in calls][::order]
+            jobs = {name: pool.submit(work, thing) for name, thing in wrapped}
+            heard = {name: job.result() for name, job in jobs.items()}
+    return {name: heard[name] for name in sorted(heard)}
+
+
+# Nothing but the place in the code tells them apart.
+
+
+def with_map(setting: Setting) -> Heard:
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+        with ThreadPoolExecutor(setting.width) as pool:
+            found = pool.map(lambda each: dig(setting, client, str(each) == setting.changed), "abc")
+            return {"found": list(found)}
+
+
+def with_submit(setting: Setting) -> Heard:
+    """One call starts sub-agents that are given the very same."""
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+        with ThreadPoolExecutor(setting.width) as pool:
+            jobs = [pool.submit(dig, setting, client) for _ in range(3)]
+            return {"found": [job.result() for job in jobs]}
+
+
+def follow(client: Any, found: list[str]) -> str:
+    return str(ask(client, [user(f"follow {found[-1]}")]).content[0].text)
+
+
+def with_as_completed(setting: Setting) -> Heard:
+    """Go on with whichever ends first."""
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+        with ThreadPoolExecutor(setting.width) as pool:
+            jobs = [pool.submit(dig, setting, client) for _ in range(4)]
+            order = [jobs.index(job) for job in futures.as_completed(jobs)]
+            found = [follow(client, jobs[each].result()) for each in order]
+            return {"order": order, "found": found, "each": [job.result() for job in jobs]}
+
+
+def with_refining(setting: Setting) -> Heard:
+    """Hand a job to the pool for each one that is over, with the very same prompt."""
+    with client_of(setting) as client, agentobs.session("agent"):
+        calls = plan(client, 3)
+        with ThreadPoolExecutor(setting.width) as pool:
+            jobs = {pool.submit(dig, setting, client): each.id for each in calls}
+            more = {}
+            for job in futures.as_completed(jobs):
+                more[jobs[job]] = pool.submit(dig, setting, client)
+            found = {jobs[job]: job.result() for job in jobs}
+            return {name: [found[name], more[name].result()] for name in sorted(found)}
+
+
+def with_callbacks(setting: Setting) -> Heard:
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+        order: list[int] = []
+        with ThreadPoolExecutor(setting.width) as pool:
+            for number in range(3):
+                job = pool.submit(dig, setting, client)
+                job.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+        found = ask(client, [user(f"They ended as {order}.")])
+        return {"order": order, "found": found.content[0].text}
+
+
+def with_wait(setting: Setting) -> Heard:
+    """Ask as soon as one has ended."""
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+        with ThreadPoolExecutor(setting.width) as pool:
+            jobs = [pool.submit(dig, setting, client) for _ in range(3)]
+            done, _ = futures.wait(jobs, return_when=futures.FIRST_COMPLETED)
+            first = min(jobs.index(each) for each in done)
+            more = follow(client, jobs[first].result())
+            return {"first": first, "more": more, "each": [job.result() for job in jobs]}
+
+
+def with_threads(setting: Setting) -> Heard:
+    heard: Heard = {}
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+        room = threading.Semaphore(setting.width)
+
+        def work(number: int) -> None:
+            with room:
+                heard[str(number)] = dig(setting, client)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    return {name: heard[name] for name in sorted(heard)}
+
+
+def with_queue(setting: Setting) -> Heard:
+    """Workers take jobs off one queue."""
+    import queue
+
+    heard: Heard = {}
+    waiting: queue.Queue[ToolUseBlock | None] = queue.Queue()
+    with client_of(setting) as client, agentobs.session("agent"):
+        for each in plan(client, 4):
+            waiting.put(each)
+
+        def worker() -> None:
+            while True:
+                setting.pause()
+                try:
+                    job = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                heard[job.id] = dig(setting, client)
+
+        threads = [threading.Thread(target=worker) for _ in range(min(setting.width, 2))]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    return {name: heard[name] for name in sorted(heard)}
+
+
+# The same over asyncio.
+
+
+def run_async(setting: Setting, main: Callable[[Any], Any]) -> Heard:
+    async def run() -> Heard:
+        async with AsyncAnthropic(api_key=KEY, base_url=setting.url, max_retries=0) as client:
+            agentobs.record(client)
+            with agentobs.session("agent"):
+                await ask_async(client, [user("plan 1")])
+                found: Heard = await main(client)
+                return found
+
+    return asyncio.run(run())
+
+
+def limited(setting: Setting) -> Callable[[Any], Any]:
+    """Return a sub-agent of which so many run at once, the first that came first."""
+    room = asyncio.Semaphore(setting.width)
+
+    async def work(client: Any) -> list[str]:
+        async with room:
+            return await dig_async(setting, client)
+
+    return work
+
+
+def with_gather(setting: Setting) -> Heard:
+    async def main(client: Any) -> Heard:
+        work = limited(setting)
+        return {"found": await asyncio.gather(*(work(client) for _ in range(3)))}
+
+    return run_async(setting, main)
+
+
+def with_task_group(setting: Setting) -> Heard:
+    async def main(client: Any) -> Heard:
+        work = limited(setting)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work(client)) for _ in range(3)]
+        return {"found": [task.result() for task in tasks]}
+
+    return run_async(setting, main)
+
+
+def with_anyio(setting: Setting) -> Heard:
+    async def main(client: Any) -> Heard:
+        work, heard = limited(setting), {}
+
+        async def keep(number: int) -> None:
+            heard[str(number)] = await work(client)
+
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(keep, number)
+        return {name: heard[name] for name in sorted(heard)}
+
+    return run_async(setting, main)
+
+
+def with_async_as_completed(setting: Setting) -> Heard:
+    async def main(client: Any) -> Heard:
+        work, found = limited(setting), []
+        for each in asyncio.as_completed([work(client) for _ in range(3)]):
+            heard = await each
+            found.append(
+                [heard, (await ask_async(client, [user(f"follow {heard}")])).content[0].text]
+            )
+        return {"found": found}
+
+    return run_async(setting, main)
+
+
+def with_to_thread(setting: Setting) -> Heard:
+    """Tasks that have threads ask."""
+
+    async def run() -> Heard:
+        with client_of(setting) as client, agentobs.session("agent"):
+            plan(client, 1)
+            room = asyncio.Semaphore(setting.width)
+
+            async def work() -> list[str]:
+                async with room:
+                    return await asyncio.to_thread(dig, setting, client)
+
+            return {"found": await asyncio.gather(*(work() for _ in range(3)))}
+
+    return asyncio.run(run())
+
+
+def with_anyio_threads(setting: Setting) -> Heard:
+    async def run() -> Heard:
+        heard: Heard = {}
+        with client_of(setting) as client, agentobs.session("agent"):
+            plan(client, 1)
+
+            async def work(number: int) -> None:
+                heard[str(number)] = await anyio.to_thread.run_sync(dig, setting, client)
+
+            async with anyio.create_task_group() as group:
+                for number in range(3):
+                    group.start_soon(work, number)
+        return {name: heard[name] for name in sorted(heard)}
+
+    return anyio.run(run)
+
+
+def with_async_queue(setting: Setting) -> Heard:
+    async def main(client: Any) -> Heard:
+        waiting: asyncio.Queue[str] = asyncio.Queue()
+        heard: Heard = {}
+
+        async def worker() -> None:
+            while True:
+                name = await waiting.get()
+                await setting.nap()
+                heard[name] = await dig_async(setting, client)
+                waiting.task_done()
+
+        for name in "abcd":
+            waiting.put_nowait(name)
+        workers = [asyncio.create_task(worker()) for _ in range(min(setting.width, 2))]
+        await waiting.join()
+        for each in workers:
+            each.cancel()
+        return {name: heard[name] for name in sorted(heard)}
+
+    return run_async(setting, main)
+
+
+AGENTS: dict[str, Callable[[Setting], Heard]] = {
+    **{f"in a {name}": partial(in_objects, wrapper=name) for name in WRAPPERS},
+    **{
+        each.__name__: each
+        for each in (
+            with_map, with_submit, with_as_completed, with_refining, with_callbacks, with_wait, with_threads,
+            with_queue, with_gather, with_task_group, with_anyio, with_async_as_completed, with_to_thread,
+            with_anyio_threads, with_async_queue,
+        )
+    },
+}  # fmt: skip
+
+
+def recorded_agent(
+    tmp_path: Path, agent: Callable[[Setting], Heard], *, overlaps: bool, noise_s: float = 0.0
+) -> tuple[Fixture, Heard]:
+    """Record an agent whose sub-agents overlap, or do not; return its fixture and what it heard."""
+    home = tmp_path / "home"
+    agentobs.stop_recorder()
+    with provided(0.02 if overlaps else 0.0) as url:
+        start_recorder(str(home))
+        try:
+            heard = agent(Setting(url, width=8 if overlaps else 1, noise_s=noise_s))
+        finally:
+            assert agentobs.stop_recorder()
+    return frozen(tmp_path, last_session(home), "agent"), heard
