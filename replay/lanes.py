@@ -32,16 +32,18 @@ class Guess:
 
     taken: int
     """The ask that it was taken for: the first that was left."""
-    others: int
-    """How many others it might have been as well."""
+    others: tuple[int, ...]
+    """The others that it might have been as well."""
 
     @property
     def text(self) -> str:
-        """What happened, in one sentence."""
-        asks = "ask" if self.others > 1 else "asks"
+        """Return what happened and what would tell the requests apart, in two sentences."""
+        tied = sorted((self.taken, *self.others))
+        named = f"{', '.join(map(str, tied[:-1]))} and {tied[-1]}"
         return (
-            f"request {self.taken} was told by its order alone from {self.others} that {asks} the same: the caller's "
-            "functions were given nothing that tells them apart"
+            f"request {self.taken} was matched by order alone: requests {named} are identical and could be concurrent, "
+            "and nothing that their callers were given differs. Pass each caller an argument of its own, or send each "
+            "request inside `with agentobs.span(NAME)`, and record again"
         )
 
 
@@ -123,12 +125,12 @@ class Lane:
                     ask = self._of_origin(ask, due, question, since)
                 return self._taken(ask)
         for ask, alike in self._by_origin(due, question, since):
-            others = 0
+            others: list[int] = []
             if alike and self._may_be(ask, question):
-                others = sum(self._may_be(each, question) for each in alike)
+                others = [each.number for each in alike if self._may_be(each, question)]
             if self._same_meaning(ask, question):
                 if others:
-                    self.guesses.append(Guess(ask.number, others))
+                    self.guesses.append(Guess(ask.number, tuple(others)))
                 return self._taken(ask)
         if self._match == "spine" and (known := self._of_spine(due, question)) is not None:
             return self._taken(known)
@@ -185,7 +187,8 @@ class Lane:
         nearest = [ask for ask in equal if likeness[ask.number] == best]
         answered = [ask for ask in nearest if ask.answer.status == 200]
         if len(answered) > 1:  # else the others are tries of the same
-            self.guesses.append(Guess(nearest[0].number, len(nearest) - 1))
+            others = tuple(ask.number for ask in nearest[1:])
+            self.guesses.append(Guess(nearest[0].number, others))
         return nearest[0]
 
     def _by_origin(

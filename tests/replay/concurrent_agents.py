@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import random
 import threading
 import time
@@ -301,10 +302,8 @@ def with_threads(setting: Setting) -> Heard:
 
 def with_queue(setting: Setting) -> Heard:
     """Workers take jobs off one queue."""
-    import queue
-
     heard: Heard = {}
-    waiting: queue.Queue[ToolUseBlock | None] = queue.Queue()
+    waiting: queue.Queue[ToolUseBlock] = queue.Queue()
     with client_of(setting) as client, agentobs.session("agent"):
         for each in plan(client, 4):
             waiting.put(each)

@@ -2,24 +2,219 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
 
-from replay import DivergenceError, Replayer
-from tests.replay.concurrent_agents import AGENTS, Setting, in_objects, recorded_agent, with_map
+import agentobs
+from agentobs.recording import jobs, origins
+from replay import DivergenceError, Fixture, Replayer
+from tests.replay.agents import KEY
+from tests.replay.concurrent_agents import (
+    AGENTS,
+    Heard,
+    Setting,
+    ask_async,
+    in_objects,
+    recorded_agent,
+    user,
+    with_map,
+)
+
+OVERLAPS = pytest.mark.parametrize("overlaps", [True, False], ids=["overlapping", "one at a time"])
+ROOT = Path(__file__).parent.parent.parent
 
 
-def replayed(fixture, agent, heard, times, noise_s, **more) -> None:
-    for _ in range(times):
-        with Replayer(fixture) as replay:
-            assert replay.run(agent, Setting(noise_s=noise_s), **more) == heard
+def replayed(fixture: Fixture, agent: Callable[[Setting], Heard], noise_s: float = 0.01) -> Heard:
+    with Replayer(fixture) as replay:
+        heard: Heard = replay.run(agent, Setting(noise_s=noise_s))
+    assert replay.suspicions == ()
+    return heard
 
 
-@pytest.mark.parametrize("overlaps", [True, False], ids=["overlapping", "one at a time"])
+@OVERLAPS
 @pytest.mark.parametrize("name", AGENTS)
 def test_each_sub_agent_gets_its_own_answers(tmp_path: Path, name: str, overlaps: bool) -> None:
+    """Whether they overlapped when they were recorded makes no difference: in the replay they do."""
     fixture, heard = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
-    replayed(fixture, AGENTS[name], heard, 3, 0.01)
+    for noise_s in (0.0, 0.01):
+        assert replayed(fixture, AGENTS[name], noise_s) == heard
+
+
+@pytest.mark.parametrize("wrapper", ["block", "model", "nested", "library"])
+def test_an_id_inside_an_object_counts_more_than_the_order(tmp_path: Path, wrapper: str) -> None:
+    """Sub-agents that are started in the other order are known by the tool call that they were given."""
+    fixture, heard = recorded_agent(tmp_path, partial(in_objects, wrapper=wrapper), overlaps=True)
+    assert len({str(each) for each in heard.values()}) == 3
+    assert replayed(fixture, partial(in_objects, wrapper=wrapper, order=-1)) == heard
+
+
+@OVERLAPS
+def test_a_changed_sub_agent_diverges_at_its_own_request(tmp_path: Path, overlaps: bool) -> None:
+    """The second request of the changed one is compared with what that sub-agent had asked."""
+    fixture, heard = recorded_agent(tmp_path, with_map, overlaps=overlaps)
+    answers = [f"answer {number}" for number in range(2, 8)]
+    assert sorted(each for found in heard["found"] for each in found) == answers
+    with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
+        replay.run(with_map, Setting(changed="b"))
+    found = diverged.value.divergence
+    assert found.kind == "content"
+    assert [each.actual for each in found.differences] == ["Dig elsewhere."]
+    assert 'recorded  "Dig deeper."' in found.text()
+
+
+def test_a_fixture_has_no_names_of_what_made_its_requests(tmp_path: Path) -> None:
+    """Functions stand in it as digests, values as the beginnings of digests."""
+    agent = partial(in_objects, wrapper="block")
+    fixture, _ = recorded_agent(tmp_path, agent, overlaps=True)
+    text = "".join(
+        line
+        for line in fixture.path.read_text().splitlines(keepends=True)
+        if line.startswith('{"ask":')
+    )
+    assert '"job":' in text
+    assert "work" not in text
+    assert "toolu_" not in text
+    for each in fixture.asks:
+        assert all(len(digest.partition(".")[2]) <= 8 for digest in each.by or ())
+
+
+# Requests that nothing tells apart.
+
+
+def untold(setting: Setting, spans: bool = False) -> Heard:
+    """Tasks of which nobody knows who started them, that are given nothing."""
+
+    async def run() -> Heard:
+        async with AsyncAnthropic(api_key=KEY, base_url=setting.url, max_retries=0) as client:
+            agentobs.record(client)
+            names = iter("ab")
+
+            async def work() -> Any:
+                if not spans:
+                    return (await ask_async(client, [user("Dig.")])).content[0].text
+                with agentobs.span(f"agent-{next(names)}"):
+                    return (await ask_async(client, [user("Dig.")])).content[0].text
+
+            with agentobs.session("agent"):
+                loop = asyncio.get_running_loop()
+                found = await asyncio.gather(*(asyncio.Task(work(), loop=loop) for _ in range(2)))
+                await ask_async(client, [user("wrong" if setting.changed else "right")])
+                return {"found": found}
+
+    return asyncio.run(run())
+
+
+def test_a_divergence_names_requests_that_tie(tmp_path: Path) -> None:
+    """And says what would tell them apart."""
+    fixture, _ = recorded_agent(tmp_path, untold, overlaps=True)
+    with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
+        replay.run(untold, Setting(changed="all"))
+    text = " ".join(diverged.value.divergence.text().split())
+    assert "requests 1 and 2 are identical and could be concurrent" in text
+    assert "with agentobs.span(NAME)" in text
+
+
+def test_a_span_tells_requests_apart(tmp_path: Path) -> None:
+    agent = partial(untold, spans=True)
+    fixture, heard = recorded_agent(tmp_path, agent, overlaps=True)
+    assert replayed(fixture, agent) == heard
+
+
+# What is wrapped stays as it was.
+
+
+def test_tasks_and_pools_work_as_before() -> None:
+    """A task has its name, context and result; a work item raises what it raised, with no frame of ours."""
+    origins.follow_jobs()
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    with ThreadPoolExecutor(1) as pool:
+        future: Future[None] = pool.submit(fails)
+        error = future.exception()
+    frames = []
+    trace = error.__traceback__ if error is not None else None
+    while trace is not None:
+        frames.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    assert frames
+    assert jobs.__file__ not in frames
+
+    async def main() -> str:
+        task = asyncio.get_running_loop().create_task(asyncio.sleep(0, "done"), name="mine")
+        assert task.get_name() == "mine"
+        source: Any = getattr(task, "_source_traceback", None)
+        assert source is not None
+        assert source[-1].filename == __file__
+        return await task
+
+    assert asyncio.run(main(), debug=True) == "done"
+
+
+def test_a_chain_of_tasks_keeps_none_of_them() -> None:
+    """A task that starts the next one and ends, for ever, takes no more memory each time."""
+    origins.follow_jobs()
+    paths: list[int] = []
+
+    async def link(left: int) -> None:
+        job = jobs.current()
+        assert job is not None
+        paths.append(len(job.path))
+        if left:
+            links.append(asyncio.get_running_loop().create_task(link(left - 1)))
+
+    links: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        links.append(asyncio.get_running_loop().create_task(link(60)))
+        while links:
+            await links.pop(0)
+
+    asyncio.run(main())
+    assert max(paths) == jobs.DEPTH_MAX
+
+
+SOAK = """
+import sys
+from pathlib import Path
+from replay import Replayer, load
+from tests.replay.concurrent_agents import AGENTS, Setting
+name, path, times = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+for _ in range(times):
+    with Replayer(load(path)) as replay:
+        print(replay.run(AGENTS[name], Setting(noise_s=0.03)))
+"""
+
+
+@pytest.mark.soak
+@OVERLAPS
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_hundred_replays_under_noise(tmp_path: Path, name: str, overlaps: bool) -> None:
+    """Four processes at a time, each with a hash seed of its own, and random sleeps between all steps."""
+    fixture, heard = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
+    command = [sys.executable, "-c", SOAK, name, str(fixture.path), "25"]
+    running = [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(4)
+    ]
+    for each in running:
+        told, _ = each.communicate()
+        assert each.returncode == 0
+        assert told.splitlines() == [str(heard)] * 25
