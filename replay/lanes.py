@@ -277,10 +277,13 @@ def _likenesses(
     that are new in each run are among that. Then the nearest frames count, and what was asked before.
     """
     told = told_of((digest for ask in asks for digest in ask.by or ()), question.origin)
+    started = {ask.job for ask in asks if ask.job and is_of_job(ask.job, question.origin)}
+    # The job above all of them is known by being none of the others.
+    own = started or {""}
     return {
         ask.number: (
             -len(told.difference(ask.by or ())),
-            is_of_job(ask.job, question.origin),
+            ask.job in own,
             -len(set(ask.by or ()) - told),
             [digest in told for digest in ask.by or ()],
             ask.since == since,
@@ -289,11 +292,11 @@ def _likenesses(
     }
 
 
-def is_of_job(job: str | None, origin: Origin | None) -> bool:
+def is_of_job(job: str, origin: Origin | None) -> bool:
     """Return whether the job of a request is reached in the same way as the one that was recorded."""
-    if job is None or origin is None or origin.job is None:
+    if origin is None or origin.job is None:
         return False
-    steps = job.split("/") if job else []
+    steps = job.split("/")
     own = [element for element, _, _ in origin.job.path]
     return own[len(own) - len(steps) :] == steps
 

@@ -274,6 +274,8 @@ class _Span:
     came_ns: int
     """When something of its answer came first."""
     ended_ns: int
+    is_given_up: bool
+    """Whether its client gave it up."""
 
 
 def _ends(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dict[str, Any]]:
@@ -322,23 +324,29 @@ def _ends(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dict[
 
 
 def _finals(lane: list[Numbered]) -> dict[int, int]:
-    """Return the last request of each job whose end was recorded, with that end in nanoseconds since 1970."""
+    """Return the last request of each job whose end was recorded, with that end in nanoseconds since 1970.
+
+    Jobs that started others are left out: those may depend on them in ways that no request shows.
+    """
+    above = {step[2] for _, exchange in lane if exchange.job for step in exchange.job.path[:-1]}
     last = {exchange.job.serial: (number, exchange) for number, exchange in lane if exchange.job}
     return {
         number: exchange.job.ended_ns
         for number, exchange in last.values()
-        if exchange.job and exchange.job.ended_ns is not None
+        if exchange.job and exchange.job.ended_ns is not None and exchange.job.serial not in above
     }
 
 
 def _delayed(span: _Span, finals: dict[int, int], spans: list[_Span]) -> _Span:
-    """Return the last request of a job as if it had ended with its job, but before anything was asked after it.
+    """Return the last request of a job as if it had ended with its job, but before anything was sent or given up since.
 
     What waits for several jobs goes on in the order in which they end.
     """
     over_ns = finals.get(span.number, 0)
-    asked = [e.started_ns - 1 for e in spans if span.ended_ns < e.started_ns <= over_ns]
-    return replace(span, ended_ns=max(span.ended_ns, min([over_ns, *asked])))
+    events = [each.started_ns for each in spans]
+    events += [each.ended_ns for each in spans if each.is_given_up]
+    bounds = [at_ns - 1 for at_ns in events if span.ended_ns < at_ns <= over_ns]
+    return replace(span, ended_ns=max(span.ended_ns, min([over_ns, *bounds])))
 
 
 def _last(
@@ -352,7 +360,7 @@ def _last(
 def _span(number: int, exchange: ModelExchange) -> _Span:
     started, ended = exchange.started_ns, exchange.started_ns + exchange.ended_ns
     came = ended if exchange.headers_ns is None else started + exchange.headers_ns
-    return _Span(number, started, came, ended)
+    return _Span(number, started, came, ended, exchange.answer.ending == "cancelled")
 
 
 def _beside(one: Numbered, other: Numbered) -> bool:

@@ -43,57 +43,67 @@ VALUES_MAX = 32
 
 Values = tuple[tuple[str, str, Any], ...]
 """Function, name and value of what functions were given."""
-Path = tuple[tuple[str, int, int], ...]
-"""Element, start in nanoseconds since 1970 (0 if unknown) and serial number of a job and its ancestors, outermost
-first. Ancestors are not referenced: a job that starts the next one, for ever, must not keep them all."""
+Step = tuple[str, int, int, int]
+"""Of a job: the name of its function, which of its parent's jobs of that name it is, when it was started in nanoseconds
+since 1970 (0 if unknown), and its serial number."""
 
-_ATTRIBUTE = "_agentobs_job"
+_ATTRIBUTE = "_agentobs_job"  # written out where it is set for each task
 """The attribute of a task, a work item or a thread that holds its job."""
 
 
 class Job:
     """A task, a work item of a pool or a thread."""
 
-    __slots__ = (
-        "__weakref__", "_counts", "_is_over", "is_worker", "last", "owner", "path", "serial", "sessions", "values",
-    )  # fmt: skip
+    # A job is made for each task and work item of the process: what few of them need is kept by the class.
+    last: str | None = None
+    """The attempt that it made last; until then, the last one that its parent had made when it was started."""
+    values: Values = ()
+    """What the functions that started it were given, and its ancestors."""
+    is_worker = False
+    """Whether it takes its work from a queue."""
+    owner: Callable[[], Any] | None = None
+    """A reference to its task or thread; None for a work item."""
+    sessions: tuple[str, ...] = ()
+    """The sessions for which its end is recorded."""
+    _counts: dict[str, int] | None = None
+    _is_over = False
 
-    def __init__(self, parent: Job | None, name: str, *, started_ns: int = 0) -> None:
+    def __init__(self, parent: Job | None, name: str, started_ns: int = 0) -> None:
         """Start a job.
 
         Args:
             parent: the job that started it; None if it is not known.
-            name: the name of the function that it runs.
+            name: the name of the function that it runs; empty if that is not known.
             started_ns: when it was started, in nanoseconds since 1970; 0 if it is not known.
         """
-        self.serial = next(_serials)
-        self.last: str | None = None
-        """The attempt that it made last; until then, the last one that its parent had made when it was started."""
-        self.values: Values = ()
-        """What the functions that started it were given, and its ancestors."""
-        element = ""
-        self.path: Path = ()
-        if parent is not None:
-            self.last, self.values, self.path = parent.last, parent.values, parent.path
-            element = parent.next_element(name)
-        self.path = (*self.path[1 - DEPTH_MAX :], (element, started_ns, self.serial))
-        self.is_worker = False
-        """Whether it takes its work from a queue."""
-        self.owner: Callable[[], Any] | None = None
-        """A reference to its task or thread; None for a work item."""
-        self.sessions: tuple[str, ...] = ()
-        """The sessions for which its end is recorded."""
-        self._counts: dict[str, int] | None = None
-        self._is_over = False
+        self.serial = serial = next(_serials)
+        if parent is None:
+            self.steps: tuple[Step, ...] = ((name, 0, started_ns, serial),)
+            return
+        above = parent.steps
+        if len(above) >= DEPTH_MAX:
+            # Ancestors are not referenced: a job that starts the next one, for ever, must not keep them all.
+            above = above[1 - DEPTH_MAX :]
+        if parent.last is not None:
+            self.last, self.values = parent.last, parent.values
+        counts = parent._counts
+        if counts is None:
+            counts = parent._counts = {}
+        number = counts[name] = counts.get(name, -1) + 1
+        self.steps = (*above, (name, number, started_ns, serial))
 
-    def next_element(self, name: str) -> str:
-        """Return the name of the next job that this one starts: they are counted from its last request on."""
-        if self._counts is None:
-            self._counts = {}
-        if not name:
-            return ""  # it is known by its first request alone, and which job makes one first is chance
-        number = self._counts[name] = self._counts.get(name, -1) + 1
-        return f"{_digest(name)}.{number}"
+    @property
+    def path(self) -> tuple[tuple[str, int, int], ...]:
+        """Element, start and serial number of it and the jobs above it, the outermost first.
+
+        The element is a digest of its name, and its number among the jobs of that name which its parent started after
+        its last request. It is empty if the name is not known: such a job is noticed when it makes a request, and which
+        of them does so first is chance.
+        """
+        return tuple(
+            (f"{_digest(name)}.{number}" if name else "", started_ns, serial)
+            for name, number, started_ns, serial in self.steps
+        )
 
     def asked(self, attempt_id: str) -> str | None:
         """Note an attempt that it makes; return the one before it."""
@@ -201,7 +211,7 @@ def _adopted(parent: Job | None, owner: Any) -> Job:
 
 
 def _is_child(job: Job | None, parent: Job) -> bool:
-    return job is not None and len(job.path) > 1 and job.path[-2][2] == parent.serial
+    return job is not None and len(job.steps) > 1 and job.steps[-2][3] == parent.serial
 
 
 def _is_owned(job: Job, thread: threading.Thread) -> bool:
@@ -221,10 +231,13 @@ _POOLS = ("concurrent.futures.thread", "multiprocessing.pool", "multiprocessing.
 _POOLS_OF = ("multiprocessing", "anyio", "joblib")
 
 
+_now = world.now
+
+
 def _started(name: str) -> Job:
     """Return a job that is started here."""
     parent = current()
-    job = Job(parent, name, started_ns=world.now())
+    job = Job(parent, name, _now())
     if parent is not None and parent.last is not None and _scope is not None:
         values, takes_work = _scope(sys._getframe(2))
         job.values = (*values, *job.values)[:VALUES_MAX]
@@ -282,11 +295,14 @@ def _wrap_tasks() -> None:
             task = create(self, coro, **options)
         finally:
             _here.reset(token)
-        with contextlib.suppress(AttributeError, TypeError):
+        try:
             job.owner = weakref.ref(task)
-            setattr(task, _ATTRIBUTE, job)
-            if (trace := getattr(task, "_source_traceback", None)) and trace[-1][0] == __file__:
+            task._agentobs_job = job  # type: ignore[attr-defined]
+            trace = getattr(task, "_source_traceback", None) if self._debug else None
+            if trace and trace[-1][0] == __file__:
                 del trace[-1]
+        except (AttributeError, TypeError):
+            pass  # a task of another kind, which is known by its context alone
         return task
 
     BaseEventLoop.create_task = create_task  # type: ignore[method-assign]
@@ -299,8 +315,7 @@ def _wrap_work_items() -> None:
     @functools.wraps(make)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
-        with contextlib.suppress(AttributeError, TypeError):
-            setattr(self, _ATTRIBUTE, _quietly(_started, _name_of(_function_of(self))))
+        self._agentobs_job = _quietly(_started, _name_of(_function_of(self)))
 
     @functools.wraps(run)
     def run_item(self: Any, *args: Any) -> None:
@@ -349,13 +364,13 @@ def _quietly(make: Callable[[str], Job], name: str) -> Job | None:
 
 def _name_of(function: Any) -> str:
     """Return the name of a function or coroutine, without running any code of its class."""
-    while type(function) is functools.partial:
+    kind = type(function)
+    while kind is functools.partial:
         function = function.func
-    if type(function) is MethodType:
-        function = function.__func__
-    if type(function) in (FunctionType, CoroutineType):
+        kind = type(function)
+    if kind is CoroutineType or kind is FunctionType:
         return str(function.__qualname__)
-    return type(function).__name__
+    return str(function.__func__.__qualname__) if kind is MethodType else kind.__name__
 
 
 def note_request(job: Job, session_id: str | None) -> None:

@@ -170,7 +170,7 @@ def test_a_chain_of_tasks_keeps_none_of_them() -> None:
     async def link(left: int) -> None:
         job = jobs.current()
         assert job is not None
-        paths.append(len(job.path))
+        paths.append(len(job.steps))
         if left:
             links.append(asyncio.get_running_loop().create_task(link(left - 1)))
 
