@@ -1,10 +1,11 @@
-"""Origins: who asks, as far as the code of the caller tells, so that equal questions can be told apart.
+"""Origins: who makes a request, as far as the code of the caller shows it, so that identical requests can be told apart.
 
-Two sub-agents that ask the same at the same time get different answers, and in a replay they may start in the other
+Two sub-agents that send the same at the same time get different answers, and in a replay they may start in the other
 order. What tells them apart is what their functions were called with. The frames from the transport outward are looked
-at, and of those of the caller's own code the plain values that they were given. Nothing of the caller's is called, no
-line and no file is kept, so that code may move. All of it is content: it is told as digests, beside the content of an
-exchange.
+at, and of those of the caller's own code the plain values that they were given, and that the objects hold which they
+were given. Of their other variables the ids of tool calls count. What the functions were given that started the task or
+the work item comes with them, see `jobs`. Nothing of the caller's is called, no line and no file is kept, so that code
+may move. All of it is content: it is recorded as digests, in the content of an exchange.
 """
 
 from __future__ import annotations
