@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentobs.recording.origins import shortest
+from agentobs.recording.origins import shortest, unshared
 from agentobs.records.canonical import canonical
 from agentobs.records.exchanges import ModelExchange, is_beside, lane_under
 from agentobs.records.messages import assemble, blocks, tool_results, tool_uses
@@ -246,11 +246,11 @@ def _askers(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dic
     for group in groups.values():
         if all(a[0] in reached[b[0]] for a, b in itertools.pairwise(group)):
             continue
-        common = Counter(digest for _, exchange in group for digest in exchange.by)
+        serials = {number: exchange.job.serial for number, exchange in group if exchange.job}
+        by = unshared({number: exchange.by for number, exchange in group}, serials)
+        common = Counter(digest for digests in by.values() for digest in digests)
         short = shortest(common)
-        told = {
-            n: [short[d] for d in exchange.by if common[d] < len(group)] for n, exchange in group
-        }
+        told = {n: [short[d] for d in by[n] if common[d] < len(group)] for n, _ in group}
         paths = paths_apart(group)
         is_beside = any(_beside(*each) for each in itertools.pairwise(group))
         if not any(told.values()) and not paths and not is_beside:

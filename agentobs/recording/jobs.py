@@ -41,8 +41,8 @@ SESSIONS_MAX = 1_000
 VALUES_MAX = 32
 """How many values a job has from the functions that started it and its ancestors. Our choice."""
 
-Values = tuple[tuple[str, str, Any], ...]
-"""Function, name and value of what functions were given."""
+Values = tuple[tuple[Any, ...], ...]
+"""Function, name and value of what functions were given, and which objects hold it, see `origins`."""
 Step = tuple[str, int, int, int]
 """Of a job: the name of its function, which of its parent's jobs of that name it is, when it was started in nanoseconds
 since 1970 (0 if unknown), and its serial number."""

@@ -1,4 +1,4 @@
-"""Origins: who makes a request, as far as the code of the caller shows it, so that identical requests can be told apart.
+"""Origins: who makes a request, as far as the code of the caller shows it, to tell identical requests apart.
 
 Two sub-agents that send the same at the same time get different answers, and in a replay they may start in the other
 order. What tells them apart is what their functions were called with. The frames from the transport outward are looked
@@ -18,7 +18,7 @@ import re
 import sys
 import sysconfig
 from asyncio import current_task
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import copy_context
 from pathlib import Path, PosixPath, WindowsPath
 from types import (
@@ -113,7 +113,7 @@ def digests(
     With a redactor, what is one of the `secrets` or looks like one tells nothing.
     """
     told = origin.told
-    texts = [f"{where} {name}={value!r}" for where, name, value in told]
+    texts = [f"{where} {name}={value!r}" for where, name, value, *_ in told]
     if redactor is not None and redactor.redact_text(joined := "\n".join(texts), secrets) != joined:
         clean = [redactor.redact_text(text, secrets) == text for text in texts]
         told = tuple(itertools.compress(told, clean))
@@ -140,7 +140,7 @@ def told_of(written: Iterable[str], origin: Origin | None) -> set[str]:
         return set()
     own = digests(origin)
     whole = {
-        _hex(f"{where} {name}={value!r}", DIGEST_BYTES) for where, name, value in origin.told
+        _hex(f"{where} {name}={value!r}", DIGEST_BYTES) for where, name, value, *_ in origin.told
     }  # as it was before November 22, 2026: one of name and value
     return {
         each
@@ -154,10 +154,49 @@ _LOOKS_DRAWN = "00"
 """What is written behind the whole digest of such a value; never into a fixture."""
 
 
-def _digest_of(where: str, name: str, value: Any) -> str:
+HELD_BY = "@"
+"""Behind a recorded digest of a value that an object holds: which objects lead to it; never in a fixture."""
+
+
+def unshared(
+    digests_of: Mapping[int, Sequence[str]], jobs_of: Mapping[int, int]
+) -> dict[int, list[str]]:
+    """Return the digests of identical requests that may tell them apart, without the objects that hold their values.
+
+    What stands in an object that several jobs were given tells none of them apart, and may change between their
+    requests. So may what an object holds that not all of them have.
+
+    Args:
+        digests_of: the digests of each request, as they were recorded.
+        jobs_of: the number of the job of each request.
+    """
+    seen: dict[str, set[int]] = {}
+    names: dict[str, set[int]] = {}
+    for number, each in digests_of.items():
+        for digest in each:
+            bare, _, holders = digest.partition(HELD_BY)
+            names.setdefault(bare.partition(_MARK)[0], set()).add(number)
+            for holder in holders.split("+") if holders else ():
+                seen.setdefault(holder, set()).add(jobs_of.get(number, 0))
+
+    def tells(digest: str) -> bool:
+        bare, _, holders = digest.partition(HELD_BY)
+        if not holders:
+            return True
+        in_all = len(names[bare.partition(_MARK)[0]]) == len(digests_of)
+        return in_all and all(len(seen[each]) < 2 for each in holders.split("+"))
+
+    return {
+        number: list(dict.fromkeys(d.partition(HELD_BY)[0] for d in each if tells(d)))
+        for number, each in digests_of.items()
+    }
+
+
+def _digest_of(where: str, name: str, value: Any, holders: str = "") -> str:
     text = repr(value)
     drawn = _LOOKS_DRAWN if _DRAWN.search(text) else ""
-    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(text, DIGEST_BYTES)}{drawn}"
+    held = f"{HELD_BY}{holders}" if holders else ""
+    return f"{_hex(f'{where} {name}', NAME_BYTES)}{_MARK}{_hex(text, DIGEST_BYTES)}{drawn}{held}"
 
 
 def _cut(digest: str, size: int) -> str:
@@ -171,7 +210,7 @@ def _hex(text: str, size: int) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
-def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[str, str, Any]], bool]:
+def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]], bool]:
     """Return the plain values that the caller's own functions were given, and whether one takes work from a queue.
 
     Each is a function, a name and a value. Runs on the caller's thread once a request.
@@ -220,9 +259,9 @@ class _Values:
     __slots__ = ("_count_max", "_found", "_held", "_looked", "_order", "takes_work")
 
     def __init__(self, count_max: int) -> None:
-        self._found: list[tuple[int, tuple[str, str, Any]]] = []
+        self._found: list[tuple[int, tuple[Any, ...]]] = []
         """Each with the number of its function, the nearest first."""
-        self._held: list[tuple[int, str, str, Any, bool]] = []
+        self._held: list[tuple[int, str, str, Any, bool, str]] = []
         """Objects whose values are still to be looked at; of some only the ids of tool calls count."""
         self._looked: set[int] = set()
         self._count_max, self._order = count_max, 0
@@ -256,20 +295,25 @@ class _Values:
         for name, value, ids_only in values:
             self._add(self._order, where, name, value, ids_only)
 
-    def _add(self, order: int, where: str, name: str, value: Any, ids_only: bool) -> None:
+    def _add(
+        self, order: int, where: str, name: str, value: Any, ids_only: bool, holders: str = ""
+    ) -> None:
         kind = type(value)
         if kind in _PLAIN:
             if (not ids_only or _is_call_id(name, value)) and _is_short(value):
-                self._found.append((order, (where, name, value)))
+                told = (where, name, value, holders) if holders else (where, name, value)
+                self._found.append((order, told))
         elif id(value) not in self._looked and not (ids_only and kind is list):
-            self._held.append((order, where, name, value, ids_only))
+            holder = f"{id(value) >> 4 & 0xFFFFFFFF:x}"
+            holders = f"{holders}+{holder}" if holders else holder
+            self._held.append((order, where, name, value, ids_only, holders))
 
-    def all(self) -> list[tuple[str, str, Any]]:
+    def all(self) -> list[tuple[Any, ...]]:
         """Return the values, those of the nearest function first."""
         looks = LOOKS_MAX
         for _ in range(DEPTH_MAX):
             held, self._held = self._held, []
-            for order, where, name, value, ids_only in held:
+            for order, where, name, value, ids_only, holders in held:
                 if looks <= 0 or len(self._found) >= self._count_max:
                     break
                 if id(value) in self._looked:
@@ -277,7 +321,7 @@ class _Values:
                 self._looked.add(id(value))
                 for inner, each, only in _inside(value, ids_only):
                     looks -= 1
-                    self._add(order, where, f"{name}.{inner}", each, only)
+                    self._add(order, where, f"{name}.{inner}", each, only, holders)
         found = self._found[: self._count_max]
         return [each for _, each in sorted(found, key=lambda one: one[0])]
 
@@ -444,9 +488,9 @@ def is_own_class(kind: type) -> bool:
 _own_modules: dict[Any, bool] = {}
 
 
-def _span_names() -> list[tuple[str, str, Any]]:
+def _span_names() -> list[tuple[Any, ...]]:
     """Return the names of the spans that the caller is in."""
-    found: list[tuple[str, str, Any]] = []
+    found: list[tuple[Any, ...]] = []
     opened = opened_here()
     while opened is not None and len(found) < OWN_FRAMES_MAX:
         found.append(("span", "name", opened.name[:TEXT_MAX]))
@@ -454,9 +498,9 @@ def _span_names() -> list[tuple[str, str, Any]]:
     return found
 
 
-def _context_values() -> list[tuple[str, str, Any]]:
+def _context_values() -> list[tuple[Any, ...]]:
     """Return the plain values of context variables, and the ids of tool calls that others hold."""
-    found: list[tuple[str, str, Any]] = []
+    found: list[tuple[Any, ...]] = []
     for at, (variable, value) in enumerate(copy_context().items()):
         if at >= HELD_MAX:
             break

@@ -53,8 +53,9 @@ class Origin(NamedTuple):
 
     attempt_id: str
     """The attempt that was made."""
-    told: tuple[tuple[str, str, Any], ...]
-    """Function, name and value of what the caller's own functions were given, those of the nearest first."""
+    told: tuple[tuple[Any, ...], ...]
+    """Function, name and value of what the caller's own functions were given, those of the nearest first; and, if
+    objects hold it, numbers of these."""
     before: str | None
     """The attempt that the same task made before, or the one that started it; None where there was none."""
     job: Any = None

@@ -396,8 +396,8 @@ def test_an_object_tells_once_what_it_holds() -> None:
         down(client, shared, 3)
 
     told = origin_of(lambda client: lead(client, "ann")).told
-    assert [name for _, name, _ in told].count("shared.setting_0") == 1
-    assert "ann" in [value for _, _, value in told]
+    assert [each[1] for each in told].count("shared.setting_0") == 1
+    assert "ann" in [each[2] for each in told]
     settings = [Settings(500), Settings(500)]
     many = origin_of(lambda client: down(client, settings, 3)).told  # type: ignore[arg-type]
     assert len([each for each in many if each[0] != "context"]) == origins.VALUES_MAX
