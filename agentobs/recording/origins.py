@@ -172,24 +172,27 @@ def unshared(
     """
     seen: dict[str, set[int]] = {}
     names: dict[str, set[int]] = {}
+    held: dict[str, set[str]] = {}
     for number, each in digests_of.items():
         for digest in each:
-            bare, _, holders = digest.partition(HELD_BY)
-            names.setdefault(bare.partition(_MARK)[0], set()).add(number)
+            own, _, holders = digest.partition(HELD_BY)
+            name = own.partition(_MARK)[0]
+            names.setdefault(name, set()).add(number)
             for holder in holders.split("+") if holders else ():
                 seen.setdefault(holder, set()).add(jobs_of.get(number, 0))
-
-    def tells(digest: str) -> bool:
-        bare, _, holders = digest.partition(HELD_BY)
-        if not holders:
-            return True
-        in_all = len(names[bare.partition(_MARK)[0]]) == len(digests_of)
-        return in_all and all(len(seen[each]) < 2 for each in holders.split("+"))
-
-    return {
-        number: list(dict.fromkeys(d.partition(HELD_BY)[0] for d in each if tells(d)))
-        for number, each in digests_of.items()
+                held.setdefault(name, set()).add(holder)
+    # For all requests or for none: what one lacks must not tell it apart. Objects may get the address of earlier ones.
+    dropped = {
+        name
+        for name, by in held.items()
+        if len(names[name]) < len(digests_of) or any(len(seen[each]) > 1 for each in by)
     }
+    found: dict[int, list[str]] = {}
+    for number, each in digests_of.items():
+        bare = [digest.partition(HELD_BY)[0] for digest in each]
+        kept = [digest for digest in bare if digest.partition(_MARK)[0] not in dropped]
+        found[number] = list(dict.fromkeys(kept))
+    return found
 
 
 def _digest_of(where: str, name: str, value: Any, holders: str = "") -> str:
