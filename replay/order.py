@@ -326,9 +326,13 @@ def _ends(lane: list[Numbered], reached: dict[int, set[int]]) -> dict[int, dict[
 def _finals(lane: list[Numbered]) -> dict[int, int]:
     """Return the last request of each job whose end was recorded, with that end in nanoseconds since 1970.
 
-    Jobs that started others are left out: those may depend on them in ways that no request shows.
+    Jobs that started others are left out: those may depend on them in ways that no request shows. So are workers, which
+    end when all work is done.
     """
-    above = {step[2] for _, exchange in lane if exchange.job for step in exchange.job.path[:-1]}
+    workers = {e.job.serial for _, e in lane if e.job and e.job.is_worker}
+    above = workers | {
+        step[2] for _, exchange in lane if exchange.job for step in exchange.job.path[:-1]
+    }
     last = {exchange.job.serial: (number, exchange) for number, exchange in lane if exchange.job}
     return {
         number: exchange.job.ended_ns

@@ -163,14 +163,14 @@ def unshared(
 ) -> dict[int, list[str]]:
     """Return the digests of identical requests that may tell them apart, without the objects that hold their values.
 
-    What stands in an object that several jobs were given tells none of them apart, and may change between their
-    requests. So may what an object holds that not all of them have.
+    What stands in an object that several jobs were given by one name tells none of them apart, and may change between
+    their requests. So may what an object holds that not all of them have.
 
     Args:
         digests_of: the digests of each request, as they were recorded.
         jobs_of: the number of the job of each request.
     """
-    seen: dict[str, set[int]] = {}
+    seen: dict[tuple[str, str], set[int]] = {}
     names: dict[str, set[int]] = {}
     held: dict[str, set[str]] = {}
     for number, each in digests_of.items():
@@ -179,13 +179,13 @@ def unshared(
             name = own.partition(_MARK)[0]
             names.setdefault(name, set()).add(number)
             for holder in holders.split("+") if holders else ():
-                seen.setdefault(holder, set()).add(jobs_of.get(number, 0))
+                seen.setdefault((name, holder), set()).add(jobs_of.get(number, 0))
                 held.setdefault(name, set()).add(holder)
     # For all requests or for none: what one lacks must not tell it apart. Objects may get the address of earlier ones.
     dropped = {
         name
         for name, by in held.items()
-        if len(names[name]) < len(digests_of) or any(len(seen[each]) > 1 for each in by)
+        if len(names[name]) < len(digests_of) or any(len(seen[name, each]) > 1 for each in by)
     }
     found: dict[int, list[str]] = {}
     for number, each in digests_of.items():

@@ -230,6 +230,33 @@ def with_submit(setting: Setting) -> Heard:
             return {"found": [job.result() for job in jobs]}
 
 
+@dataclass
+class Counts:
+    """What all sub-agents change: it looks like an argument of each."""
+
+    begun: int = 0
+    last: str = ""
+    heard: dict[str, str] = field(default_factory=dict)
+
+
+def with_shared_counts(setting: Setting) -> Heard:
+    counts = Counts()
+    with client_of(setting) as client, agentobs.session("agent"):
+        plan(client, 1)
+
+        def work(shared: Counts) -> list[str]:
+            setting.pause()
+            shared.begun += 1
+            shared.last = f"agent {shared.begun}"
+            found = dig(setting, client)
+            shared.heard[found[0]] = found[1]
+            return found
+
+        with ThreadPoolExecutor(setting.width) as pool:
+            jobs = [pool.submit(work, counts) for _ in range(3)]
+            return {"found": [job.result() for job in jobs]}
+
+
 def follow(client: Any, found: list[str]) -> str:
     return str(ask(client, [user(f"follow {found[-1]}")]).content[0].text)
 
@@ -459,7 +486,8 @@ AGENTS: dict[str, Callable[[Setting], Heard]] = {
     **{
         each.__name__: each
         for each in (
-            with_map, with_submit, with_as_completed, with_refining, with_callbacks, with_wait, with_threads,
+            with_map, with_submit, with_shared_counts,
+            with_as_completed, with_refining, with_callbacks, with_wait, with_threads,
             with_queue, with_gather, with_task_group, with_anyio, with_async_as_completed, with_to_thread,
             with_anyio_threads, with_async_queue,
         )

@@ -17,6 +17,7 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs.recording import jobs, origins
+from agentobs.records.exchanges import Origin
 from replay import DivergenceError, Fixture, Replayer
 from tests.replay.agents import KEY
 from tests.replay.concurrent_agents import (
@@ -218,3 +219,17 @@ def test_a_hundred_replays_under_noise(tmp_path: Path, name: str, overlaps: bool
         told, _ = each.communicate()
         assert each.returncode == 0
         assert told.splitlines() == [str(heard)] * 25
+
+
+def test_what_several_callers_share_tells_none_apart() -> None:
+    """Nor does what only some of them have; what each was given itself does."""
+    own = ("work", "number", 1), ("work", "number", 2)
+    shared = ("work", "state.count", 7, "aa"), ("work", "state.count", 8, "aa")
+    late = ("work", "mine.done", True, "bb")
+    first = origins.digests(Origin("1", (own[0], shared[0]), None))
+    second = origins.digests(Origin("2", (own[1], shared[1], late), None))
+    found = origins.unshared({1: first, 2: second}, {1: 10, 2: 20})
+    assert found == {1: list(first[:1]), 2: list(second[:1])}
+    alone = origins.unshared({1: first, 2: second[:2]}, {1: 10, 2: 10})
+    assert [len(each) for each in alone.values()] == [2, 2]
+    assert not any("@" in digest for each in alone.values() for digest in each)
