@@ -21,6 +21,7 @@ from benchmarks import (
     report,
     spans,
     starting,
+    trial,
 )
 
 BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[report.Section]]] = {
     "loop": looping.sections,
     "replay": replaying.sections,
     "start-up": starting.sections,
+    "freeze": trial.sections,
     "queries": querying.sections,
     "pricing": pricing.sections,
     "redaction": redacting.sections,

@@ -26,6 +26,7 @@ from agentobs.recording.entry import SCRIPT, required_of
 from agentobs.recording.values import NotKept, knowing, read_back
 from replay.fixture import Fixture
 from replay.obstacles import why_not_callable
+from replay.project import project
 
 OWN = "agentobs.cli.run:answer"
 """The function that `agentobs run` starts."""
@@ -207,7 +208,7 @@ def _spec(fixture: Fixture, module: str) -> ModuleSpec:
     Raises:
         UsageError: there is none of that name, or it does not lie under the current directory.
     """
-    here = str(Path.cwd())
+    here = str(project())
     if here not in sys.path:
         sys.path.insert(0, here)
     entry = str(fixture.header["entry"])
@@ -245,7 +246,7 @@ def _found(package: str) -> ModuleSpec | None:
 def _folder_of(file: str) -> Path | None:
     """Return the folder under the current directory that holds a script; None if there is none, or more than one."""
     found: list[Path] = []
-    for count, (folder, folders, files) in enumerate(os.walk(Path.cwd())):
+    for count, (folder, folders, files) in enumerate(os.walk(project())):
         folders[:] = sorted(
             each for each in folders if each[:1] != "." and each not in _NOT_SEARCHED
         )
@@ -268,14 +269,14 @@ def _is_here(file: str | None) -> bool:
     if file is None:
         return False
     path = Path(file).resolve()
-    here = Path.cwd().resolve()
+    here = project().resolve()
     return path.exists() and path.is_relative_to(here) and "site-packages" not in path.parts
 
 
 def _outside(fixture: Fixture, entry: str, file: str) -> UsageError:
     return _refused(
         fixture,
-        f"the recorded entry {entry} is not in a file under {Path.cwd()}, but in {file}: such code is not started",
+        f"the recorded entry {entry} is not in a file under {project()}, but in {file}: such code is not started",
         "Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import CodeType, CoroutineType, FrameType
 from typing import Any
 
+from replay.project import project
 from replay.stacks import outward, thread_frames
 
 OURS = tuple(
@@ -36,7 +37,7 @@ class Site:
     """A place in the agent's code."""
 
     file: str
-    """Its file; relative to the working directory where it lies under it."""
+    """Its file; relative to the project directory if it lies under it."""
     line: int
     """Its line, from 1."""
     function: str
@@ -173,6 +174,6 @@ def _site(code: CodeType, line: int) -> Site:
 
 def _short(file: str) -> str:
     try:
-        return Path(file).relative_to(Path.cwd()).as_posix()
+        return Path(file).relative_to(project()).as_posix()
     except (ValueError, OSError):
         return file

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentobs.cli import home_option
+from agentobs.cli.trial import check
 from agentobs.errors import AgentobsError, RecordingError, UsageError
 from agentobs.records.shown import printable
 
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from replay.freeze import Frozen
 
 
-@click.command(help="Make recorded sessions fixtures and tests.")
+@click.command(
+    help="""Make recorded sessions fixtures and tests, and try each of them.
+
+    SESSION is an id, the last 4 or more characters of one, or a name. The fixture is replayed twice, each time in a
+    fresh process, the second time with another working directory, date, time zone and hash seed. `replays` says
+    whether it matched, and what to do if not. The exit code is 0 either way: a fixture that does not replay is kept.
+    """
+)
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option("--last-failed", is_flag=True, help="Take the newest session that failed.")
 @click.option(
@@ -64,6 +72,25 @@ if TYPE_CHECKING:
     metavar="JSON",
     help="Its arguments: an object by name, or a list by position. Default: none, or the recorded ones.",
 )
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Add the rules to the fixture that the check proposes.",
+)
+@click.option(
+    "--no-check",
+    is_flag=True,
+    help="Do not replay what was written. The check runs your agent's code at least twice, and with it each tool "
+    "that is not recorded with record_tool.",
+)
+@click.option(
+    "--check-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop a replay of the check after so many seconds.",
+)
 @click.pass_context
 def freeze(
     context: click.Context,
@@ -75,15 +102,28 @@ def freeze(
     normalize: str | None,
     entry: str | None,
     arguments: str | None,
+    apply: bool,
+    no_check: bool,
+    check_timeout: float,
 ) -> None:
-    """Freeze each SESSION: its id, an end of it of at least 4 characters, or its name."""
+    """Freeze each session, and try the fixture unless that is not wanted."""
     if bool(sessions) == last_failed:
         raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
+    if apply and no_check:
+        raise UsageError(
+            "the check proposes the rules", where="--apply", todo="Leave --no-check out"
+        )
+    from replay.trial import Trials
+
     home, whole = home_option(context), until_turn is None
     found = [recorded(home, each, has_ended=whole) for each in sessions or (None,)]
-    for session, folder in zip(found, _folders(found, output), strict=True):
-        recording = dataclasses.replace(session, **_started(session.entry, entry, arguments))
-        _freeze(recording, folder, until_turn, failing_turn, normalize)
+    with Trials(Path.cwd(), check_timeout) as trials:
+        for session, folder in zip(found, _folders(found, output), strict=True):
+            recording = dataclasses.replace(session, **_started(session.entry, entry, arguments))
+            frozen = _freeze(recording, folder, until_turn, failing_turn, normalize)
+            if not no_check:
+                started = {"--entry": entry, "--args": arguments}
+                check(recording, frozen, home, trials, apply=apply, started=started)
 
 
 def _freeze(
@@ -92,12 +132,10 @@ def _freeze(
     until_turn: int | None,
     failing_turn: int | None,
     normalize: str | None,
-) -> None:
+) -> Frozen:
     from agentobs.recording.values import not_kept_in
-    from replay import load
     from replay.freeze import freeze as write
     from replay.freeze import versions
-    from replay.obstacles import why_not_callable
 
     named = None if normalize is None else _names(normalize)
     frozen = write(recording, folder, versions(), until_turn, named, failing_turn)
@@ -108,11 +146,6 @@ def _freeze(
         click.echo(
             f"failed in turn {frozen.failure.turn}: {frozen.failure.reason} (--turn N for another one)"
         )
-    if problem := why_not_callable(load(frozen.fixture).header):
-        click.echo(f"a replay cannot start it: {printable(problem.reason)}")
-        click.echo("in the test, replace the dots:")
-        for line in problem.lines:
-            click.echo(f"    {printable(line)}")
     if frozen.normalisers:
         rules = printable(", ".join(frozen.normalisers))
         click.echo(f"normalizes  {rules}, whenever it is replayed")
@@ -124,35 +157,28 @@ def _freeze(
         click.echo(f"result  not kept, and not compared: {printable(kind)}")
     for number, line in enumerate(_next_steps(recording, frozen, folder)):
         click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
+    sys.stdout.flush()
+    return frozen
 
 
 def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[str]:
     """Yield what can be done with a fixture now: commands that work for this session, each as it is typed."""
+    from replay import load
     from replay.forking import can_fork
+    from replay.obstacles import why_not_callable
 
     where = shlex.quote(str(folder))
-    starts = recording.entry is not None and recording.arguments is not None
-    if not starts:
-        imported, call = _starting_lines(recording.entry)
+    problem = why_not_callable(load(frozen.fixture).header)
+    if problem is not None:
+        imported, call = problem.lines
         yield f"edit {shlex.quote(str(frozen.test))}: add the first line, and the second one instead of the dots"
         yield f"    {imported}"
-        yield f"    {call}"
+        yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
     yield f"pytest {where}"
-    if starts and can_fork(recording, frozen.turn):
+    if problem is None and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
-    if not starts:
+    if problem is not None:
         yield f"agentobs serve {where}   answers any client in the provider's place"
-
-
-def _starting_lines(entry: str | None) -> tuple[str, str]:
-    """Return what a test needs to start an agent whose entry or arguments were not recorded: import and arguments."""
-    module, _, name = (entry or "").partition(":")
-    if not (_NAMES.fullmatch(module) and name.isidentifier()):
-        module, name = "my_agent", "answer"
-    return f"from {module} import {name}", f'{name}, "its arguments"'
-
-
-_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
 def _started(recorded: str | None, entry: str | None, arguments: str | None) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def test_freeze_and_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     fixture = Path("fixtures/unlucky/recording.jsonl")
     before = fixture.read_bytes()
-    again = shell("freeze", "unlucky")
+    again = shell("freeze", "unlucky", "--no-check")
     assert "kept   fixtures/unlucky/test_unlucky.py" in again.out
     assert fixture.read_bytes() == before
     fixtures = Path.cwd() / "fixtures" / "unlucky"
@@ -306,7 +306,7 @@ def test_run_records_a_session_that_replays(
     told = "note: The project rule to deny wether(x) does nothing: there is no tool wether."
     assert f"{told} Did you mean weather?\n" in ended.err
     assert last_session(tmp_path / "home").name == "run"
-    assert shell("freeze", "run", home=tmp_path / "home").code == 0
+    assert shell("freeze", "run", "--no-check", home=tmp_path / "home").code == 0
     matched = shell("replay", "fixtures/run")
     assert "MATCHED  run  3 of 3 requests, 3 of 3 tool calls" in matched.out
 
@@ -406,7 +406,7 @@ def test_a_damaged_session_is_not_frozen(shell: Shell, home: Path, tmp_path: Pat
     assert ended.code == 1
     assert "the session is damaged at byte" in ended.err
     assert not Path("fixtures").exists()
-    assert shell("freeze", "weather-agent", home=broken).code == 0
+    assert shell("freeze", "weather-agent", "--no-check", home=broken).code == 0
 
 
 def test_no_name_becomes_code(tmp_path: Path) -> None:

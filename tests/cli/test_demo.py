@@ -45,6 +45,7 @@ def test_the_story_is_told_in_order(told: tuple[str, Path]) -> None:
         "claude-sonnet-5      3     29     233       4,470        2,446  $0.0104",
         "write 5m",
         "wrote  fixtures/refund-loop/test_refund_loop.py",
+        "replays: yes, 2 of 2",
         "1 failed, 1 passed",
         "2 passed",
         "MATCHED  refund-loop  4 of 4 requests, 3 of 3 tool calls",

@@ -62,7 +62,7 @@ def ids(home: Path) -> list[str]:
 def test_several_sessions_have_a_folder_each(shell: Shell) -> None:
     """Each is frozen into a folder of its own under -o; what is next is said with a command that can be copied."""
     first, second = ids(shell.home)
-    ended = shell("freeze", first, second, "-o", "kept here")
+    ended = shell("freeze", first, second, "-o", "kept here", "--no-check")
     assert (ended.code, ended.err) == (0, "")
     folders = [f"weather-agent-{each[-8:]}" for each in (first, second)]
     assert sorted(path.name for path in Path("kept here").iterdir()) == sorted(folders)
@@ -74,7 +74,7 @@ def test_several_sessions_have_a_folder_each(shell: Shell) -> None:
 
 def test_rules_for_values_of_each_run_stay_when_it_is_frozen_again(shell: Shell) -> None:
     """`--normalize` names them in the fixture; frozen again without it they stay, and with nothing named they go."""
-    command, folder = ["freeze", ids(shell.home)[0], "-o", "rules"], Path("rules")
+    command, folder = ["freeze", ids(shell.home)[0], "-o", "rules", "--no-check"], Path("rules")
     assert "normalizes  uuid, time" in shell(*command, "--normalize", "uuid, time").out
     assert "normalizes  uuid, time" in shell(*command).out
     assert load(folder).header["normalisers"] == ["uuid", "time"]
@@ -88,7 +88,7 @@ def test_rules_for_values_of_each_run_stay_when_it_is_frozen_again(shell: Shell)
 def test_until_a_turn(shell: Shell) -> None:
     """The fixture ends with the request after that turn; its README and its test say so."""
     [first, _] = ids(shell.home)
-    ended = shell("freeze", first, "-o", "part", "--until-turn", "2")
+    ended = shell("freeze", first, "-o", "part", "--until-turn", "2", "--no-check")
     assert "froze" in ended.out
     assert "3 requests, 3 tool calls, up to turn 2" in ended.out
     fixture = load("part")
@@ -106,15 +106,15 @@ def test_until_a_turn(shell: Shell) -> None:
 def test_a_readme_of_your_own_is_left_alone(shell: Shell) -> None:
     """What people wrote stays; what the command wrote is written anew."""
     [first, _] = ids(shell.home)
-    shell("freeze", first, "-o", "it")
+    shell("freeze", first, "-o", "it", "--no-check")
     readme = Path("it/README.md")
     written = readme.read_text()
     assert written.startswith("<!-- Written by `agentobs freeze`")
     readme.write_text(written.replace("# weather-agent", "# changed"))
-    shell("freeze", first, "-o", "it")
+    shell("freeze", first, "-o", "it", "--no-check")
     assert readme.read_text() == written
     readme.write_text("Mine.")
-    shell("freeze", first, "-o", "it")
+    shell("freeze", first, "-o", "it", "--no-check")
     assert readme.read_text() == "Mine."
 
 
@@ -122,16 +122,16 @@ def test_it_says_what_it_wrote_and_what_it_left(shell: Shell) -> None:
     """Of each file of the folder whether it was written: what is as it was is kept, and so is what is yours."""
     [first, _] = ids(shell.home)
     names = ("recording.jsonl", "test_it.py", "README.md")
-    out = shell("freeze", first, "-o", "it").out
+    out = shell("freeze", first, "-o", "it", "--no-check").out
     assert [line for line in out.splitlines() if " it/" in line and ": " not in line] == [
         f"wrote  it/{n}" for n in names
     ]
-    out = shell("freeze", first, "-o", "it").out
+    out = shell("freeze", first, "-o", "it", "--no-check").out
     assert [line for line in out.splitlines() if " it/" in line and ": " not in line] == [
         f"kept   it/{n}" for n in names
     ]
     Path("it/README.md").unlink()
-    out = shell("freeze", first, "-o", "it").out
+    out = shell("freeze", first, "-o", "it", "--no-check").out
     assert [line for line in out.splitlines() if line.startswith("wrote")] == [
         "wrote  it/README.md"
     ]
@@ -188,7 +188,7 @@ def test_a_session_that_runs_is_not_frozen_whole(shell: Shell, tmp_path: Path) -
                 ask(provider.url)
                 agentobs.recording.session.flush()
                 ended = shell("freeze", "open", home=place)
-                assert shell("freeze", "weather-agent", home=place).code == 0
+                assert shell("freeze", "weather-agent", "--no-check", home=place).code == 0
         finally:
             stop_recorder()
     assert (ended.code, ended.err.count("\n")) == (1, 1)

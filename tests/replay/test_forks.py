@@ -357,18 +357,18 @@ def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> 
     steps = told[told.index("next   ") :].replace("next   ", "       ", 1).splitlines()
     assert [line.strip() for line in steps] == [
         "edit frozen/test_frozen.py: add the first line, and the second one instead of the dots",
-        "from my_agent import answer",
-        'answer, "its arguments"',
+        "from my_agent import my_function",
+        "my_function",
         "pytest frozen",
         "agentobs serve frozen   answers any client in the provider's place",
     ]
     (desk.folder / "my_agent.py").write_text(AGENT, encoding="utf-8")
     test = desk.folder / "frozen" / "test_frozen.py"
     text = test.read_text(encoding="utf-8")
-    call = steps[2].strip().replace("its arguments", "Where is my refund?")
+    call = 'answer, "Where is my refund?"'
     assert "..., 'its', 'arguments'" in text
     text = text.replace("..., 'its', 'arguments'", call)
-    test.write_text(f"{steps[1].strip()}\n{text}", encoding="utf-8")
+    test.write_text(f"from my_agent import answer\n{text}", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "frozen"]
     environment = {**os.environ, "PYTHONPATH": str(desk.folder)}
     ran = subprocess.run(

@@ -1,0 +1,216 @@
+"""What `agentobs freeze` prints about the trial of a fixture."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agentobs.records.shown import printable
+
+if TYPE_CHECKING:
+    from agentobs.records.exchanges import Recording
+    from replay.freeze import Frozen
+    from replay.trial import Trials, Verdict
+    from replay.trial_worker import Outcome
+
+COLUMNS = 80
+MARGIN = 9
+"""Columns before the text: `replays: `."""
+
+EVERYWHERE = "yes, 2 of 2: also with another directory, date, time zone and hash seed"
+
+
+def check(
+    recording: Recording,
+    frozen: Frozen,
+    home: str | None,
+    trials: Trials,
+    *,
+    apply: bool,
+    started: Mapping[str, str | None] | None = None,
+) -> None:
+    """Try a frozen session, and print whether it replays.
+
+    Args:
+        recording: the session.
+        frozen: what was written of it.
+        home: the home that was named on the command line, or None.
+        trials: what tries fixtures.
+        apply: whether to add the proposed rules to the fixture, and to try it again.
+        started: the options that say how the agent is started, with what was given on the command line.
+    """
+    from replay.fixture import load
+    from replay.obstacles import why_not_callable
+
+    if (problem := why_not_callable(load(frozen.fixture).header)) is not None:
+        told = _told([f"not tried, because {problem.reason}"])
+    else:
+        verdict = trials.verdict(frozen.fixture)
+        if apply and verdict.rules:
+            _add_rules(frozen, verdict.rules)
+            verdict = trials.verdict(frozen.fixture)
+        told = lines(
+            verdict, frozen.test, recording.entry, _apply(recording, frozen, home, started or {})
+        )
+        told += _ran(recording)
+    click.echo("\n".join(told))
+    sys.stdout.flush()
+
+
+def _add_rules(frozen: Frozen, rules: Sequence[str]) -> None:
+    """Add rules to the fixture."""
+    from replay.fixture import load
+    from replay.keeping import add_rules
+
+    add_rules(load(frozen.fixture), rules)
+    names = f"rule{'s' * (len(rules) > 1)} {listed(rules)}"
+    click.echo(f"added  the {names} to {printable(str(frozen.fixture))}")
+
+
+def _apply(
+    recording: Recording, frozen: Frozen, home: str | None, started: Mapping[str, str | None]
+) -> str:
+    """Return the command that freezes a session again and adds the rules that are proposed."""
+    from replay.fixture import load
+
+    turns = (
+        ("--until-turn", frozen.until),
+        ("--turn", load(frozen.fixture).header.get("failing_turn")),
+        *started.items(),
+    )
+    parts = ["agentobs", *(["--home", home] if home is not None else [])]
+    parts += ["freeze", recording.session_id[-8:], "-o", str(frozen.fixture.parent)]
+    parts += [word for option, turn in turns if turn is not None for word in (option, str(turn))]
+    return shlex.join([*parts, "--apply"])
+
+
+def _ran(recording: Recording) -> list[str]:
+    """Return, in lines, which tools answered from the agent's own code, because their calls were not recorded."""
+    from agentobs.records.exchanges import ModelExchange, ToolExchange
+    from agentobs.records.messages import assemble, tool_uses
+
+    calls: dict[str, str] = {}
+    for each in recording.exchanges:
+        if isinstance(each, ModelExchange) and each.answer.status == 200:
+            message = assemble(each.answer.headers, each.answer.body)
+            calls |= {str(call.get("id")): str(call.get("name")) for call in tool_uses(message)}
+    for each in recording.exchanges:
+        if isinstance(each, ToolExchange):
+            calls.pop(each.question.tool_use_id, None)
+    if not calls:
+        return []
+    names = listed(list(dict.fromkeys(calls.values())))
+    return _told(
+        [f"not recorded with record_tool, so a replay runs them for real: {names}"], "tools:"
+    )
+
+
+def lines(verdict: Verdict, test: Path, entry: str | None, apply: str) -> list[str]:
+    """Return the verdict of a trial in lines.
+
+    Args:
+        verdict: what the tries have shown.
+        test: the generated test.
+        entry: the recorded entry, as `module:function`.
+        apply: the command that adds the proposed rules to the fixture.
+    """
+    if verdict.replays:
+        return _told([EVERYWHERE])
+    failed = verdict.failed
+    if failed is None:
+        return _told(["no"])
+    if failed.result == "uncallable" and not verdict.changes:
+        return _told([f"not tried, because {failed.text}", *_to_add(test, entry)])
+    parts = [_first(verdict, failed), *(f"  {line}" for line in failed.shown)]
+    if failed.why:
+        parts.append(failed.why + (f" ({failed.site})" if failed.site else ""))
+    return _told([*parts, *_cures(verdict, failed, apply)])
+
+
+def _first(verdict: Verdict, failed: Outcome) -> str:
+    """Return the first line: what fails, and what it depends on."""
+    changes = list(verdict.changes)
+    is_request = failed.result == "differs"
+    if changes == ["working directory"]:
+        if failed.opened:
+            return f"no, only from this directory, because {failed.opened}"
+        if is_request:
+            return f"no, only from this directory: {failed.text} depends on it"
+        return f"no, only from this directory: in another one {_with_site(failed)}"
+    if is_request:
+        ends = f"depends on the {listed(changes)}" if changes else "differs from the recording"
+        return f"no, because {failed.text} {ends}"
+    under = f"; so it is with another {listed(changes)}" if changes else ""
+    return f"no, because {_with_site(failed)}{under}"
+
+
+def _with_site(failed: Outcome) -> str:
+    """Return what went wrong, with the line of the agent unless the reason names it."""
+    return f"{failed.text}, at {failed.site}" if failed.site and not failed.why else failed.text
+
+
+def _cures(verdict: Verdict, failed: Outcome, apply: str) -> list[str]:
+    """Return what to do, in lines."""
+    changes = list(verdict.changes)
+    if verdict.rules:
+        rules = f"rule{'s' * (len(verdict.rules) > 1)} {listed(verdict.rules)}"
+        if verdict.cured:
+            return [f"cured by the {rules}, which this adds to the fixture:", f"  {apply}"]
+        left = f"the {rules} would hide other differences, and not this one"
+        return [left, *_advice(changes, failed)]
+    return _advice(changes, failed)
+
+
+def _advice(changes: Sequence[str], failed: Outcome) -> list[str]:
+    if failed.cure:
+        return [failed.cure]
+    if changes == ["working directory"]:
+        return [
+            "run the tests from here, or open files by the place of the module: "
+            "Path(__file__).parent / ..."
+        ]
+    if changes == ["hash seed"]:
+        return ["sort what comes out of a set: its order differs in each process"]
+    if changes and set(changes) <= {"date", "time zone"}:
+        return [
+            'no rule hides it; have the recording answer: agentobs.session(..., patch=("time",)), '
+            "or agentobs.world_here().now() in the agent; then record the session again"
+        ]
+    return []
+
+
+def _to_add(test: Path, entry: str | None) -> list[str]:
+    """Return the two lines that say in the test how the agent is started."""
+    module, _, function = (entry or "my_agent:start").partition(":")
+    name = function.partition(".")[0] if "<" not in function else "start"
+    return [
+        f"say in {printable(str(test))} how the agent is started:",
+        f"  from {printable(module)} import {printable(name)}",
+        f'  replay.run({printable(name)}, "its", "arguments")',
+    ]
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as one listing: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def _told(parts: Sequence[str], label: str = "replays:") -> list[str]:
+    """Return parts as lines of so many columns, the first behind a label; an indented part is not wrapped."""
+    told: list[str] = []
+    for part in parts:
+        shown = printable(part)
+        is_whole = part.startswith("  ")
+        told += [shown] if is_whole else _wrap(shown)
+    return [f"{'' if at else label:<{MARGIN}}{line}" for at, line in enumerate(told)]
+
+
+def _wrap(text: str) -> list[str]:
+    width = COLUMNS - MARGIN
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,495 @@
+"""`agentobs freeze` tries what it wrote: each agent in fresh processes, and what is printed about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.records.exchanges import Answer
+from replay.fixture import load
+from replay.trial import seconds_ahead
+from tests.provider_script import call, script, streamed, text
+
+pytestmark = pytest.mark.xdist_group("trial")
+
+SHOP = """
+import datetime, itertools, os, pathlib, signal, sys, tempfile, threading, time, uuid
+import agentobs
+from anthropic import Anthropic
+
+IS_RECORDED = "URL" in os.environ
+HERE = pathlib.Path(__file__).parent
+WORDS = {"apple", "pear", "plum", "quince", "fig", "date", "melon", "cherry"}
+
+
+def ask(prompt, system="Be brief."):
+    client = agentobs.record(Anthropic(api_key="sk-made-up", base_url=os.environ.get("URL")))
+    asked = [{"role": "user", "content": prompt}]
+    return list(client.messages.create(model="m", max_tokens=9, stream=True, system=system, messages=asked))
+
+
+@agentobs.session("fine")
+def fine(prompt):
+    print("printed by the agent")
+    ask(prompt)
+
+@agentobs.session("dated")
+def dated(prompt):
+    ask(prompt, f"Today is {datetime.date.today()}. Be brief.")
+
+@agentobs.session("two-kinds")
+def two_kinds(prompt):
+    ask(f"{prompt} Order {uuid.uuid4()}", f"It is {datetime.datetime.now():%Y-%m-%d %H:%M:%S.%f}.")
+
+@agentobs.session("set-order")
+def set_order(prompt):
+    ask(prompt, "Known words: " + ", ".join(WORDS))
+
+@agentobs.session("relative")
+def relative(prompt):
+    ask(prompt, pathlib.Path("prompts/system.md").read_text())
+
+@agentobs.session("swallows")
+def swallows(prompt):
+    try:
+        system = open("prompts/system.md").read()
+    except OSError:
+        system = "No prompt was found."
+    ask(prompt, system)
+
+@agentobs.session("zoned")
+def zoned(prompt):
+    ask(prompt, f"You work in the zone {time.strftime('%Z')}.")
+
+@agentobs.session("temporary")
+def temporary(prompt):
+    ask(prompt, f"Work in {tempfile.mkdtemp()}.")
+
+@agentobs.session("directory")
+def directory(prompt):
+    ask(prompt, f"You work in {os.path.basename(os.getcwd())}.")
+
+@agentobs.session("random")
+def random_(prompt):
+    ask(prompt, f"Pick {uuid.uuid4().int % 10**12:012}q.")
+
+@agentobs.session("hangs")
+def hangs(prompt):
+    lock = threading.Lock()
+    lock.acquire()
+    if not IS_RECORDED:
+        lock.acquire()
+    ask(prompt)
+
+@agentobs.session("busy")
+def busy(prompt):
+    if not IS_RECORDED:
+        sum(itertools.repeat(1))  # never lets go of the interpreter
+    ask(prompt)
+
+@agentobs.session("dies")
+def dies(prompt):
+    if not IS_RECORDED:
+        os._exit(7)
+    ask(prompt)
+
+@agentobs.session("killed")
+def killed(prompt):
+    if not IS_RECORDED:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ask(prompt)
+
+@agentobs.session("raises")
+def raises(prompt):
+    ask(prompt)
+    raise LookupError("no such order")
+
+@agentobs.session("raises-now")
+def raises_now(prompt):
+    if not IS_RECORDED:
+        raise KeyError("a table")
+    ask(prompt)
+
+@agentobs.session("given-object")
+def given_object(prompt, thing):
+    ask(prompt)
+
+def anonymous(prompt):
+    def inner():
+        with agentobs.session("anonymous"):
+            ask(prompt)
+    inner()
+
+@agentobs.session("noisy-exit")
+def noisy_exit(prompt):
+    ask(prompt)
+    if not IS_RECORDED:
+        threading.Thread(target=threading.Event().wait).start()
+
+@agentobs.session("waits")
+def waits(prompt):
+    while not IS_RECORDED:
+        with open(HERE / "pids", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        threading.Lock().acquire()
+        threading.Event().wait()
+    ask(prompt)
+
+@agentobs.record_tool
+def price(fruit):
+    return "2.50"
+
+def weigh(fruit):
+    with open("weighed", "a") as file:
+        file.write("recorded\\n" if IS_RECORDED else "replayed\\n")
+    return "100 g"
+
+@agentobs.session("tools")
+def tools(prompt):
+    client = agentobs.record(Anthropic(api_key="sk-made-up", base_url=os.environ.get("URL")))
+    asked = [{"role": "user", "content": prompt}]
+    for _ in range(2):
+        with client.messages.stream(model="m", max_tokens=9, messages=asked) as stream:
+            message = stream.get_final_message()
+        results = [
+            {"type": "tool_result", "tool_use_id": block.id, "content": globals()[block.name](**block.input)}
+            for block in message.content
+            if block.type == "tool_use"
+        ]
+        asked += [{"role": "assistant", "content": [b.to_dict() for b in message.content]},
+                  {"role": "user", "content": results}]
+"""
+RUNS = """
+import sys
+import gone, outside, shop
+
+for name in sys.argv[1:]:
+    start = next(getattr(module, name) for module in (shop, outside, gone) if hasattr(module, name))
+    try:
+        start("Hello.", *([object()] if name == "given_object" else []))
+    except LookupError:
+        pass
+"""
+NAMES = [
+    *re.findall(r"^def (\w+)\(prompt", SHOP.partition("def ask(")[2], re.MULTILINE),
+    "outside",
+    "gone",
+]
+SESSIONS = [
+    *re.findall(r'^@agentobs.session\("(.+)"\)', SHOP, re.MULTILINE),
+    "anonymous",
+    "outside",
+    "gone",
+]
+ELSEWHERE = """
+import agentobs
+
+@agentobs.session("{name}")
+def {name}(prompt):
+    import shop
+    shop.ask(prompt)
+"""
+
+
+def given(name: str) -> list[Answer]:
+    """What the model answers to an agent."""
+    if name != "tools":
+        return [streamed(text("Hi."))]
+    return [
+        streamed(call(1, "price", fruit="fig"), call(2, "weigh", fruit="fig")),
+        streamed(text("Hi.")),
+    ]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with recorded sessions of many small agents; one lies outside of it, and one is gone."""
+    path = tmp_path_factory.mktemp("shop")
+    project, elsewhere = path / "project", path / "elsewhere"
+    (project / "prompts").mkdir(parents=True)
+    elsewhere.mkdir()
+    (project / "prompts" / "system.md").write_text("You sell fruit.")
+    (project / "shop.py").write_text(SHOP)
+    (project / "gone.py").write_text(ELSEWHERE.format(name="gone"))
+    (elsewhere / "outside.py").write_text(ELSEWHERE.format(name="outside"))
+    answers = script(*(answer for name in NAMES for answer in given(name)))
+    with ServedProvider(answers, ServeOptions("order")) as provider:
+        subprocess.run(
+            [sys.executable, "-c", RUNS, *NAMES],
+            cwd=project,
+            env={
+                **os.environ,
+                "URL": provider.url,
+                "PYTHONPATH": f"{project}{os.pathsep}{elsewhere}",
+                "PYTHONHASHSEED": "1",
+                "AGENTOBS_HOME": str(path / "home"),
+            },
+            check=True,
+            timeout=100,
+        )
+    (project / "gone.py").unlink()
+    return project
+
+
+def frozen(project: Path, *arguments: str) -> dict[str, list[str]]:
+    """Freeze sessions in a fresh process, and return the lines about the trial of each, by its name."""
+    out = ran(project, "freeze", *arguments, "-o", "fixtures")
+    assert "printed by the agent" not in out
+    told: dict[str, list[str]] = {}
+    for part in out.split("froze  ")[1:]:
+        name = re.findall("^(?:wrote|kept ) *fixtures/(.+)/recording.jsonl", part, re.MULTILINE)[0]
+        lines = part.splitlines()
+        begins = [at for at, line in enumerate(lines) if line.startswith("replays")]
+        told[name] = lines[begins[0] :]
+        assert not any(len(line) > 80 for line in told[name] if "/" not in line), told[name]
+    return told
+
+
+@pytest.fixture(scope="module")
+def verdicts(shop: Path) -> dict[str, list[str]]:
+    """What is printed about each agent that ends by itself."""
+    before = recordings(shop)
+    told = frozen(shop, *(name for name in SESSIONS if name not in ("hangs", "busy", "waits")))
+    assert recordings(shop) == before
+    assert not (shop / ".agentobs").exists()
+    return told
+
+
+def recordings(project: Path) -> list[str]:
+    return sorted(path.name for path in (project.parent / "home" / "segments").iterdir())
+
+
+def ran(project: Path, *arguments: str) -> str:
+    process = command(project, *arguments)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (0, "")
+    return out
+
+
+def command(project: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command in the project, as a user does; the order of sets is the one that was recorded."""
+    environment = {key: value for key, value in os.environ.items() if key != "URL"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "agentobs", "--home", "../home", *arguments],
+        cwd=project,
+        env={**environment, "PYTHONHASHSEED": "1", "TZ": "UTC"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+YES = ["replays: yes, 2 of 2: also with another directory, date, time zone and hash seed"]
+
+
+@pytest.mark.parametrize("name", ["fine", "noisy-exit", "raises"])
+def test_one_that_replays_anywhere(verdicts: dict[str, list[str]], name: str) -> None:
+    """One line; an agent that raises as recorded is one, and a thread that it leaves behind keeps nobody waiting."""
+    assert verdicts[name] == YES
+
+
+CURABLE = {
+    "dated": ("depends on the date", "rule time"),
+    "temporary": ("differs from the recording", "rule tmp_path"),
+    "two-kinds": ("differs from the recording", "rules uuid and time"),
+}
+
+
+def test_apply_adds_the_rules_that_cure_it(shop: Path, verdicts: dict[str, list[str]]) -> None:
+    """What differs is shown with its rules and the command that adds them; that command makes it replay."""
+    for name, (told, rules) in CURABLE.items():
+        out = verdicts[name]
+        assert out[0].startswith(f"replays: no, because request 1 of 1 {told}")
+        assert any(line.strip().startswith("recorded  ") for line in out)
+        assert f"         cured by the {rules}, which this adds to the fixture:" in out
+        printed = shlex.split(out[-1])
+        assert printed[0] == "agentobs"
+        applied = ran(shop, *printed[printed.index("freeze") :]).splitlines()
+        assert f"added  the {rules} to fixtures/{name}/recording.jsonl" in applied
+        assert applied[-1:] == YES
+        names = rules.split(" ", 1)[1].split(" and ")
+        assert load(shop / "fixtures" / name).header["normalisers"] == names
+    assert frozen(shop, *CURABLE) == dict.fromkeys(CURABLE, YES)
+
+
+DEPENDENT = {
+    "set-order": "no, because request 1 of 1 depends on the hash seed",
+    "zoned": "no, because request 1 of 1 depends on the time zone",
+    "relative": "no, only from this directory, because shop.py:LINE in relative reads",
+    "swallows": "no, only from this directory, because shop.py:LINE in swallows reads",
+    "directory": "no, only from this directory: request 1 of 1 depends on it",
+    "random": "no, because request 1 of 1 differs from the recording",
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_what_it_depends_on_is_named(verdicts: dict[str, list[str]], name: str) -> None:
+    """Of the surroundings that are changed, the one that matters is named; no rule is proposed."""
+    assert re.sub(r":\d+ in", ":LINE in", verdicts[name][0]) == f"replays: {DEPENDENT[name]}"
+    assert not any("cured by" in line for line in verdicts[name])
+
+
+def test_a_file_that_is_read_from_the_directory_is_named(verdicts: dict[str, list[str]]) -> None:
+    """The path stands in the report, and what to do; an agent that goes on without it is shown with its difference."""
+    assert "         'prompts/system.md'" in verdicts["relative"]
+    out = verdicts["swallows"]
+    assert '             recorded  "You sell fruit."' in out
+    assert '             now       "No prompt was found."' in out
+    assert "         Path(__file__).parent / ..." in out
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dies", "its process ended before the replay did: exit code 7"),
+        ("killed", "its process ended before the replay did: signal 9"),
+        ("raises-now", "the agent raised KeyError: 'a table', at shop.py:LINE in raises_now"),
+    ],
+)
+def test_an_agent_that_goes_wrong_is_one_line(
+    verdicts: dict[str, list[str]], name: str, told: str
+) -> None:
+    """A process that ends itself, one that is killed, an exception: each is said with what is known of it."""
+    out = " ".join(line.strip() for line in verdicts[name])
+    assert re.sub(r":\d+ in", ":LINE in", out) == f"replays: no, because {told}"
+
+
+def test_one_that_hangs_is_stopped(shop: Path) -> None:
+    """One that waits for ever diverges, one that blocks the interpreter is stopped; the line of each is named."""
+    told = frozen(shop, "hangs", "busy", "--check-timeout", "10")
+    waits, busy = (" ".join(line.strip() for line in told[name]) for name in ("hangs", "busy"))
+    assert waits.startswith("replays: no, because nothing came from the agent for 5 seconds")
+    assert re.search(r"shop\.py:\d+ in hangs", waits)
+    assert re.fullmatch(
+        r"replays: no, because the agent did not end within 10 seconds, at shop\.py:\d+ in busy "
+        r"if it needs longer, use --check-timeout",
+        busy,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "lines"),
+    [
+        ("given-object", "shop:given_object was called with", ""),
+        ("anonymous", "the session was started by", ""),
+        ("outside", "the recorded entry outside:outside is not in a file", "outside outside"),
+        ("gone", "the recorded entry gone:gone is not in a file", "gone gone"),
+    ],
+)
+def test_one_that_cannot_be_started_was_not_tried(
+    verdicts: dict[str, list[str]], name: str, reason: str, lines: str
+) -> None:
+    """The reason is said, and the two lines that the test lacks."""
+    assert verdicts[name][0].startswith(f"replays: not tried, because {reason}")
+    if not lines:
+        return
+    module, function = lines.split()
+    assert verdicts[name][-2:] == [
+        f"           from {module} import {function}",
+        f'           replay.run({function}, "its", "arguments")',
+    ]
+
+
+def test_no_check_runs_nothing(shop: Path) -> None:
+    """Without the check nothing is said of it; the rules that it would propose cannot be asked for."""
+    assert "replays" not in ran(shop, "freeze", "dies", "--no-check")
+    with command(shop, "freeze", "dies", "--no-check", "--apply") as ended:
+        _, err = ended.communicate(timeout=100)
+    assert (ended.returncode, "--apply: the check proposes the rules" in err) == (1, True)
+
+
+def test_tools_that_run_for_real_are_named(shop: Path, verdicts: dict[str, list[str]]) -> None:
+    """Which tools the agent's own code answered stands below the verdict; a recorded one is not among them."""
+    ran_for_real = "tools:   not recorded with record_tool, so a replay runs them for real: weigh"
+    assert verdicts["tools"] == [*YES, ran_for_real]
+    # The second try wrote elsewhere.
+    assert (shop / "weighed").read_text() == "recorded\nreplayed\n"
+
+
+def test_an_interrupt_leaves_the_fixture_whole(shop: Path) -> None:
+    """Ctrl-C while the agent hangs in a try: one word, exit code 130, no process is left, and the fixture reads."""
+    (shop / "pids").write_text("")
+    running = command(shop, "freeze", "waits", "-o", "fixtures/interrupted")
+    begun = poll(lambda: len(pids := (shop / "pids").read_text().split()) >= 2 and pids)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=100)
+    assert (running.returncode, err.strip()) == (130, "interrupted")
+    assert "replays" not in out
+    poll(lambda: not any(Path(f"/proc/{pid}").exists() for pid in begun))
+    assert load(shop / "fixtures" / "interrupted").name == "waits"
+
+
+def poll(found: Callable[[], Any]) -> Any:
+    """Wait until something is there; the test's own time limit ends it."""
+    while not (value := found()):
+        time.sleep(0.02)
+    return value
+
+
+@pytest.mark.parametrize("month", range(1, 13))
+@pytest.mark.parametrize("day", [1, 15, 28])
+def test_another_date_differs_in_all_its_parts(month: int, day: int) -> None:
+    """Year, month, day, weekday and hour of the second try are others, and it lies in the future."""
+    now = datetime(2026, month, day, 23, 59, 30, tzinfo=UTC)
+    then = now + timedelta(seconds=seconds_ahead(now))
+    pairs = [(getattr(now, unit), getattr(then, unit)) for unit in ("year", "month", "day", "hour")]
+    assert then > now
+    assert all(a != b for a, b in pairs)
+    assert now.weekday() != then.weekday()
+
+
+def test_a_shifted_clock_is_shifted_wherever_it_is_read() -> None:
+    """All functions agree with each other, given instants and the monotonic clock stay, and classes may hold them."""
+    ended = subprocess.run(
+        [sys.executable, "-c", READS],
+        env={**os.environ, "TZ": "UTC"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+READS = """
+import time
+steady = time.monotonic()
+real = time.time()
+from replay.clock import shift_clock
+AHEAD = 40_000_000
+shift_clock(AHEAD)
+import datetime, email.utils
+from datetime import UTC
+from time import time as imported
+
+def near(value):
+    assert abs(value - real - AHEAD) < 5, value
+
+class Timer:
+    clock = time.time
+
+near(time.time()); near(imported()); near(Timer().clock()); near(time.time_ns() / 1e9)
+near(time.clock_gettime(time.CLOCK_REALTIME)); near(time.clock_gettime_ns(time.CLOCK_REALTIME) / 1e9)
+near(datetime.datetime.now().timestamp()); near(datetime.datetime.now(UTC).timestamp())
+near(datetime.datetime.utcnow().replace(tzinfo=UTC).timestamp()); near(datetime.datetime.today().timestamp())
+near(time.mktime(time.localtime())); near(time.mktime(time.gmtime())); near(time.mktime(time.strptime(time.ctime())))
+near(time.mktime(time.strptime(time.asctime()))); near(float(time.strftime("%s")))
+near(email.utils.parsedate_to_datetime(email.utils.formatdate()).timestamp())
+days = (datetime.date.today() - datetime.date.fromtimestamp(real)).days
+assert days in (AHEAD // 86400, AHEAD // 86400 + 1), days
+class Later(datetime.datetime): pass
+assert type(Later.now()) is Later and type(Later.today()) is Later
+assert time.gmtime(0).tm_year == 1970 and time.ctime(0).endswith("1970")
+assert time.strftime("%Y", time.gmtime(0)) == "1970"
+assert time.monotonic() - steady < 5 and time.clock_gettime(time.CLOCK_MONOTONIC) - steady < 5
+"""
