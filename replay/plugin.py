@@ -190,14 +190,23 @@ def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Repl
 
     When the test ends, a divergence fails it even where the agent swallowed the exception.
     """
+    from replay.project import project_at
+
     with _told():
         replayed = _prepared(request, _replay_place)
     request.node.stash[_REPLAY] = replayed
-    replayed.__enter__()
-    try:
-        yield replayed
-    finally:
-        replayed.stop()
+    with project_at(_project(request.config)):
+        replayed.__enter__()
+        try:
+            yield replayed
+        finally:
+            replayed.stop()
+
+
+def _project(config: pytest.Config) -> Path:
+    """Return the directory that the agent's files lie under: the root directory if pytest runs somewhere in it."""
+    here = Path.cwd()
+    return config.rootpath if here.is_relative_to(config.rootpath) else here
 
 
 def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:

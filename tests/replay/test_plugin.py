@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -221,3 +222,25 @@ def test_async_tests_of_a_failed_session(project: pytest.Pytester) -> None:
         "    assert step.differs and step.tool('clock').text == '13:00'\n"
     )
     run(project, test).assert_outcomes(passed=3)
+
+
+def test_an_agent_is_found_from_a_folder_below_the_root(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorded entry may be called if it lies under pytest's root directory, wherever pytest is started in it."""
+    agent = (
+        "import anthropic, agentobs\n"
+        "@agentobs.session('below')\n"
+        "def ask(url):\n"
+        f"    client = agentobs.record(anthropic.Anthropic(api_key={KEY!r}, base_url=url))\n"
+        f"    said = [{{'role': 'user', 'content': 'Hello'}}]\n"
+        f"    with client.messages.stream(model={MODEL!r}, max_tokens=9, messages=said) as stream:\n"
+        "        return stream.get_final_text()\n"
+    )
+    project.makepyfile(below_the_root=agent)
+    project.syspathinsert()
+    module = importlib.import_module("below_the_root")
+    frozen(project.path, recorded(project.path, module.ask, [streamed(text("Well."))]), "below")
+    monkeypatch.chdir(project.path / "fixtures")
+    result = project.runpytest_inprocess("-p", "no:cacheprovider", "--rootdir", "..", "../below")
+    result.assert_outcomes(passed=1)
