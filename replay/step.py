@@ -13,8 +13,8 @@ from agentobs.records.messages import blocks, text_of
 from agentobs.sink import Record
 
 DRIFTED = (
-    "the first request differs from the recorded one ({}), and the recorded answers were given to that one: if the "
-    "change is the fix, only a run with the provider shows it"
+    "the first request differs from the recorded one ({}), whose answers are replayed: if that change is the fix, run "
+    "the agent with the provider and freeze the new session"
 )
 """What is said if the prompt has changed since the recording."""
 

@@ -41,6 +41,9 @@ class Change:
     edits: tuple[Edit, ...]
     assertion: str | None = None
     """The line that the agent's author adds to `test_fixed`, if any."""
+    needs_provider: bool = False
+    """Whether only a run with the provider shows that the fix is right, because it changes the prompt: `test_fixed`
+    stays red offline and says so."""
     only_with_assertion: bool = False
     """Whether the wrong fix changes the failing turn, so that only the author's assertion detects it."""
 

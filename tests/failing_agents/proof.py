@@ -293,7 +293,10 @@ def _fixed(bench: Bench, fixture: Path, *, whole: bool) -> str:
     for number, fix in enumerate(fixes):
         bench.reset(fix)
         verdicts = bench.tests(f"fixed-{number}", fixture)
-        wrong = verdicts.wrong(**{REACHES: "passed", FIXED: "passed"})
+        expected = "failed" if fix.needs_provider else "passed"
+        wrong = verdicts.wrong(**{REACHES: "passed", FIXED: expected})
+        if fix.needs_provider and "run the agent with the provider" not in verdicts.messages[FIXED]:
+            wrong = wrong or "fixed does not say that the prompt needs a run with the provider"
         if whole and not wrong and fix.assertion:
             with asserting(fixture, fix.assertion):
                 verdicts = bench.tests(f"asserted-{number}", fixture)

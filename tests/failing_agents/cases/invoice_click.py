@@ -43,6 +43,7 @@ CASE = Case(
                     "of order {order} in {currency}? Answer with the number alone.",
                 ),
             ),
+            needs_provider=True,
         ),
     ),
     wrong=(
