@@ -47,6 +47,10 @@ MARGIN_MS = 5_000
 """How much longer than the recorded client this one has, to give up its request. Our choice."""
 
 
+PAUSES_SECONDS = 1.0
+"""Virtual seconds in which other tasks may pause before they make the request that an answer is held for. Our choice."""
+
+
 class Turn:
     """Holds an answer back until those that ended before it have been given."""
 
@@ -179,15 +183,18 @@ class Turn:
 
     def _rings(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
         """Return whether so many seconds have passed in which nothing else could happen; the first call begins them."""
-        if alarm is not self._alarm:
+        if alarm != self._alarm:
             self._alarm = alarm
             clock.set_alarm(id(self), clock.now() + seconds)
         return clock.has_rung(id(self))
 
     def _took_seconds(self) -> float:
-        """Return how long the recorded answer took: no timeout of its client is due before it has come."""
+        """Return how long the answer is held at most: as long as it took, and a little more for pauses of other tasks.
+
+        A timeout of its client is longer than that, so that it does not fire first.
+        """
         took_ms = self._ask.pieces[-1][1] if self._ask.pieces else 0
-        return took_ms / 1000 or UNKNOWN_SECONDS
+        return (took_ms / 1000 or UNKNOWN_SECONDS) + PAUSES_SECONDS
 
     def _virtual(self) -> VirtualClock | None:
         """Return the clock by which the agent waits; None if its time is real."""
@@ -206,7 +213,8 @@ class Turn:
         state = self._state
         state.waiting.add(self._ask.number)
         if (clock := self._virtual()) is not None:
-            return self._rings(clock, "end", self._took_seconds()) or self._is_over(clock)
+            progress = ("end", len(state.ended), self._lane.asked)
+            return self._rings(clock, progress, self._took_seconds()) or self._is_over(clock)
         scheduled = timers(len(state.waiting), state.threads)
         seen = len(state.ended), self._lane.asked
         self._idle = self._idle + 1 if scheduled is not None and seen == self._seen else 0
