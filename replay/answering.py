@@ -49,7 +49,7 @@ MESSAGES = "/v1/messages"
 
 
 REFUSALS_MAX = 50
-"""How many requests beyond the recorded path end in an `Exception`, before one that no agent retries. Our choice."""
+"""How many requests beyond the recorded path raise an `Exception`; no agent retries after the next one. Our choice."""
 
 
 class Answering:
@@ -62,7 +62,7 @@ class Answering:
         """How many requests were made after a divergence."""
         fork = state.options.fork
         self._replayed = message_ids(state.fixture, fork.turn) if fork else frozenset[str]()
-        """The ids of the messages that a fork replays, which cost nothing."""
+        """The IDs of the messages that a fork replays, which cost nothing."""
 
     def answer(self, question: Question, place: Place) -> Answer:
         """Answer a question to the provider from the recording."""
@@ -101,11 +101,11 @@ class Answering:
             return self._in_turn(answer, taken, lane, is_ours=place.interaction_id is not None)
 
     def _check_divergence(self) -> None:
-        """Raise the first divergence again; if an agent has caught it too often, what it does not catch.
+        """Raise the first divergence again; if an agent has caught it too often, raise an error that it does not catch.
 
         Raises:
-            DivergenceError: there is one.
-            ReplayEnded: it was raised too often.
+            DivergenceError: there is a divergence.
+            ReplayEnded: the divergence was raised too often.
         """
         if self._state.divergence is not None:
             self._repeats += 1
@@ -143,7 +143,7 @@ class Answering:
         return expected is None and went_beside(self._state.fixture, lane.name)
 
     def _departs(self, question: Question, missed: Mismatch) -> bool:
-        """Return whether a request that was not recorded is where the agent may leave the recorded path."""
+        """Return whether the agent may leave the recorded path with a request that was not recorded."""
         state, due = self._state, missed.expected
         departure = state.departure
         if departure is None:
@@ -173,7 +173,7 @@ class Answering:
         number = len(state.beyond)
         if number > len(state.script) + REFUSALS_MAX:
             raise ReplayEnded(
-                f"the agent repeats a request that a replay does not answer: {number}"
+                f"the agent keeps making requests that a replay does not answer ({number} so far)"
             )
         if number > len(state.script):
             raise ReplayStopped(f"replayed until turn {state.until}")
@@ -181,13 +181,13 @@ class Answering:
         return state.script[number - 1].answer(number, asked if isinstance(asked, dict) else {})
 
     def _not_sendable(self, question: Question) -> Exception:
-        """Return the error of a request that holds sealed values without the ids of organizations."""
+        """Return the error for a request that holds sealed values whose organization IDs were removed."""
         state = self._state
         state.refused = state.refused or NotSendableError(
-            f"a request to {question.path.partition('?')[0]} holds a signed or encrypted value whose organization id "
-            "was taken out, and was not sent: the provider would refuse it",
+            f"a request to {question.path.partition('?')[0]} holds a signed or encrypted value whose organization ID "
+            "was removed. It was not sent, because the provider would refuse it",
             where=str(state.fixture.path),
-            todo="Fork where the session was recorded (agentobs --home DIR fork ...), so that the original is known",
+            todo="Fork from the home that holds the recorded session (agentobs --home DIR fork ...)",
         )
         return state.refused
 

@@ -1,8 +1,8 @@
-"""Causality: which recorded requests come after which because of the tasks, work items and threads that made them.
+"""Causality: the order of recorded requests that follows from the tasks, work items and threads that made them.
 
-A job that starts others and waits for all of them makes its next request, and starts its next job, after all of theirs.
-That it has waited is seen in the recording: none of them made a request after that. Jobs that were started before the
-others had finished are concurrent, whether or not their requests overlapped.
+If a job starts other jobs and waits for all of them, it makes its next request, and starts its next job, after all of
+their requests. The recording shows that it has waited if none of them made a request after that. Jobs that were started
+before the others had finished are concurrent, whether or not their requests overlapped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Node:
 
 
 def waited_for(lane: list[Numbered]) -> dict[int, list[int]] | None:
-    """Return for each request those of other jobs that had ended before it, or before its job was started.
+    """Return, for each request, the requests of other jobs that had ended before it or before its job was started.
 
     None if the job of a request is not known.
     """
@@ -66,7 +66,7 @@ def _nodes(lane: list[Numbered]) -> dict[int, _Node]:
 
 
 def _finished(nodes: dict[int, _Node], serial: int, at_ns: int) -> list[int]:
-    """Return the requests of all jobs that a job had started by then, if all of them had ended; else none."""
+    """Return the requests of all jobs that a job had started by `at_ns` if all of them had ended; else none."""
     node = nodes[serial]
     if node.is_worker or not at_ns:
         return []
@@ -86,9 +86,9 @@ def _requests_under(nodes: dict[int, _Node], serial: int) -> Iterator[Numbered]:
 
 
 def paths_apart(group: list[Numbered]) -> dict[int, str]:
-    """Return how the job of each of several requests is reached from the nearest job above all of them.
+    """Return the path to the job of each request from the nearest common ancestor of all jobs.
 
-    Empty if all are made by one job, or the job of one is not known.
+    Empty if one job made all requests, or if the job of any request is not known.
     """
     jobs = [exchange.job for _, exchange in group]
     if not all(jobs):

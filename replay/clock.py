@@ -1,4 +1,4 @@
-"""A shifted clock: what a whole process takes for now, some seconds from the real time.
+"""A shifted clock: the current time of a whole process, moved by some seconds.
 
 The monotonic clocks are not shifted, so that timers and deadlines keep working. Clocks that compiled libraries read
 without Python are not shifted either.
@@ -26,7 +26,7 @@ class _Call:
 
 
 def shift_clock(seconds: int) -> None:
-    """Shift the wall clock of this process by `seconds`, for good; call it before other modules import from `time`."""
+    """Shift the wall clock of this process permanently; call it before other modules import from `time`."""
     now = _shift_time(seconds)
     _shift_datetime(now)
 
@@ -74,7 +74,7 @@ def _shift_time(seconds: int) -> Callable[[], float]:
 
 
 def _shift_gettime(seconds: int) -> None:
-    """Shift `time.clock_gettime` and its twin for the wall clock, on platforms that have them."""
+    """Shift `time.clock_gettime` and `clock_gettime_ns` for the wall clock, on platforms that have them."""
     if not hasattr(time, "clock_gettime"):
         return
     for name, unit in (("clock_gettime", 1), ("clock_gettime_ns", 10**9)):

@@ -1,9 +1,9 @@
 """Departures: the first place where an agent leaves the recorded path, for tests that expect it to.
 
-A test of a fix does not fail when the agent does something else than recorded; it looks at what the agent does there.
-From the first answer on, another reaction of the agent is a departure. The first request is made before any answer: if
-it differs, the prompt, the tools or the options have changed since. That is drift, which is noted: the recorded answers
-still lead the agent's code to the failure, though only the provider can tell what a model makes of another prompt.
+A test of a fix does not fail when the agent differs from the recording; it examines what the agent does instead. From
+the first answer on, a different reaction of the agent is a departure. The first request is made before any answer: if
+it differs, the prompt, the tools or the options have changed. That is drift, which is noted: the recorded answers still
+lead the agent's code to the failure, but only the provider can show how a model reacts to another prompt.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Departure:
     """Where a replay leaves the recorded path, once it has."""
 
     failing_turn: int
-    """The turn from which on any difference is a departure; before it only the reaction to an answer may differ."""
+    """The turn from which any difference is a departure; before it, only a different reaction to an answer is one."""
     has_happened: bool = False
     turn: int = 0
     """How many turns of the main lane were answered before the departure."""
     expected: Ask | None = None
-    """The recorded request that was due; None if none was, or if the departure was not a request."""
+    """The recorded request that was due; None if no request was due, or if the departure is not a request."""
     is_stopped: bool = False
     """Whether the agent was stopped at a tool call that cannot run."""
     drift: tuple[str, ...] = ()
-    """The keys by which the first request differed from the recorded one, such as `system`."""
+    """The keys in which the first request differed from the recorded one, such as `system`."""
 
     def is_early(self) -> bool:
         """Return whether the agent left the path before the failing turn was answered."""
@@ -40,7 +40,7 @@ class Departure:
 
 
 def is_refused(ask: Ask) -> bool:
-    """Return whether the provider refused a recorded request for what it contains, so that a fix must change it.
+    """Return whether the provider refused a recorded request because of its content, so that a fix must change it.
 
     Timeouts, conflicts and rate limits do not count: the same request may succeed later (statuses 408, 409 and 429).
     """
@@ -49,12 +49,12 @@ def is_refused(ask: Ask) -> bool:
 
 
 def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:
-    """Return whether two request bodies differ only in what an agent makes of an answer: in their new messages.
+    """Return whether two request bodies differ only in their new messages, which are the reaction to an answer.
 
     Args:
         expected: the recorded request.
         recorded: its body, parsed.
-        came: the body of the request that was made, parsed.
+        came: the body of the live request, parsed.
     """
     if not (isinstance(recorded, dict) and isinstance(came, dict)):
         return False
@@ -67,7 +67,7 @@ def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:
 
 
 def drift_of(recorded: Any, came: Any) -> tuple[str, ...] | None:
-    """Return the keys by which two request bodies differ apart from the agent's reactions to answers.
+    """Return the keys in which two request bodies differ, apart from the agent's reactions to answers.
 
     The texts of tool results that are errors in both do not count: the tool fails all the same.
 

@@ -31,11 +31,11 @@ from replay.project import project
 OWN = "agentobs.cli.run:answer"
 """The function that `agentobs run` starts."""
 WRAPPED = ("callback", "fn", "func", "body", "original_function")
-"""Attributes under which wrappers keep their function: click and typer, Prefect, partial, invoke."""
+"""The attributes in which wrappers keep their function: click and typer, Prefect, partial, invoke."""
 WRAPPERS_MAX = 10
-"""How many wrappers around each other are opened. Our choice."""
+"""The maximum number of nested wrappers that are opened. Our choice."""
 FOLDERS_MAX = 2_000
-"""How many folders are searched for a script. Our choice."""
+"""The maximum number of folders that are searched for a script. Our choice."""
 _NOT_SEARCHED = frozenset({"site-packages", "node_modules", "__pycache__", "venv"})
 
 
@@ -50,8 +50,8 @@ def recorded_call(fixture: Fixture, changes: dict[str, Any]) -> functools.partia
         changes: arguments by name that replace recorded ones.
 
     Raises:
-        UsageError: the recording does not say how the agent is started, or what it names cannot be imported, is not
-            defined under the current directory, or cannot be called. Says which, and what to do.
+        UsageError: the recording does not name an entry, or the entry cannot be imported, is not defined under the
+            current directory, or cannot be called. The message names the reason and what to do.
     """
     if (problem := why_not_callable(fixture.header)) is not None:
         lines = "\n    ".join(problem.lines)
@@ -86,13 +86,13 @@ def recorded_call(fixture: Fixture, changes: dict[str, Any]) -> functools.partia
 
 
 def _callable(fixture: Fixture, entry: str) -> Callable[..., Any]:
-    """Import an entry, and return what is to be called."""
+    """Import an entry, and return the function to call."""
     module, _, qualified = entry.partition(":")
     if entry != OWN:
         _spec(fixture, module)
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever the agent's module raises while it is imported
+    except Exception as error:  # the agent's module may raise anything while it is imported
         found_out = f"the module {module} of the recorded entry cannot be imported: {type(error).__name__}: {error}"
         raise _refused(fixture, found_out, "Install what it needs, or correct it") from error
     parent: Any = None
@@ -101,7 +101,7 @@ def _callable(fixture: Fixture, entry: str) -> Callable[..., Any]:
         if found is None:
             raise _refused(
                 fixture,
-                f"the recorded entry {entry} is not there: {module} has no {part}",
+                f"the recorded entry {entry} does not exist: {module} has no {part}",
                 "If it was renamed, name it with --entry module:name, or pass it: replay.run(my_agent, ...)",
             )
     function: Callable[..., Any] = _opened(_instance(fixture, entry, parent, found))
@@ -136,7 +136,7 @@ def _instance(fixture: Fixture, entry: str, parent: Any, found: Any) -> Any:
 
 
 def _opened(found: Any) -> Any:
-    """Return what a wrapper that is no function runs, such as the callback of a click command."""
+    """Return what a wrapper that is not a function runs, such as the callback of a click command."""
     for _ in range(WRAPPERS_MAX):
         if isinstance(found, FunctionType | MethodType) or hasattr(found, "__wrapped__"):
             return found
@@ -149,7 +149,7 @@ def _opened(found: Any) -> Any:
 
 
 def _innermost(function: Any) -> Any:
-    """Return the Python function that is run in the end; of an instance its `__call__`."""
+    """Return the innermost Python function that is run; for an instance, its `__call__`."""
     for _ in range(WRAPPERS_MAX):
         function = inspect.unwrap(function)
         if isinstance(function, functools.partial):
@@ -162,7 +162,7 @@ def _innermost(function: Any) -> Any:
 
 
 def _bound(function: Callable[..., Any], given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return arguments by position and by name; positional are those under `*`, and those that cannot be named."""
+    """Return arguments by position and by name; those under `*` and positional-only ones are by position."""
     args = list(given.get("*", ()))
     named = {name: value for name, value in given.items() if name != "*"}
     try:
@@ -203,10 +203,10 @@ def runs_recorded(call: functools.partial[Any] | None, fixture: Fixture) -> bool
 
 
 def _spec(fixture: Fixture, module: str) -> ModuleSpec:
-    """Return where a module of the agent lies, found without importing anything.
+    """Return the file of a module of the agent, without importing the module.
 
     Raises:
-        UsageError: there is none of that name, or it does not lie under the current directory.
+        UsageError: there is no such module, or it is not under the current directory.
     """
     here = str(project())
     if here not in sys.path:
@@ -230,7 +230,9 @@ def _spec(fixture: Fixture, module: str) -> ModuleSpec:
         raise _outside(fixture, entry, str(place))
     if package == module:
         return found
-    whole = importlib.util.find_spec(module)  # imports the packages around it, which lie here
+    whole = importlib.util.find_spec(
+        module
+    )  # imports its parent packages, which are under the current directory
     return whole if whole is not None else found
 
 
@@ -258,7 +260,7 @@ def _folder_of(file: str) -> Path | None:
 
 
 def _is_agent(script: Path) -> bool:
-    """Return whether a script uses agentobs: no file that others wrote starts another one."""
+    """Return whether a script uses agentobs, so that a fixture from somebody else cannot start any other script."""
     try:
         return "agentobs" in script.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -276,7 +278,7 @@ def _is_here(file: str | None) -> bool:
 def _outside(fixture: Fixture, entry: str, file: str) -> UsageError:
     return _refused(
         fixture,
-        f"the recorded entry {entry} is not in a file under {project()}, but in {file}: such code is not started",
+        f"the recorded entry {entry} is not in a file under {project()}, but in {file}, so it is not started",
         "Run from the directory that holds it, or pass the function: replay.run(my_agent, ...)",
     )
 
@@ -322,7 +324,7 @@ def drained(generator: Iterator[Any], has_ended: Callable[[], bool]) -> list[Any
 
 
 async def adrained(generator: AsyncIterator[Any], has_ended: Callable[[], bool]) -> list[Any]:
-    """Do as `drained` for an async generator."""
+    """Like `drained`, for an async generator."""
     values: list[Any] = []
     async for value in generator:
         values.append(value)

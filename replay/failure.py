@@ -1,4 +1,4 @@
-"""The failing turn of a recorded session: where it went wrong, how that is known, and from where tools run live.
+"""The failing turn of a recorded session, the evidence for it, and the turn from which tools run live.
 
 The evidence is read from the fixture alone, so that it is the same for every client: tool results marked `is_error` in
 recorded requests, tool calls that agentobs recorded, repeated calls, requests that the provider refused, and how the
@@ -30,12 +30,13 @@ class Failure:
     turn: int
     """The failing turn of the main lane, from 1. It is 1 if no request of the session was answered."""
     live_from: int
-    """The first turn whose tools a test of the fix runs live: the failing turn, or an earlier one if the failure shows
-    only at the end, because then any tool may have caused it."""
+    """The first turn whose tools a test of the fix runs live: the failing turn, or an earlier one if the failure only
+    shows at the end of the session, because then any tool may have caused it."""
     reason: str
     """How the turn was found, as a clause such as `tool issue_refund returned an error`. It holds no content."""
     tools: tuple[str, ...] = ()
-    """The tools of that turn, if recorded functions are among them: those run live only by name. Else empty."""
+    """The tools of that turn if functions of `record_tool` are among them, because those run live only by name; else
+    empty."""
     tool: str | None = None
     """The tool that failed, if one is known to have."""
 
@@ -127,7 +128,7 @@ def _calls(fixture: Fixture) -> dict[str, _Call]:
 
 
 def _outcomes(fixture: Fixture, calls: dict[str, _Call]) -> dict[str, bool]:
-    """Return for each call of the main lane that was answered whether its result was an error."""
+    """Return whether the result was an error, for each answered call of the main lane."""
     outcomes: dict[str, bool] = {}
     for ask in fixture.asks:
         if ask.lane != "main":
@@ -168,7 +169,7 @@ def failed_call(fixture: Fixture) -> Failure | None:
 
 
 def _failed_function(fixture: Fixture) -> Failure | None:
-    """Return the first recorded function that failed and that no call of the model is known for."""
+    """Return the first failed function of `record_tool` that belongs to no known tool call of the model."""
     for tool in fixture.tools:
         if tool.lane == "main" and tool.answer.is_error and tool.turn:
             reason = f"{_named(tool.question.name)} returned an error"
@@ -218,7 +219,7 @@ def _refused_request(fixture: Fixture) -> Failure | None:
 
 
 def _at_the_end(fixture: Fixture, calls: dict[str, _Call]) -> Failure:
-    """Return the last turn, in whose consequences the session ended failed."""
+    """Return the last turn, after which the session failed."""
     turn = max(_turns(fixture), default=1)
     with_tools = [call.turn for call in calls.values()]
     live_from = turn if turn in with_tools else min(with_tools, default=turn)

@@ -78,9 +78,9 @@ def message_ids(fixture: Fixture, turn: int) -> frozenset[str]:
 
 
 def can_fork(recording: Recording, turn: int) -> bool:
-    """Return whether a session can be forked at a turn: it has that turn, and the signatures that the provider sent.
+    """Return whether a session can be forked at a turn, which needs that turn and the original signatures.
 
-    A session that came in a bundle has none of those in which an organization id was readable.
+    A session from a bundle lacks the signatures in which an organization ID was readable.
     """
     models = [each for each in recording.exchanges if isinstance(each, ModelExchange)]
     if any(has_masked(each.answer.body) for each in models):

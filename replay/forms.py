@@ -20,15 +20,15 @@ class Form:
     name: str
     """The name of its rule, such as `uuid`."""
     words: str
-    """What a person calls such a value: `a uuid`."""
+    """The phrase for such a value in reports: `a uuid`."""
     pattern: re.Pattern[str]
     is_measured: bool = False
-    """Whether equal values say nothing, because each is read anew: clocks and durations. The values of other forms are
-    identities, and equal ones must stay equal."""
+    """Whether each value is a new reading, such as of a clock, so that equal values may become different. The values
+    of other forms are identities: equal ones must stay equal."""
 
 
 def _after(characters: str) -> str:
-    r"""Return a boundary: none of these characters stands before, unless it is the letter of a JSON escape (`\n`)."""
+    r"""Return a boundary: none of these characters may precede it, except as the letter of a JSON escape (`\n`)."""
     return rf"(?:(?<![{characters}])|(?<=\\[nrtbf]))"
 
 
@@ -124,7 +124,7 @@ _STAMP = (
 _ALONE = _after(r"\w:.")
 _TIME_PATTERN = (
     r"(?=[0-9JFMASONDTWtwd])"
-    + _any(  # most characters begin none of these: one look, then the next
+    + _any(  # most characters begin none of these, so they are rejected after one test
         _FILE_TIME,
         rf"{_DATE}(?:{_THEN}{_TIME}(?:\s{_YEAR}\b)?)?",
         _WEEK,
@@ -260,11 +260,11 @@ APPLIED = {
     name: at
     for at, name in enumerate([*_FIRST, *(form.name for form in FORMS if form.name not in _FIRST)])
 }
-"""The place of each rule in the order in which rules are applied. A path goes before what it contains. A hash goes
-before a uuid, because some hashes look like the hex form of a uuid and another hash in its place does not."""
+"""The position of each rule in the order in which rules are applied. Paths come before the values that they contain.
+Hashes come before UUIDs, because some hashes look like the hex form of a UUID."""
 
 
 def span_of(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the value that a pattern found: of its group `value...` if that took part, else the whole."""
+    """Return the span of the value in a match: that of the group `value...` if it matched, else the whole match."""
     group = match.lastgroup
     return match.span(group) if group and group.startswith("value") else match.span()

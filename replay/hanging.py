@@ -1,18 +1,18 @@
-"""Hanging: an agent from which nothing comes any more is a divergence, never a test that hangs.
+"""Hanging: an agent that makes no more progress is reported as a divergence, so that the test does not hang.
 
-A thread watches whether the agent makes progress: whether it has asked or recorded anything. Without progress there are
-three ways to go:
+A thread watches whether the agent makes progress, which means that it makes a request or records something. Without
+progress there are three cases:
 
-- Nothing can happen any more: each thread waits for another one, and no timer is left. That is a deadlock, and it is
+- Nothing can run any more: each thread waits for another one, and no timer is left. This is a deadlock, which is
   reported after a second.
-- Nothing is pending: the agent only wakes up and waits again, as a polling loop does whose condition never comes. After
-  the deadline it hangs.
-- Something is pending: it computes, or waits for a child process, a file or a connection. Nobody can know how long
-  that takes, so it has ten times the deadline.
+- Nothing is pending: the agent only wakes up and waits again, such as a polling loop whose condition never becomes
+  true. It is reported after the deadline.
+- Something is pending: the agent computes, or waits for a child process, a file or a connection. It cannot be known
+  how long that takes, so the agent has ten times the deadline.
 
-The divergence is raised in the main thread wherever that is, also in a wait, by a signal; again and again until the
-replay has ended, because what is raised may be swallowed, and the agent may hang again on its way out. Other threads
-and other lanes meet the divergence at their next question.
+The divergence is raised in the main thread by a signal, even during a wait. It is raised repeatedly until the replay
+has ended, because the agent may catch it, and may hang again while it exits. Other threads and other lanes get the
+divergence at their next question.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ AGAIN_SECONDS = 0.5
 WATCH_SECONDS = 0.25
 """How often the watching thread looks at most. Our choice."""
 DEADLOCK_NS = 1_000_000_000
-"""For how long nothing must have been able to happen before it is a deadlock. Our choice."""
+"""How long nothing must be able to run before the agent counts as deadlocked. Our choice."""
 PENDING_FACTOR = 10
-"""How many times the deadline an agent has that computes or waits for something real. Our choice."""
+"""The factor by which the deadline is longer if the agent computes or waits for something real. Our choice."""
 COMPUTING = 0.2
-"""Which part of the time an agent uses the processor that computes. Our choice."""
+"""The share of CPU time above which an agent counts as computing. Our choice."""
 JUMP_CPU_NS = 2_000_000
-"""How much processor time a jump of the virtual clock may cost: an agent that polls does not compute. Our choice."""
+"""The CPU time that is allowed for each jump of the virtual clock: an agent that polls does not compute. Our choice."""
 
 Cause = Literal["deadlock", "nothing pending", "computes", "waits outside"]
 CAUSES: dict[Cause, str] = {
-    "deadlock": "everything in it waits for something else in it (a deadlock)",
-    "nothing pending": "it only waits and wakes up again",
-    "computes": "it computes without an end",
-    "waits outside": "it waits for a child process, a file, a connection or a timeout that is real",
+    "deadlock": "all of its threads and tasks wait for each other (a deadlock)",
+    "nothing pending": "it only wakes up and waits again",
+    "computes": "it computes and does not finish",
+    "waits outside": "it waits for a child process, a file, a connection or a timeout in real time",
 }
 
 
@@ -67,9 +67,9 @@ class Hang:
 
     cause: Cause
     seconds: float
-    """For how long nothing had to come until it counts as one."""
+    """The time without progress after which this counts as a hang."""
     waiting: tuple[Waiting, ...]
-    """Who waits for what."""
+    """The threads and tasks that wait, and for what."""
 
 
 def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Divergence:
@@ -98,8 +98,8 @@ def hung(state: State, found: Hang) -> Divergence:
     """Describe an agent from which nothing comes any more."""
     lane = max(state.lanes.values(), key=lambda lane: (bool(lane.left), lane.asked > 0))
     seconds = "second" if found.seconds == 1 else "seconds"
-    summary = f"nothing came from the agent for {found.seconds:g} {seconds}: {CAUSES[found.cause]}"
-    why = f"{_recorded_next(lane)}; deadline_seconds={state.options.deadline_seconds:g} is how long it may take"
+    summary = f"the agent made no progress for {found.seconds:g} {seconds}: {CAUSES[found.cause]}"
+    why = f"{_recorded_next(lane)}; deadline_seconds={state.options.deadline_seconds:g} is the time limit"
     waiting = found.waiting
     return report(
         state, "timing", lane, summary, why=why, between=not lane.left, live=True, waiting=waiting
@@ -109,9 +109,11 @@ def hung(state: State, found: Hang) -> Divergence:
 def _recorded_next(lane: Lane) -> str:
     """Return what the recorded agent did next."""
     if not lane.left:
-        return "the recorded agent asked nothing more and ended here"
+        return "the recorded agent made no more requests and ended here"
     due = lane.left[0]
-    return f"the recorded agent went on with request {lane.place_of(due)}, {due.method} {due.path}"
+    return (
+        f"the recorded agent continued with request {lane.place_of(due)}, {due.method} {due.path}"
+    )
 
 
 @contextlib.contextmanager

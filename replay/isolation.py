@@ -1,4 +1,4 @@
-"""Isolation: each replayed test runs in a process of its own, which no test that ran before has changed.
+"""Isolation: each replayed test runs in its own process, which no earlier test has changed.
 
 A template process is forked before the first test runs, when all test modules have been imported and the fixtures of
 session scope that the first test uses are set up. Each replayed test then runs in a child of the template. State that
@@ -31,19 +31,19 @@ from replay.sandbox import flush_terminal, is_per_process, run_test
 from replay.transfer import take_coverage, take_snapshots, take_warning
 
 UNSHARED_FIXTURES = frozenset(("benchmark", "record_testsuite_property", "record_xml_attribute"))
-"""Fixtures that write into objects of this process; a test that uses one runs here."""
+"""Fixtures that write into objects of this process; a test that uses one of them runs in this process."""
 UNSHARED_MARKS = frozenset(("dependency", "incremental"))
 """Marks of plugins that keep results of tests in this process."""
 SILENT_SECONDS = 600.0
-"""How long a test may send no report. Our choice: the deadline of a replay and pytest-timeout come much earlier."""
+"""How long a test may send no report. Our choice: the deadlines of a replay and of pytest-timeout are much shorter."""
 WARM_UP = "replay.warmup"
 PRELOADED = ("agentobs.recording.session", "replay.client", "replay.live", "replay.marks", WARM_UP)
-"""What the template imports for its children; of the agent's own modules, none."""
+"""The modules that the template imports for its children; none of them is the agent's own."""
 SESSION = "session"
 
 
 def is_switched_off(config: pytest.Config) -> bool:
-    """Return whether replayed tests run in this process: by choice, for a debugger, or because nothing else works."""
+    """Return whether replayed tests run in this process: by option, for a debugger, or because a fork is impossible."""
     option = config.option
     chosen = option.replay_no_fork or not config.getini("replay_fork")
     debugs = option.usepdb or getattr(option, "trace", False) or _is_debugged()
@@ -52,7 +52,7 @@ def is_switched_off(config: pytest.Config) -> bool:
 
 
 def _is_debugged() -> bool:
-    """Return whether a debugger is attached to this process; what measures coverage is not one."""
+    """Return whether a debugger is attached to this process; a coverage tracer does not count."""
     tracer = sys.gettrace()
     of = getattr(tracer, "__module__", None) or type(tracer).__module__
     if tracer is not None and str(of).partition(".")[0] != "coverage":
@@ -80,7 +80,7 @@ class Isolation:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Any:
-        """Note the warning filters that are in force outside of tests, and leave no process behind."""
+        """Note the warning filters that are in force outside of tests, and end all child processes."""
         self._filters = list(warnings.filters)
         try:
             return (yield)
@@ -134,7 +134,7 @@ class Isolation:
         return not any(_is_async(each) for each in _wider(item) if each.cached_result is not None)
 
     def _open(self, item: pytest.Item, forks: bool) -> None:
-        """Fork the template, unless the test that is next is skipped and so changes nothing."""
+        """Fork the template, unless the next test is skipped and therefore changes nothing."""
         if not forks:
             try:
                 if evaluate_skip_marks(item) is not None:
@@ -158,7 +158,7 @@ class Isolation:
         run_test(self._items[number], send, self._scratch, self._filters, self._fixtures)
 
     def _run(self, item: pytest.Item) -> None:
-        """Run a test in a child and report what comes of it."""
+        """Run a test in a child and report its results."""
         assert self._template is not None
         flush_terminal(item.config)
         number = self._numbers.get(id(item))
@@ -178,7 +178,7 @@ class Isolation:
             template.close()
 
     def _follow(self, item: pytest.Item, template: Template, number: int) -> None:
-        """Take what a child sends; report a test whose process does not come to its end."""
+        """Handle the messages of a child; report a test whose process ends early."""
         seen = _Seen(item, world.now())
         sent = template.run(number, _seconds(item.config))
         try:
@@ -202,7 +202,7 @@ class Isolation:
         _take(seen.item, kind, value)
 
     def _fail(self, seen: _Seen, text: str) -> None:
-        """Report that the process of a test has failed, with what it wrote last."""
+        """Report that the process of a test has failed, with its last output."""
         names = {
             "Captured stdout": "out",
             "Captured stderr": "err",
@@ -214,7 +214,7 @@ class Isolation:
         seen.fail(text, sections)
 
     def _tear_down(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Tear down what tests before this one have set up here and the next one does not use."""
+        """Tear down fixtures that earlier tests have set up in this process and the next one does not use."""
         state = self._session._setupstate
         needed = nextitem.listchain() if nextitem is not None else []
         if list(state.stack) == needed[: len(state.stack)]:
@@ -237,7 +237,7 @@ class Isolation:
 
 
 class _Seen:
-    """What has come of a test in a process of its own."""
+    """The results that a test in a child process has sent so far."""
 
     def __init__(self, item: pytest.Item, start_ns: int) -> None:
         self.item, self._start_ns = item, start_ns
@@ -245,13 +245,13 @@ class _Seen:
         self.is_done = False
 
     def take(self, data: dict[str, Any]) -> None:
-        """Report what the test reported."""
+        """Report the results that the test sent."""
         self.phases.append(data["when"])
         config = self.item.config
         _log(self.item, config.hook.pytest_report_from_serializable(config=config, data=data))
 
     def fail(self, text: str, sections: list[tuple[str, str]]) -> None:
-        """Report that the test failed, without its help."""
+        """Report a failure on behalf of a test whose process has ended."""
         stop_ns = world.now()
         common: dict[str, Any] = {
             "nodeid": self.item.nodeid,
@@ -280,21 +280,23 @@ def _died(seen: _Seen, death: Death) -> str:
     """Describe a process that ended before its test did."""
     phases = seen.phases
     place = "its teardown" if "call" in phases else "the test" if "setup" in phases else "its setup"
-    todo = "Run it with --replay-no-fork to see it in the process of pytest."
+    todo = "Use --replay-no-fork to run it in the pytest process."
     if death.is_late:
-        return f"nothing came from the process of this test for too long in {place}; it was killed. {todo}"
+        return (
+            f"the process of this test sent nothing for too long in {place} and was killed. {todo}"
+        )
     return f"the process of this test {death.text()} in {place}. {todo}"
 
 
 def _prepare() -> None:
-    """Do in the template what every child would do again."""
+    """Do work in the template that every child would otherwise repeat."""
     for name in PRELOADED:
         importlib.import_module(name)
     sys.modules[WARM_UP].warm_up()
 
 
 def _without_frames(text: str) -> str:
-    """Return what a process wrote last, without the frames of pytest and of this package."""
+    """Return the last output of a process, without the frames of pytest and of this package."""
     lines = text.splitlines(keepends=True)
     return "".join(each for each in lines if not _FRAME_OF_PYTEST.match(each))
 
@@ -314,7 +316,7 @@ def _log(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _take(item: pytest.Item, kind: str, value: Any) -> None:
-    """Do with a message what a test in this process would have done."""
+    """Handle a message as if the test had run in this process."""
     match kind:
         case "warning":
             take_warning(item, value)
@@ -342,7 +344,7 @@ def _outliving(item: pytest.Item) -> Iterator[Any]:
 
 
 def _wider(item: pytest.Item) -> Iterator[Any]:
-    """Yield the fixtures of a test that may outlive it, pytest's own and those of each process left out."""
+    """Yield the fixtures of a test that may outlive it, except pytest's own and per-process fixtures."""
     for each in _outliving(item):
         module = str(getattr(each.func, "__module__", ""))
         if not module.startswith("_pytest.") and not is_per_process(each.func):
@@ -356,7 +358,7 @@ def _is_async(fixture: Any) -> bool:
 def _set_up_session(item: pytest.Item) -> None:
     """Set up the fixtures of session scope that a test uses, as pytest does just after.
 
-    What one of them raises is kept by pytest and raised again in the setup of the test.
+    If a fixture raises, pytest keeps the exception and raises it again in the setup of the test.
     """
     names = {each.argname for each in _wider(item) if each.scope == SESSION and not _is_async(each)}
     request = getattr(item, "_request", None)
@@ -381,7 +383,7 @@ def _set_up_session(item: pytest.Item) -> None:
 
 
 def _can_hand_over_snapshots(config: pytest.Config) -> bool:
-    """Return whether syrupy keeps its results as the versions do that we know."""
+    """Return whether the installed syrupy stores its results as the versions that we support do."""
     session = getattr(config, "_syrupy", None)
     return session is None or all(
         hasattr(session, name) for name in ("_assertions", "_queued_snapshot_writes")

@@ -22,12 +22,12 @@ from replay.state import State
 SAME_PATH = "all requests and tool calls were the recorded ones; the agent judged them differently"
 """Why something ended otherwise after the recorded path."""
 OTHER_RESULT = (
-    "all requests and tool calls were the recorded ones; the agent made another result of them. If this value differs "
-    "in each run, name a rule that hides it, or do not compare it: compare_result=False"
+    "all requests and tool calls matched, but the agent returned a different result. If this value is new in each run, "
+    "name a rule that hides it, or do not compare it: compare_result=False"
 )
-"""Why another result was returned after the recorded path, and what can be done if that is right."""
+"""Why the session returned a different result after the recorded path, and what to do if the result is right."""
 DIGEST = "digest:"
-"""What the label of a text begins with that is not a label itself."""
+"""The prefix of the label that stands for a text which is not a label itself."""
 
 
 def judge_path(state: State) -> None:
@@ -67,9 +67,9 @@ def judge_refusal(state: State, error: BaseException) -> None:
 
 
 def is_recorded_error(state: State, error: BaseException) -> bool:
-    """Return whether an exception that leaves the agent is one that the recorded session ended with.
+    """Return whether the agent raised the exception that the recorded session ended with.
 
-    The reason of a session that declared one is not the class of the exception, which is kept beside it.
+    If a session declared a reason, that is not the class of its exception, which is recorded separately.
     """
     header = state.fixture.header
     return type(error).__name__ in (header.get("reason"), header.get("raised"))
@@ -94,7 +94,7 @@ def judge_outcome(state: State) -> None:
 
 
 def reason_now(state: State, end: SessionEnd) -> str | None:
-    """Return why the session ended this time, in the words of the recording if they mean the same."""
+    """Return why the session ended this time, in the words of the recording if both mean the same."""
     recorded: str | None = state.fixture.header["reason"]
     if end.reason is None or recorded is None:
         return end.reason
@@ -107,7 +107,7 @@ def reason_now(state: State, end: SessionEnd) -> str | None:
 
 
 def judge_result(state: State) -> None:
-    """Raise that the session returned something else than when it was recorded.
+    """Raise if the session returned a different result than the recorded one.
 
     Nothing is compared if the recording has no result, if it could not be kept, or if the session has not ended here.
 
@@ -121,7 +121,7 @@ def judge_result(state: State) -> None:
     if state.accepting is not None:
         state.accepting.takes_result(found, came)
         return
-    summary = "the session returned something else"
+    summary = "the session returned a different result"
     lane, cause = state.lane("main"), Cause("decision", OTHER_RESULT)
     told = report(
         state, "result", lane, summary, found, cause=cause, between=True, nature=nature_of(found)
@@ -149,7 +149,7 @@ def compared_results(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _comparable(old: Any, new: Any) -> Any:
-    """Return a value in which the parts that could not be kept when it was recorded are as they were then."""
+    """Return a value with the parts that the recording could not keep replaced by those of the recording."""
     if is_not_kept(old):
         return old
     if isinstance(old, dict) and isinstance(new, dict):

@@ -49,10 +49,10 @@ def keep(fixture: Path, data: bytes) -> tuple[Path, ...]:
 
 
 def add_rules(fixture: Fixture, rules: Sequence[Rule]) -> list[str]:
-    """Write rules into a fixture in addition to those that it names; return the names of all.
+    """Add rules to a fixture; return the names of all its rules.
 
     Raises:
-        UsageError: a rule cannot be kept in a file, there is none of that name, or the file cannot be written.
+        UsageError: a rule cannot be stored in a file or does not exist, or the file cannot be written.
     """
     named = told_of([*fixture.header.get("normalisers", ()), *rules])
     every = [each for at, each in enumerate(named) if each not in named[:at]]
@@ -114,7 +114,7 @@ def _readme(fixture: Fixture, redacted: Sequence[Redacted]) -> str:
 
 
 def _story(fixture: Fixture) -> list[str]:
-    """Return what to do with the tests of a session that failed, one line a step; nothing for any other session."""
+    """Return the steps for the tests of a failed session, one per line; nothing for any other session."""
     failure = failure_of(fixture)
     if failure is None:
         return []
@@ -130,7 +130,7 @@ def _story(fixture: Fixture) -> list[str]:
 
 
 def _result_note(fixture: Fixture) -> str:
-    """Return whether what the session returned is compared, for people."""
+    """Return a sentence on whether the result of the session is compared."""
     value = fixture.result.value if fixture.result else None
     kind = not_kept_in(value)
     if kind is None:

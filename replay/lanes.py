@@ -33,17 +33,17 @@ class Guess:
     taken: int
     """The ask that it was taken for: the first that was left."""
     others: tuple[int, ...]
-    """The others that it might have been as well."""
+    """The other requests that match as well."""
 
     @property
     def text(self) -> str:
-        """Return what happened and what would tell the requests apart, in two sentences."""
+        """Return what happened, and how to make the requests distinguishable, in two sentences."""
         tied = sorted((self.taken, *self.others))
         named = f"{', '.join(map(str, tied[:-1]))} and {tied[-1]}"
         return (
-            f"request {self.taken} was matched by order alone: requests {named} are identical and could be concurrent, "
-            "and nothing that their callers were given differs. Pass each caller an argument of its own, or send each "
-            "request inside `with agentobs.span(NAME)`, and record again"
+            f"request {self.taken} was matched by order alone: requests {named} are identical and may be concurrent, "
+            "and their callers have equal arguments. Pass each caller a different argument, or send each request "
+            "inside `with agentobs.span(NAME)`, and record again"
         )
 
 
@@ -271,14 +271,15 @@ class Lane:
 def _likenesses(
     asks: list[Ask], question: Question, since: int | None
 ) -> dict[int, tuple[int, bool, int, list[bool], bool]]:
-    """Return how well the caller of each ask matches that of a question, by its number: the greatest matches best.
+    """Return a score for each ask, by its number, of how well its caller matches that of a question.
 
-    What the caller was given and the ask does not have counts first, then the job, then what only the ask has: values
-    that are new in each run are among that. Then the nearest frames count, and what was asked before.
+    The greatest score matches best. It compares, in this order: the values of the caller that the ask lacks, the job,
+    the values that only the ask has (which include values that are new in each run), the values of the nearest frames,
+    and the previous request.
     """
     told = told_of((digest for ask in asks for digest in ask.by or ()), question.origin)
     started = {ask.job for ask in asks if ask.job and is_of_job(ask.job, question.origin)}
-    # The job above all of them is known by being none of the others.
+    # The common ancestor of the jobs is the one that matches none of the others.
     own = started or {""}
     return {
         ask.number: (
@@ -293,7 +294,7 @@ def _likenesses(
 
 
 def is_of_job(job: str, origin: Origin | None) -> bool:
-    """Return whether the job of a request is reached in the same way as the one that was recorded."""
+    """Return whether the path to the job of a request is the recorded one."""
     if origin is None or origin.job is None:
         return False
     steps = job.split("/")

@@ -1,6 +1,6 @@
-"""Leftovers: state of the agent's modules that an earlier run in this process has left there.
+"""Leftovers: state that an earlier run in this process has left in the agent's modules.
 
-A cache, a list of a module or a client that is made once makes the second run of an agent another one than the first.
+A cache, a module-level list or a shared client can make the second run of an agent differ from the first.
 The modules are measured when they are first seen (lengths, sizes of caches, plain values) and again when a replay
 begins; a divergence of that replay names what had changed in between.
 """
@@ -23,9 +23,9 @@ from replay.fixture import Fixture
 from replay.sites import is_agents
 
 NAMED_MAX = 6
-"""How many changed values are named. Our choice."""
+"""The maximum number of changed values that a hint names. Our choice."""
 VALUES_MAX = 2000
-"""How many values of a module are measured. Our choice."""
+"""The maximum number of values that are measured per module. Our choice."""
 TODO = (
     "run each replay in a process of its own, as pytest does without --replay-no-fork, or reset it"
 )
@@ -36,7 +36,7 @@ _TEST_MODULE = re.compile(r"(?:.*\.)?(?:test_\w+|\w+_test|conftest)")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What is known of one value of a module."""
+    """The measure of one value of a module."""
 
     kind: str
     """`lru_cache`, the type of a container, `value` or `object`."""
@@ -44,7 +44,7 @@ class Measure:
     """Entries, items, the value itself, or the identity of an object."""
 
     def change(self, now: Measure) -> str:
-        """Return how a value differs from this measure, in words without its content; empty if it does not."""
+        """Describe how a value differs from this measure, without its content; empty if it does not differ."""
         if self == now:
             return ""
         if now.kind == "lru_cache":
@@ -55,9 +55,9 @@ class Measure:
 
 
 _first: dict[str, tuple[int, dict[str, Measure]]] = {}
-"""What each module of the agent was like when it was first seen, with the identity of the module."""
+"""The first measures of each module of the agent, with the identity of the module."""
 _replayed: dict[str, str] = {}
-"""The fixtures that were replayed in this process, each with the test that did it last."""
+"""The fixtures that were replayed in this process, each with the last test that replayed it."""
 
 
 _is_isolated = False
@@ -65,7 +65,7 @@ _is_isolated = False
 
 
 _seen = 0
-"""How many modules there were when they were last looked through."""
+"""The number of imported modules at the last measurement."""
 
 
 def rely_on_isolation() -> None:
@@ -82,7 +82,7 @@ def observe() -> None:
     _seen = len(sys.modules)
     for name, module in _modules():
         if _first.get(name, (0,))[0] != id(module):
-            # What is in a cache was put there by a run, whenever it is first seen.
+            # The content of a cache comes from a run, even if the cache is seen for the first time.
             found = dict(_measures(module))
             empty = {
                 key: Measure(each.kind, 0)
@@ -93,7 +93,7 @@ def observe() -> None:
 
 
 def begin(fixture: Fixture) -> str:
-    """Note that a replay begins; return a hint at state that an earlier run has left, or an empty string."""
+    """Note that a replay begins; return a hint about state that an earlier run has left, or an empty string."""
     entry = fixture.header.get("entry")
     where = session.ran_in(entry) if isinstance(entry, str) else None
     key = str(fixture.path.resolve())
@@ -127,7 +127,7 @@ def _hint(earlier: str | None, changed: list[str]) -> str:
     where = f" (in {earlier})" if earlier else ""
     if not changed:
         return (
-            f"{ran}{where}; state that it left, such as a cache or a list of a module, "
+            f"{ran}{where}; state that it left, such as a cache or a module-level list, "
             f"can cause this: {TODO}"
         )
     more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
@@ -136,7 +136,7 @@ def _hint(earlier: str | None, changed: list[str]) -> str:
 
 
 def _changed(own: str) -> Iterator[str]:
-    """Yield the values that are not as they were first seen, each by its module and name."""
+    """Yield the values that differ from their first measure, each by its module and name."""
     seen: set[int] = set()
     for name, module in _modules():
         known, before = _first.get(name, (0, {}))
@@ -149,7 +149,7 @@ def _changed(own: str) -> Iterator[str]:
 
 
 def _modules() -> list[tuple[str, ModuleType]]:
-    """Return the modules that are the agent's: neither ours nor a library's."""
+    """Return the modules of the agent, not those of this package or of libraries."""
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -126,7 +126,7 @@ class Renewed(Live):
         Replayer.reach(self, *args, **kwargs)
 
     async def areach(self, *args: Any, **kwargs: Any) -> None:
-        """Do as `reach`, from inside an event loop."""
+        """Like `reach`, from inside an event loop."""
         self._replay()
         await Replayer.areach(self, *args, **kwargs)
 
@@ -136,7 +136,7 @@ class Renewed(Live):
         return Replayer.until_change(self, *args, **kwargs)
 
     async def auntil_change(self, *args: Any, **kwargs: Any) -> Next:
-        """Do as `until_change`, from inside an event loop."""
+        """Like `until_change`, from inside an event loop."""
         self._replay()
         return await Replayer.auntil_change(self, *args, **kwargs)
 

@@ -36,8 +36,8 @@ class Normaliser:
     name: str
     """What stands in the place of a value: `<name#1>`."""
     pattern: str
-    """A regular expression of Python that finds the values in JSON text. A named group `value` is the value alone: what
-    it finds around that group stays as it is."""
+    """A Python regular expression that finds the values in JSON text. If it has a group named `value`, only that group
+    is hidden; the rest of the match is compared."""
     compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -202,7 +202,7 @@ class Normalising:
     def _hidden(
         self, known: _Known, rule: Normaliser, text: str, places: list[str], shown: list[str]
     ) -> str:
-        """Return a live text with a hole for each value of a rule; `shown` gets what belongs into the holes."""
+        """Return a live text with a hole for each value of a rule; the values are appended to `shown`."""
         found = list(rule.compiled.finditer(text))
         is_measured = rule.name in _MEASURED and len(found) == len(places)
         parts, at = [], 0
@@ -236,14 +236,14 @@ class Normalising:
         return True
 
     def _note(self, known: _Known, pair: Pair) -> None:
-        """Note a pair, unless it is a reading that the agent repeats from an answer: that is itself alone."""
+        """Note a pair of values, unless it is a reading that the agent repeats unchanged from an answer."""
         name, old, new = pair
         if name in _MEASURED and old == new and self._was_heard(name, old):
             return
         known.add(pair)
 
     def _fits_measured(self, known: _Known, name: str, old: str, new: str) -> bool:
-        """Return whether a live reading may stand for a recorded one: neither was first heard in an answer."""
+        """Return whether a live reading may replace a recorded one, which requires that neither came from an answer."""
         if old == new or (name, old) in known.live:
             return True
         return not any(self._was_heard(name, each) for each in (old, new))
@@ -296,7 +296,7 @@ _HOLE = re.compile(r"\0(\d{1,9})\0")
 
 
 def _in_order(rules: list[Any]) -> list[Any]:
-    """Return rules with the built-in ones among them in their own order, whatever the order they were named in."""
+    """Return rules with the built-in ones sorted into their fixed order."""
     built_in = sorted(
         (each for each in rules if _is_built_in(each)), key=lambda each: APPLIED[each.name]
     )

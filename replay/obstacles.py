@@ -18,9 +18,9 @@ class NotCallable:
     """Why the recorded entry cannot be called, and the lines that call it in a test."""
 
     reason: str
-    """One sentence without a full stop, such as `agent:main was called with client (httpx2:Client), which ...`."""
+    """One sentence without a final period, such as `agent:main was called with client (httpx2:Client), which ...`."""
     lines: tuple[str, str]
-    """Two lines of Python for the test: an import, and the call. What the recording does not know is `...`."""
+    """Two lines of Python for the test: an import and the call, with `...` for unknown parts."""
 
     @property
     def text(self) -> str:
@@ -88,8 +88,8 @@ _REASONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
     "view": lambda entry, o: (
         f"{entry} is a method of the view {safe(str(o.get('class')))}, which a web framework constructs for a request"
     ),
-    "method": lambda entry, _: f"{entry} was called with another first argument than an instance",
-    "locals": lambda entry, _: f"{entry} calls locals(), so that its arguments were not read",
+    "method": lambda entry, _: f"the first argument of {entry} was not an instance of its class",
+    "locals": lambda entry, _: f"{entry} calls locals(), so its arguments were not read",
     "signature": lambda entry, _: f"the arguments of {entry} do not fit its signature",
     "outside": lambda *_: (
         "the requests were made outside of every session: decorate the function that starts the agent with "
@@ -106,7 +106,7 @@ _REASONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
 def _lines(
     kind: str, module: str, name: str, obstacle: Mapping[str, Any], names: list[str]
 ) -> tuple[str, str]:
-    """Return an import and a call; nothing of the recording enters them but names that are no code."""
+    """Return an import and a call; only identifiers from the recording enter them, never code."""
     parts = name.split(".") if name else []
     if not (_MODULE.fullmatch(module) and all(part.isidentifier() for part in parts)):
         module, parts = "", []

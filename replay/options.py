@@ -34,7 +34,7 @@ class ReplayOptions:
     in which they came off the wire when they were recorded; or so many bytes at a time."""
     pace: Literal["recorded"] | float | None = None
     """How many times as fast as recorded the pieces of an answer come, and how long a client waits before it asks
-    again: `recorded` is 1.0. Other waits of the agent take as long as they say then. By default no time passes: waits
+    again: `recorded` is 1.0. With a pace, other waits of the agent take real time. By default no time passes: waits
     end as soon as nothing else can run, see `replay.virtual_time`."""
     match: Literal["strict", "spine"] = "strict"
     """How a request is known: by all that it says, or, for clients of others whose bodies vary, by its spine; what
@@ -43,8 +43,8 @@ class ReplayOptions:
     """Rules for values that are new in each run, besides those that the fixture names: names such as `uuid`, rules of
     your own, or functions that are given the JSON text of both sides. See `replay.normalising`."""
     deadline_seconds: float = 30.0
-    """How long nothing may come from the agent, neither a question nor anything that it records, while nothing is
-    pending, until it hangs; ten times as long if it computes or waits for something real. See `replay.hanging`."""
+    """The seconds after which an agent hangs if it makes no request, records nothing and has nothing pending. Ten times
+    as many apply if it computes or waits for something real. See `replay.hanging`."""
     patch: Sequence[Patch] | Literal["report"] | None = None
     """What of the standard library answers from the recording: `time`, `uuid`, `random`; None: what did when it was
     recorded. `report` changes nothing, and names the line where a value was read that a request differs by."""
@@ -53,8 +53,8 @@ class ReplayOptions:
     stream. By default it is stopped there."""
 
     compare_result: bool = True
-    """Whether what the session returned is compared with what it returned when it was recorded. A value that differs in
-    each run can also be hidden by a normaliser."""
+    """Whether the result of the session is compared with the recorded result. A value that differs in each run can also
+    be hidden by a normaliser."""
 
     faults: Sequence[Fault | str] = ()
     """Failures to be made on demand, such as `529 at turn 3`; see `replay.faults`."""

@@ -1,12 +1,12 @@
 """Originals: the answers of a fixture as the provider sent them, read from the session that it was frozen from.
 
-Freezing takes the ids of organizations out of what the provider has sealed: signatures of thinking, hidden thinking
-and encrypted results. A replay works as well without them. A provider refuses a sealed value that has changed, so a
-fork, which sends its history to the provider, is answered with the originals. Its requests are still matched against
+Freezing removes organization IDs from sealed values of the provider: signatures of thinking, redacted thinking and
+encrypted results. A replay does not need them. A provider refuses a sealed value that has changed, so a fork, which
+sends its history to the provider, gets the originals. Its requests are still matched against
 the fixture: every live request goes through the same masking first.
 
 An original is taken only if masking it gives exactly what the fixture holds. Secrets that were redacted when the
-session was recorded are not known to anybody, and stay placeholders.
+session was recorded were never stored, and stay placeholders.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 def fixture_of(recording: Recording, versions: dict[str, str]) -> Fixture:
-    """Return a session as a fixture that is only held in memory, with its original answers.
+    """Return a session as a fixture in memory, with its original answers.
 
     Args:
         recording: the session.
@@ -54,7 +54,7 @@ def fixture_of(recording: Recording, versions: dict[str, str]) -> Fixture:
 def with_originals(fixture: Fixture, recording: Recording) -> Fixture:
     """Return a fixture that answers with the original values of the session that it was frozen from.
 
-    What the session does not hold stays masked; `unsendable` finds it.
+    Values that the session does not hold stay masked; `unsendable` finds them.
     """
     known = _Originals(recording)
 
@@ -89,7 +89,7 @@ def with_originals(fixture: Fixture, recording: Recording) -> Fixture:
 
 
 class _Originals:
-    """The answers of a session that hold masked values once they are frozen, by place and masked text."""
+    """The original answers of a session that freezing would mask, by place and masked text."""
 
     def __init__(self, recording: Recording) -> None:
         self._known: defaultdict[tuple[_Key, bytes], deque[bytes]] = defaultdict(deque)
@@ -123,13 +123,13 @@ class _Originals:
 
 
 def _with_placeholders(original: bytes, text: bytes) -> bytes:
-    """Return an original in which secrets have the numbers of the fixture; both have as many, in the same order."""
+    """Return an original with the placeholder numbers of the fixture; both have as many, in the same order."""
     numbered = (match[0] for match in _PLACEHOLDER.finditer(text))
     return _PLACEHOLDER.sub(lambda _: next(numbered), original)
 
 
 def unsendable(fixture: Fixture, turn: int) -> list[str]:
-    """Return the places in the history up to a turn that a provider would refuse, for people; none if it takes it."""
+    """Describe the places in the history up to a turn that a provider would refuse; empty if it accepts all."""
     return list(dict.fromkeys(_given(fixture, turn, _altered_ask, _altered_value)))
 
 
@@ -139,10 +139,10 @@ def check_sendable(fixture: Fixture, turn: int, why: str = "") -> None:
     Args:
         fixture: what is replayed.
         turn: the turn of the main lane after which requests go to the provider.
-        why: why the session that the fixture was frozen from cannot be read, if somebody tried.
+        why: the reason why the session that the fixture was frozen from cannot be read; empty if there is none.
 
     Raises:
-        RecordingError: it would; the message says where it is altered, and what to do.
+        RecordingError: the provider would refuse it; the message names the altered places and what to do.
     """
     places = unsendable(fixture, turn)
     if not places:
@@ -157,7 +157,7 @@ def check_sendable(fixture: Fixture, turn: int, why: str = "") -> None:
 
 
 def placeholders(fixture: Fixture, turn: int) -> dict[str, int]:
-    """Return how many different secrets of each kind stand as placeholders in what a fork is answered up to a turn."""
+    """Count the different secrets, by kind, that are placeholders in the answers of a fork up to a turn."""
 
     def found(text: bytes, place: str) -> Iterator[tuple[bytes, bytes]]:
         del place
@@ -168,8 +168,8 @@ def placeholders(fixture: Fixture, turn: int) -> dict[str, int]:
 
 
 _REMEDY = (
-    "Fork where the session was recorded (agentobs --home DIR fork ...), or record the agent again and fork the new "
-    "session: agentobs fork SESSION --at N"
+    "Fork from the home that holds the session (agentobs --home DIR fork ...), or record the agent again and fork the "
+    "new session: agentobs fork SESSION --at N"
 )
 
 
@@ -187,9 +187,9 @@ def _given(
     of_ask: Callable[[Ask, str], Iterator[R]],
     of_value: Callable[[bytes, str], Iterator[R]],
 ) -> Iterator[R]:
-    """Yield what is found in the answers that an agent gets until a turn of the main lane was answered.
+    """Yield the results of the given functions for all answers that an agent gets up to a turn of the main lane.
 
-    Other lanes count up to where the main lane goes on: which of them had been answered by then was chance.
+    Other lanes count up to the next request of the main lane: which of them were answered by then is random.
     """
     later = [a.number for a in fixture.asks if a.lane == "main" and (a.turn or 0) > turn]
     end = min(later, default=len(fixture.asks) + 1)

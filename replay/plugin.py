@@ -34,7 +34,7 @@ _NAMED = pytest.StashKey["dict[str, set[str]]"]()
 CHANGES = "replay update"
 """The property of a test's report that says what its fixture changes."""
 NOTE = "replay note"
-"""The property of a test's report that says what a reader should know although the test passed."""
+"""The property of a test report that holds notes for the reader, even if the test passed."""
 DIVERGENCE = "divergence"
 """The property of a test's report that has a divergence as JSON; junit.xml shows it."""
 
@@ -64,11 +64,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--replay-no-fork",
         action="store_true",
-        help="Run marked tests in the process of pytest, not in one of their own; --pdb and a debugger choose it, too.",
+        help="Run marked tests in the pytest process, not in child processes; implied by --pdb and debuggers.",
     )
     parser.addini(
         "replay_fork",
-        "run each marked test in a process of its own, where the platform can fork",
+        "run each marked test in its own process, if the platform can fork",
         type="bool",
         default=True,
     )
@@ -137,7 +137,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Run marked tests in processes of their own, if there are any and nothing is against it."""
+    """Run marked tests in their own processes, if there are any and nothing prevents it."""
     config = session.config
     marked = any(item.get_closest_marker("replay") is not None for item in session.items)
     if not marked or config.option.collectonly:

@@ -1,8 +1,8 @@
 """Test processes: a template that is forked early, and a child of it for each test.
 
-The template is a copy of this process that only waits. Each `Template.run` has it fork a child, which starts from
-the state that the template was forked with, whatever has happened in this process since. A child sends messages
-through a pipe of its own; the template reports how it ended, and removes it. When this process dies, the template
+The template is a copy of this process that only waits. Each `Template.run` makes it fork a child. The child starts with
+the state that the template had when it was forked, regardless of what has happened in this process since. A child sends
+messages through its own pipe; the template reaps it and reports how it ended. When this process dies, the template
 sees the end of its socket, kills its child and exits.
 """
 
@@ -39,15 +39,15 @@ BLOCKED = {
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM")
     if hasattr(signal, name)
 }
-"""Signals that wait until a new process has its own handlers."""
+"""Signals that are blocked until a new process has its own handlers."""
 BEGIN_SECONDS = 180.0
-"""How long a child may take until its first message. Our choice: far beyond a busy machine."""
+"""How long a child may take until its first message. Our choice: generous even for a busy machine."""
 INTERRUPT_SECONDS = (1.0, 2.0, 5.0)
-"""How long an interrupted child may take: by itself, after SIGINT, and after SIGKILL."""
+"""How long an interrupted child may take to end: by itself, after SIGINT, and after SIGKILL."""
 OWN_PACKAGES = ("agentobs", "replay", "exporters")
 """Packages that the template imports in advance like third-party ones."""
 CLOSE_SECONDS, CLOSE_POLLS = 5.0, 1000
-"""How long a template may take to exit, and how often that is looked at meanwhile."""
+"""How long a template may take to exit, and how often that is checked."""
 _FRAME = struct.Struct("!I")
 _NOTE = struct.Struct("!ci")
 
@@ -71,7 +71,7 @@ class Death:
 
 
 class Scratch:
-    """Files that outlive a child, with what it wrote last: its captured output and its traceback."""
+    """Files that outlive a child and hold its captured output and its traceback."""
 
     def __init__(self) -> None:
         """Create the files; they have no name in the file system."""
@@ -108,8 +108,8 @@ class Template:
         """Fork the template.
 
         Args:
-            work: what a child does with the number that `run` passes, in the child.
-            prepare: what the template does before it forks the first child, to save the children time.
+            work: runs in the child, with the number that `run` passes.
+            prepare: runs in the template before it forks the first child, to save the children time.
         """
         self._work, self._prepare = work, prepare
         self._socket, served = socket.socketpair()
@@ -121,16 +121,16 @@ class Template:
         served.close()
 
     def run(self, number: int, seconds: float | None) -> Generator[tuple[str, Any]]:
-        """Fork a child and yield its messages, and at last `("ended", Death)`.
+        """Fork a child and yield its messages, and finally `("ended", Death)`.
 
         A generator that is closed early, as by Ctrl-C, ends the child first.
 
         Args:
-            number: what the child works on.
-            seconds: after how long without any message the child is killed; None for no limit.
+            number: the argument of `work`.
+            seconds: the time without a message after which the child is killed; None for no limit.
 
         Raises:
-            UsageError: the template has gone.
+            UsageError: the template process has ended.
         """
         reader, writer = os.pipe()
         messages, is_over = _Messages(reader), False
@@ -146,7 +146,7 @@ class Template:
         except (BrokenPipeError, ConnectionError, EOFError) as error:
             is_over = True
             raise UsageError(
-                "the process that test processes are forked from has gone",
+                "the template process of the tests has ended",
                 where=f"process {self.process_id}",
                 todo="Run pytest with --replay-no-fork",
             ) from error
@@ -156,7 +156,7 @@ class Template:
             os.close(reader)
 
     def _watched(self, messages: _Messages, seconds: float | None) -> Iterator[tuple[str, Any]]:
-        """Yield what a child sends; kill it when nothing has come for too long."""
+        """Yield the messages of a child; kill it if it sends none for too long."""
         poll = select.poll()
         for descriptor in (messages.descriptor, self._socket.fileno()):
             poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -190,7 +190,7 @@ class Template:
         return status
 
     def _kill(self, number: int | None) -> None:
-        """Have the template signal its child; None kills the template, which does not react any more."""
+        """Send a signal to the child through the template; None kills a template that no longer responds."""
         if number is None:
             os.kill(self.process_id, signal.SIGKILL)
         else:
@@ -210,7 +210,7 @@ class Template:
                     return
 
     def close(self) -> None:
-        """End the template, and a child that still runs; twice is once."""
+        """End the template, and a child that still runs. Calling it again has no effect."""
         if self._socket.fileno() < 0:
             return
         self._socket.close()
@@ -224,7 +224,7 @@ class Template:
             os.waitpid(self.process_id, 0)
 
     def _serve(self, served: socket.socket) -> None:
-        """Fork a child at each request, until the socket ends; in the template."""
+        """Fork a child for each request, until the socket ends. Runs in the template."""
         self._socket.close()
         _Server(served, self._work).serve(self._prepare)
 
@@ -286,7 +286,7 @@ class _Server:
                 os.close(writer)
 
     def _run(self, number: int, writer: int) -> None:
-        """Do the work, in the child."""
+        """Do the work. Runs in the child."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
         os.set_inheritable(writer, False)
         known = set(sys.modules)
@@ -320,7 +320,7 @@ class _Server:
         self._learn(json.loads(data) if data else ())
 
     def _learn(self, names: Sequence[str]) -> None:
-        """Import modules, such as a child imported of others' packages, so that the next child has them already."""
+        """Import third-party modules that a child has imported, so that the next child has them already."""
         new = [name for name in names if name not in self._learned]
         self._learned.update(new)
         with _quiet():
@@ -339,7 +339,7 @@ class _Server:
 
 
 class _Messages:
-    """The messages of one child, put together from what comes through its pipe."""
+    """Assembles the messages of one child from the bytes of its pipe."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -347,7 +347,7 @@ class _Messages:
         os.set_blocking(descriptor, False)
 
     def read(self) -> tuple[list[tuple[str, Any]], bool]:
-        """Return the whole messages that have come, and whether more may come."""
+        """Return the complete messages that have arrived, and whether more may follow."""
         is_open = True
         try:
             data = os.read(self.descriptor, 1 << 16)
@@ -358,7 +358,7 @@ class _Messages:
         return list(self._whole()), is_open
 
     def rest(self) -> Iterator[tuple[str, Any]]:
-        """Yield the last messages of a child that has ended; a torn one is dropped."""
+        """Yield the last messages of a child that has ended; an incomplete one is dropped."""
         while True:
             before = len(self._data)
             try:
@@ -381,7 +381,7 @@ class _Messages:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop output and warnings; the child that needs the same shows its own."""
+    """Drop output and warnings; a child that does the same work shows its own."""
     dropped = io.StringIO()
     with (
         contextlib.redirect_stdout(dropped),
@@ -393,7 +393,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _freeze() -> None:
-    """Let the collector of a child neither visit nor copy what is in memory already."""
+    """Exclude existing objects from garbage collection in children, so that their memory pages are not copied."""
     gc.collect()
     gc.freeze()
 
@@ -401,8 +401,8 @@ def _freeze() -> None:
 def _fork() -> int:
     """Fork this process.
 
-    Other threads are not in the child. Locks of the standard library and of ours are made anew there, so the warning
-    that 3.12 and later give for a process with threads is not shown.
+    Other threads do not exist in the child. The locks of the standard library and of this package are recreated
+    there, so the warning of Python 3.12 and later about forking a process with threads is suppressed.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -411,7 +411,7 @@ def _fork() -> int:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
-    """Let signals wait, so that none meets a new process that has no handlers of its own."""
+    """Block signals, so that a new process gets none before it has installed its own handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     try:
         yield
@@ -434,7 +434,7 @@ def _never_return(work: Callable[[], None]) -> NoReturn:
 
 
 def _flush() -> None:
-    """Empty the buffers that a fork would copy, or that an exit would lose."""
+    """Flush the buffers that a fork would copy, or that an exit would lose."""
     for stream in {
         id(each): each for each in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
     }.values():
@@ -453,7 +453,7 @@ _LIBRARY = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 
 
 def _is_foreign(name: str) -> bool:
-    """Return whether a module is of the standard library or of an installed package, not the user's own code."""
+    """Return whether a module belongs to the standard library or to an installed package, not to the user."""
     if name.partition(".")[0] in OWN_PACKAGES:
         return True
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
@@ -466,7 +466,7 @@ def _is_foreign(name: str) -> bool:
 
 
 def can_fork() -> bool:
-    """Return whether this platform has what test processes need."""
+    """Return whether this platform supports forked test processes."""
     return all(
         hasattr(module, name)
         for module, name in ((os, "fork"), (select, "poll"), (socket, "send_fds"))

@@ -1,4 +1,4 @@
-"""The project directory: the folder that the agent's files lie under, and its entry must lie under.
+"""The project directory: the folder that contains the agent's files and must contain its entry.
 
 It is the current directory, unless a trial runs the agent in another one.
 """
@@ -13,13 +13,13 @@ _project: Path | None = None
 
 
 def project() -> Path:
-    """Return the directory that the agent's files lie under, absolute."""
+    """Return the absolute path of the directory that contains the agent's files."""
     return _project or Path.cwd()
 
 
 @contextlib.contextmanager
 def project_at(directory: Path) -> Iterator[None]:
-    """Make `directory` the project directory while the context is open, whatever the current directory is."""
+    """Make `directory` the project directory while the context is open, independent of the current directory."""
     global _project
     before, _project = _project, directory
     try:

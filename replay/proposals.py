@@ -18,15 +18,15 @@ from replay.forms import FORMS, Form, span_of
 from replay.normalising import Normalising
 
 LOOKED_AT = 1_000
-"""How many differences are examined, so that thousands cost no time. Our choice."""
+"""The maximum number of differences that are examined, to limit the time. Our choice."""
 TEXT_MAX = 200_000
-"""Characters of a text up to which rules are searched for it. Our choice."""
+"""The maximum length of a text for which rules are searched, in characters. Our choice."""
 TOGETHER_MAX = 6
-"""How many rules one text may need together. Our choice."""
+"""The maximum number of rules that are proposed together for one text. Our choice."""
 CANDIDATES_MAX = 10
-"""How many rules are combined with each other. Our choice."""
+"""The maximum number of rules of which combinations are tried. Our choice."""
 SHOWN_CHARACTERS = 80
-"""Characters of a hidden value that a proposal shows."""
+"""The maximum number of characters of a hidden value that a proposal shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class HiddenValue:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A rule that would make values of each run the same."""
+    """A rule that would hide values that are new in each run."""
 
     rule: str
     """The name of the rule, for `--normalize` and `normalisers`."""
@@ -54,11 +54,11 @@ class Proposal:
     of: int
     """How many differences there are."""
     hides: tuple[str, ...] = ()
-    """The recorded values that it hides, each once; the first of them."""
+    """The first recorded values that it hides, without duplicates."""
 
     @property
     def text(self) -> str:
-        """What would be hidden, in one phrase: `time hides "23:59" (2 of 3 differences)`."""
+        """The hidden values in one phrase: `time hides "23:59" (2 of 3 differences)`."""
         part = "" if self.leaves == self.of else f" ({self.leaves} of {self.of} differences)"
         shown = " and ".join(json.dumps(each, ensure_ascii=False) for each in self.hides)
         return f"{self.rule} hides {shown or self.words}{part}"
@@ -116,7 +116,7 @@ def hiding_of(difference: Difference) -> list[HiddenValue] | None:
 
 
 def proposals(found: Sequence[Difference]) -> tuple[Proposal, ...]:
-    """Return the rules that would hide differences, each with how many of them and with what it hides."""
+    """Return the rules that would hide differences, each with the number of differences and the hidden values."""
     leaves: dict[str, int] = {}
     texts: dict[str, dict[str, None]] = {}
     for each in found[:LOOKED_AT]:
@@ -133,7 +133,7 @@ def proposals(found: Sequence[Difference]) -> tuple[Proposal, ...]:
 
 
 def _combinations(old: str, new: str) -> Iterator[Sequence[Form]]:
-    """Yield sets of forms that may hide a difference, the smallest first, of those that find something different."""
+    """Yield sets of forms that may hide a difference, smallest first; each form finds values that differ."""
     candidates = [form for form in FORMS if _values(form, old) != _values(form, new)]
     for size in range(1, min(TOGETHER_MAX, len(candidates)) + 1):
         yield from itertools.combinations(candidates[:CANDIDATES_MAX], size)
@@ -144,7 +144,7 @@ def _values(form: Form, text: str) -> list[str]:
 
 
 def _pairs(rules: Sequence[str], old: str, new: str) -> list[HiddenValue] | None:
-    """Return the different values in the places of each other if rules make two JSON texts the same, else None."""
+    """Return the pairs of different values if rules make two JSON texts equal, else None."""
     normalising = Normalising(rules)
     olds, news, pairs = normalising.plain(old, new)
     if olds != news or pairs is None or not normalising.fit(pairs):
@@ -157,7 +157,7 @@ def _accepts(rules: Sequence[str], old: str, new: str) -> bool:
 
 
 def _decoded(value: str) -> str:
-    """Return a value of JSON text as the text that it is."""
+    """Return a value of JSON text without its JSON escapes."""
     try:
         return str(json.loads(f'"{value}"'))
     except ValueError:

@@ -78,7 +78,7 @@ class Replayer:
         self._answering = Answering(self._state)
         self._opened: Opened | None = None
         self.notes: list[str] = []
-        """What a reader of the test's result should know although it passed."""
+        """Notes for the reader of the test report, which appear even if the test passes."""
 
     def __enter__(self) -> Replayer:
         """Start answering from the fixture.
@@ -226,12 +226,12 @@ class Replayer:
         return self._stepped(turn, *await self._aran(self._call(function, args, kwargs)), expect)
 
     def reach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
-        """Replay up to the answer of a turn, and let the agent do what it wants after it.
+        """Replay up to the answer of a turn; what the agent does after it does not matter.
 
         The agent gets the recorded answers as long as it makes the recorded requests. If it reacts differently to an
         earlier answer, because a fixed tool returns another result, the recorded answers no longer apply, and the
-        replay ends there with a note (see `notes`). A first request that differs, as by its system prompt, is noted,
-        too. If no request of the session was answered, all recorded requests must come.
+        replay ends there with a note (see `notes`). A different first request, such as one with another system prompt,
+        is also noted. If no request of the session was answered, all recorded requests must come.
 
         Args:
             function: what starts the agent, with its arguments; default the recorded entry.
@@ -247,7 +247,7 @@ class Replayer:
         self._reached(turn, *self._ran(self._call(function, args, kwargs)))
 
     async def areach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
-        """Do as `reach`, from inside an event loop."""
+        """Like `reach`, from inside an event loop."""
         self._watch_until(turn)
         self._reached(turn, *await self._aran(self._call(function, args, kwargs)))
 
@@ -261,7 +261,7 @@ class Replayer:
         expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
-        """Replay until the agent does something else than recorded, and return what it does there.
+        """Replay until the agent does something that differs from the recording, and return that step.
 
         The agent gets the recorded answers as long as it makes the recorded requests. From turn `turn` on its tools run
         for real. The first request that was not recorded, or the end of the agent, is the step that is returned;
@@ -295,18 +295,18 @@ class Replayer:
         expect: Expectation | None = None,
         **kwargs: Any,
     ) -> Next:
-        """Do as `until_change`, from inside an event loop."""
+        """Like `until_change`, from inside an event loop."""
         self._state.watch(turn, tools)
         return self._changed(*await self._aran(self._call(function, args, kwargs)), expect)
 
     def _watch_until(self, turn: int) -> None:
-        """Let the path end with a turn, or with the recording if no request of the session was answered."""
+        """Set the end of the replayed path: a turn, or the end of the recording if no request was answered."""
         if any(ask.turn for ask in self.fixture.asks if ask.lane == "main" and is_answered(ask)):
             self._state.stop_after(turn, "recorded")
         self._state.watch(turn, "recorded")
 
     def _reached(self, turn: int, result: Any, error: BaseException | None) -> None:
-        """Raise if the agent did not get to the answer of a turn, though it got the recorded answers."""
+        """Raise if the agent did not get to the answer of a turn although it got the recorded answers."""
         del result
         state = self._state
         main, departure = state.lane("main"), state.departure
@@ -370,7 +370,7 @@ class Replayer:
     def _now_beside(
         self, due: Ask | None, error: BaseException | None, *, is_stopped: bool = False
     ) -> Step:
-        """Return what the agent does now, in the place of a recorded request."""
+        """Return what the agent does now instead of making a recorded request."""
         state = self._state
         if state.beyond:
             body = self.fixture.body(due.number) if due else b""
@@ -383,22 +383,22 @@ class Replayer:
         return step_of(None, outcome, reason, compared_results(state)[1])
 
     def _note(self, departure: Departure) -> None:
-        """Note what a reader should know of a departure, although the test may pass."""
+        """Add notes about a departure, which appear even if the test passes."""
         if departure.drift:
             self.notes.append(f"{self.fixture.name}: {DRIFTED.format(', '.join(departure.drift))}")
         if departure.is_early():
             self.notes.append(
-                f"{self.fixture.name}: the agent does something else already after turn {departure.turn}, and the "
-                f"session failed in turn {departure.failing_turn}: record it again to test the later turns"
+                f"{self.fixture.name}: the agent already changes after turn {departure.turn}, before the failing turn "
+                f"{departure.failing_turn}: record it again to test the later turns"
             )
         if departure.has_happened and self.suspicions:
             self.notes.append(
-                f"{self.fixture.name}: this change may come from answers that were given to the wrong one of several "
+                f"{self.fixture.name}: this change may be caused by an answer that went to the wrong one of several "
                 f"identical requests: {self.suspicions[0].text}"
             )
 
     def _settle(self) -> None:
-        """End the replay here: what else was recorded does not have to come."""
+        """End the replay here: the remaining recorded requests are not required."""
         self._state.divergence = None
         self._state.until = self._state.until or max(self._state.lane("main").turns, 1)
 
@@ -498,13 +498,13 @@ class Replayer:
             self._state.running -= 1
 
     async def _finished(self, result: Any) -> Any:
-        """Return what an agent came to: what it is awaited for, or the list of what an async generator yields."""
+        """Return the result of an agent: that of an awaitable, or the list of the values of an async generator."""
         if inspect.isasyncgen(result):
             return await adrained(result, self._consumer_stopped)
         return await awaited(result) if inspect.isawaitable(result) else result
 
     def _consumer_stopped(self) -> bool:
-        """Return whether the recorded consumer of a generator stopped early, and all that it asked for has come."""
+        """Return whether the recorded consumer of a generator stopped early, and all requests up to there were made."""
         if self.fixture.header.get("reason") != GeneratorExit.__name__:
             return False
         return not any(lane.left for lane in self._state.lanes.values())
@@ -619,7 +619,7 @@ class Replayer:
         return self._recorded_end()
 
     def _recorded_end(self) -> Step:
-        """Return the end of the recorded session, with what it returned if that is compared."""
+        """Return the end of the recorded session, with its result if results are compared."""
         header = self.fixture.header
         returned = compared_results(self._state)[0]
         return step_of(None, header.get("outcome"), header.get("reason"), returned)

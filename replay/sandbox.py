@@ -29,7 +29,7 @@ SILENCED = (
     "pytest_runtest_logfinish",
     "pytest_warning_recorded",
 )
-"""Hooks that show or count; they are called in the process that waits."""
+"""Hooks that display or count results; they are called in the waiting process."""
 PER_PROCESS = ("anyio", "pytest_asyncio", "pytest_trio")
 """Plugins whose fixtures of wider scope hold an event loop, which a child cannot share."""
 
@@ -41,7 +41,7 @@ def run_test(
     filters: Sequence[Any],
     fixtures: Iterable[Any],
 ) -> None:
-    """Run a test and send what comes of it; the last message of a test that ran to its end is `done`.
+    """Run a test and send its results; the last message of a test that ran to its end is `done`.
 
     Args:
         item: the test.
@@ -81,7 +81,7 @@ def run_test(
 
 
 def is_per_process(function: Any) -> bool:
-    """Return whether a fixture is one of those that each process has for itself."""
+    """Return whether a fixture is set up separately in each process."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in PER_PROCESS
 
 
@@ -92,12 +92,12 @@ def flush_terminal(config: pytest.Config) -> None:
 
 
 class _Forwarder:
-    """Sends what pytest would show or count."""
+    """Sends what pytest would display or count."""
 
     def __init__(self, config: pytest.Config, send: Send) -> None:
         self._config, self._send = config, send
         self.is_on = False
-        """Past warnings come again when a plugin is registered; they are known already."""
+        """Ignore past warnings, which pytest repeats when a plugin is registered."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
@@ -111,12 +111,12 @@ class _Forwarder:
             self._send("warning", told)
 
     def pytest_enter_pdb(self) -> None:
-        """A person who debugs takes as long as they like."""
+        """Lift the time limit while a person debugs."""
         self._send("unlimited", None)
 
 
 def _forward(config: pytest.Config, send: Send) -> None:
-    """Let hooks that show or count only send."""
+    """Make hooks that display or count results only send them."""
     for name in SILENCED:
         caller = getattr(config.hook, name)
         for implementation in caller.get_hookimpls():
@@ -143,7 +143,7 @@ def _capture_into(config: pytest.Config, scratch: Scratch) -> None:
 
 
 def _drop_inherited(item: pytest.Item, fixtures: Iterable[Any]) -> None:
-    """Leave finalizers of fixtures that were set up before the fork to the process that did it."""
+    """Leave finalizers of fixtures that were set up before the fork to the process that set them up."""
     chain = item.listchain()
     stack = item.session._setupstate.stack
     for node in list(stack):
@@ -164,13 +164,13 @@ def _tear_down(item: pytest.Item) -> None:
 
 
 def _forget_children() -> None:
-    """Forget processes of `multiprocessing` that are not of this process, so that it does not end them."""
+    """Forget child processes of `multiprocessing` that another process started, so that this one does not end them."""
     if (module := sys.modules.get("multiprocessing.process")) is not None:
         module._children = set()  # type: ignore[attr-defined]
 
 
 def _end(config: pytest.Config) -> None:
-    """Do what must be done at the end of a process that leaves without `atexit`."""
+    """Do the cleanup of a process that exits without running `atexit` handlers."""
     if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
         sessions.stop_recorder()
     if (module := sys.modules.get("multiprocessing.util")) is not None:

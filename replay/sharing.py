@@ -83,11 +83,11 @@ def _result(result: Returned | None, numbered: Callable[[bytes], bytes]) -> Retu
 
 
 CONTEXT_MIN = 4
-"""Characters around a secret by which a text is recognized as another one with its secrets redacted. Our choice."""
+"""The number of characters around a secret that must match in a redacted text. Our choice."""
 
 
 def without_secrets(recording: Recording) -> dict[str, Any] | None:
-    """Return the arguments of a recording without the secrets that were redacted in its requests.
+    """Return the arguments of a recording, with the secrets redacted that were redacted in its requests.
 
     The key of a client is known only once it is used, after the arguments were recorded. An argument that a request
     repeats with a placeholder in it gets the same placeholder.
@@ -118,7 +118,7 @@ _PLACEHOLDER_TEXT = re.compile(r"\[redacted:[a-z0-9_]{1,40}(?::[0-9a-f]{1,16})?\
 
 
 def _is_redacted(mask: str, value: Any) -> bool:
-    """Return whether a text is another one whose secrets are redacted."""
+    """Return whether a text is the redacted form of another text."""
     if not isinstance(value, str) or "[redacted:" in value:
         return False
     at, parts = 0, _PLACEHOLDER_TEXT.split(mask)

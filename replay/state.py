@@ -70,13 +70,13 @@ class State:
         self.until: int | None = None
         """The turn of the main lane whose answer is the last that is given; None where all are."""
         self.live_from: int | None = None
-        """The turn of the main lane from which on `tools` decides which tools run; None: from the beginning."""
+        """The turn of the main lane from which `tools` decides which tools run; None: from the beginning."""
         self.departure: Departure | None = None
         """Where the agent leaves the recorded path, if it may."""
         self.stranger, self.process_id = "", world.process_id()
         """The file in which requests of other processes are noted, and the process that replays."""
         self.looks: list[Callable[[], object]] = []
-        """What looks for a divergence that happened elsewhere, such as in another process."""
+        """A check for a divergence that happened elsewhere, such as in another process."""
         self.beyond: list[tuple[str, bytes]] = []
         """Path and body of the requests beyond that turn."""
         self.script: Sequence[Scripted] = ()
@@ -96,7 +96,7 @@ class State:
         self.asked_in: dict[int, int] = {}
         """The thread that asked each."""
         self.jobs: dict[int, Job] = {}
-        """The task, work item or thread that asked each, if that is known."""
+        """The task, work item or thread that made each request, if it is known."""
         self.threads = frozenset(threading.enumerate())
         """The threads that there were before, which are not the agent's."""
         self.running = 0
@@ -111,7 +111,7 @@ class State:
         """Whether the replay was told to stop, though it may answer until one inside of it has stopped, too."""
         self._moved_ns = world.monotonic()
         self._results: dict[str, Returned | None] = {}
-        """What the sessions that have ended returned, by id."""
+        """The results of the sessions that have ended, by session ID."""
         self.records: list[tuple[Record, int | None]] = []
         """What the agent told, each with the number of the ask whose body it has."""
         self.divergence: Divergence | None = None
@@ -131,7 +131,7 @@ class State:
         self.reads = Reads()
         """What was read outside of that, where somebody wants to know."""
         self.clock: VirtualClock | None = None
-        """The clock by which the agent waits; None if its time is real."""
+        """The virtual clock of the agent; None if its time is real."""
         self.lock = threading.RLock()
         if options.fork is not None:
             self.stop_after(options.fork.turn, "live")
@@ -155,18 +155,18 @@ class State:
         self.until, self.live_from, self.tools = turn, turn, tools
 
     def watch(self, failing_turn: int, tools: ToolPolicy, live_from: int | None = None) -> None:
-        """Let the agent leave the recorded path, with the tools of a policy running from a turn on.
+        """Allow the agent to leave the recorded path, and let the tools of a policy run from a turn on.
 
         Args:
             failing_turn: see `Departure.failing_turn`.
             tools: which tools run.
-            live_from: the turn from which on they run; default the failing turn.
+            live_from: the turn from which they run; default the failing turn.
         """
         self.departure, self.tools = Departure(failing_turn), tools
         self.live_from = failing_turn if live_from is None else live_from
 
     def departs(self, expected: Ask | None = None) -> bool:
-        """Return whether the agent may leave the recorded path here; if so, it has left it from now on."""
+        """Return whether the agent may leave the recorded path here; if so, record that it has left it."""
         departure = self.departure
         if departure is None or departure.has_happened:
             return departure is not None
@@ -224,7 +224,7 @@ class State:
         raise self.refused
 
     def check_departed(self, name: str, *, is_mutating: bool, is_function: bool = False) -> None:
-        """Let a call run that differs from the recorded ones, after the agent has left the recorded path.
+        """Check that a call which was not recorded may run after the agent has left the recorded path.
 
         Raises:
             ReplayStopped: its tool was not chosen to run.
@@ -236,7 +236,9 @@ class State:
             return
         if self.departure is not None:
             self.departure.is_stopped = True
-        raise ReplayStopped(f"the call of {name} was not recorded, and nothing answers it")
+        raise ReplayStopped(
+            f"the call of {name} was not recorded, and no tool was chosen to answer it"
+        )
 
     def move(self, ask: Ask, at: int) -> None:
         """Move the clock to where an ask was asked, 0, or answered, 1."""
@@ -287,9 +289,9 @@ class State:
         return taken
 
     def _settled(self, lane: Lane, question: Question, missed: Mismatch) -> Ask | Mismatch:
-        """Take a request for the recorded one if the agent has not reacted differently to an answer.
+        """Accept a request as the recorded one if the agent has not reacted differently to an answer.
 
-        The first request of a session may differ in any way, and later ones by the same keys.
+        The first request of a session may differ in any way; later ones may differ in the same keys.
         """
         due, departure = missed.expected, self.departure
         if due is None or departure is None or departure.has_happened or is_refused(due):
@@ -304,13 +306,13 @@ class State:
         return lane.settle(due) if {*drift} <= {*departure.drift} else missed
 
     def bodies(self, due: Ask, question: Question) -> tuple[Any, Any]:
-        """Return the parsed bodies of a recorded request and of one that was made, as they are compared."""
+        """Return the bodies of a recorded and of a live request, parsed and normalized for comparison."""
         body = self.fixture.body(due.number)
         came = self.renaming.read_bytes(body, asked_body(question, self.renaming))
         return value_of(body), value_of(came)
 
     def unfinished(self, numbers: Iterable[int]) -> set[int]:
-        """Return those of some asks that were not asked yet, or whose jobs are not over."""
+        """Return the asks among some that were not made yet, or whose jobs are not over."""
         jobs = self.jobs
         asked = self.asked_in
         return {n for n in numbers if n not in asked or (n in jobs and not jobs[n].is_over)}
@@ -366,7 +368,7 @@ class State:
 
     @property
     def result(self) -> Returned | None:
-        """What the session returned this time; None if that is not known, or it has not ended."""
+        """The result of the session in this replay; None if it is not known, or the session has not ended."""
         end = self.session_end
         return None if end is None else self._results.get(end.session_id)
 

@@ -16,7 +16,7 @@ DRIFTED = (
     "the first request differs from the recorded one ({}), whose answers are replayed: if that change is the fix, run "
     "the agent with the provider and freeze the new session"
 )
-"""What is said if the prompt has changed since the recording."""
+"""The note for a first request that has changed since the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Step:
     reason: str | None
     """Why it failed."""
     returned: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What the session returned at its end, with the key `result`; empty if that is not compared."""
+    """The result of the session under the key `result`; empty if results are not compared."""
 
     def tool(self, name: str) -> ToolOutcome:
         """Return the first call of a tool.
@@ -101,9 +101,9 @@ class Next:
     turn: int = 0
     """The turn of the main lane that this step follows."""
     failure: str = ""
-    """How the recorded session failed, as a clause; empty if the replay was not after that."""
+    """How the recorded session failed, as a clause; empty if the replay does not test for that."""
     drift: tuple[str, ...] = ()
-    """The keys by which the first request differs from the recorded one, such as `system`."""
+    """The keys in which the first request differs from the recorded one, such as `system`."""
 
     @property
     def failed(self) -> bool:
@@ -149,15 +149,15 @@ class Next:
             raise AssertionError(f"{name} does not hold\n{self.describe()}")
 
     def describe(self) -> str:
-        """Return both steps for people, after one line that says what they have in common."""
+        """Return both steps as text, after one line that compares them."""
         if self.failed and not self.differs:
             verdict = f"the session fails as recorded: {self.failure}".removesuffix(": ")
         elif self.failed:
             verdict = "the session fails"
         elif self.differs:
-            verdict = "the agent does something else than recorded"
+            verdict = "the agent does something that differs from the recording"
         else:
-            verdict = "the agent does the same as recorded"
+            verdict = "the agent does the same as in the recording"
         if self.drift:
             verdict += f"\n{DRIFTED.format(', '.join(self.drift))}"
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())

@@ -1,7 +1,7 @@
 """Processes that an agent starts with `multiprocessing` in a replay.
 
-They may compute what they like. A request of one is refused there, and ends the replay with a divergence that says so:
-what was recorded for it belongs to another process, and the agent may wait for its result for ever.
+They may compute, but their requests are refused, and end the replay with a divergence that explains it: the recorded
+answers belong to another process, and the agent might wait for the result forever.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from replay.reporting import report
 from replay.state import State
 
 POLL_SECONDS = 0.05
-"""How often is looked for a request, as long as such a process was started. Our choice."""
+"""How often requests are checked for once such a process was started. Our choice."""
 WHY = (
-    "a replay answers its own process and those that are started with subprocess and the environment of "
-    "agentobs.child_environment(name): start it so, or run the work in a thread or a task"
+    "a replay only answers its own process and those that are started with subprocess and the environment of "
+    "agentobs.child_environment(name): start the process that way, or run its work in a thread or a task"
 )
 
 
@@ -81,7 +81,7 @@ def _look(state: State, file: Path) -> bool:
 
 
 def _watch(state: State, file: Path, over: threading.Event, is_main: bool) -> None:
-    """Interrupt the main thread, which may wait for what does not come; the handler is that of `replay.hanging`."""
+    """Interrupt the main thread, which may wait forever; the handler is that of `replay.hanging`."""
     while not over.wait(POLL_SECONDS):
         if _look(state, file):
             number = getattr(signal, "SIGURG", None)

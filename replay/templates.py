@@ -36,7 +36,7 @@ def test_of(fixture: Fixture) -> str:
 
 
 def _tools(failure: Failure) -> str:
-    """Return which tools run for real; functions are named, since one that changes something outside runs only so."""
+    """Return the `tools` argument; functions are named, because those that change external state only run by name."""
     if not failure.tools:
         return ', tools="live"'
     return f", tools=[{', '.join(f'{chr(34)}{name}{chr(34)}' for name in failure.tools)}]"
@@ -48,8 +48,8 @@ def _example(failure: Failure) -> str:
 
 
 _HOW = "..., 'its', 'arguments'"
-"""What the test contains if the recording does not know how the agent is started: the dots are to be replaced by the
-function that starts it."""
+"""The arguments in the test if the recording names no entry: the user replaces the dots with the function that starts
+the agent."""
 
 _SAME_PATH = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):

@@ -1,7 +1,7 @@
-"""Thread states: whether anything of the process can still run, apart from timers.
+"""Thread states: whether anything in the process can still run, apart from timers.
 
 Virtual time jumps only if nothing else can run, so this is decided from what the operating system knows about each
-thread, not from what the agent's code calls. On Linux `/proc/self/task/<id>/syscall` names the system call that a
+thread, not from the calls of the agent's code. On Linux `/proc/self/task/<id>/syscall` names the system call that a
 thread is blocked in. A thread that waits for a lock without a timeout can only be woken by another thread. A thread
 that waits for the GIL waits with a timeout, so the two are never confused. Elsewhere (macOS, Windows, a `/proc` that
 does not show system calls) a process counts as blocked after it has used no CPU time and moved no frame for a while.
@@ -9,9 +9,9 @@ does not show system calls) a process counts as blocked after it has used no CPU
 Three answers are possible:
 
 - `running`: a thread computes, or is about to.
-- `outside`: all threads are blocked, but one of them waits for something real that may come by itself: a child
+- `outside`: all threads are blocked, but one of them waits for something real that may happen by itself: a child
   process, a pipe, a socket, a wait with a timeout that is not virtual, an alarm of the operating system.
-- `blocked`: only a timer, or nothing at all, can wake anybody.
+- `blocked`: only a timer, or nothing at all, can wake a thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from agentobs.recording.patching import LEFT_ALONE
 from replay.stacks import outward, package_of, python_threads, thread_frames
 
 Activity = Literal["running", "outside", "blocked"]
-"""Whether something of the process can still run."""
+"""Whether anything in the process can still run."""
 Parking = Literal["lock", "loop", "loop with files", "held"]
 """How a thread waits that has announced its wait: for a lock, in an event loop that has nothing or something open, or
 for its turn to hand over a recorded answer."""
@@ -48,7 +48,7 @@ CLOCK, WATCH, CHILDREN = (
     "agentobs-replay-watch",
     "agentobs-replay-children",
 )
-"""The names of the threads that keep the clock, look after the deadline, and answer child processes."""
+"""The names of the threads that run the clock, watch the deadline, and answer child processes."""
 PROBE = "agentobs-replay-probe"
 OURS = frozenset({CLOCK, WATCH, CHILDREN, PROBE, "agentobs-recorder", "agentobs-sync"})
 """The names of our own threads that do nothing for the agent; tools of our agent loop run in others."""
@@ -58,18 +58,18 @@ TASKS = Path("/proc/self/task")
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """The system call that waits for a lock (Linux, asm/unistd.h), by machine."""
 ACCEPT = {"x86_64": (43, 288), "aarch64": (202, 242)}
-"""`accept` and `accept4`: in a replay nobody connects but a child process, which counts by itself."""
+"""`accept` and `accept4`: in a replay only child processes connect, and they are counted separately."""
 POOL_WORKERS = frozenset({("trio._core._thread_cache", "_work")})
 """Functions in which an idle worker of a thread pool waits with a timeout."""
 SETTLED_NS = 3_000_000
-"""How much longer than the switch interval of the interpreter a wait with a timeout lasts that is not one for the GIL.
+"""A wait with a timeout that lasts this much longer than the switch interval of the interpreter is not for the GIL.
 Our choice."""
 QUIET_NS = 10_000_000
-"""For how long a process must stand still where the system does not show what its threads wait for. Our choice."""
+"""How long a process must be idle to count as blocked if the system does not show what threads wait for. Our choice."""
 STILL_CPU_NS, STILL_CPU = 2_000_000, 0.1
-"""How much processor time may be used meanwhile: so much, and that part of the time, by our own threads. Our choice."""
+"""The CPU time that our own threads may use meanwhile: a fixed amount, and a share of the time. Our choice."""
 UNKNOWN_NS = 500_000_000
-"""The same if a thread stands in a call that is not known to wait for a lock. Our choice."""
+"""The idle time that is needed if a thread is in a call that is not known to wait for a lock. Our choice."""
 WAITING_MODULES = frozenset(
     {"threading", "queue", "concurrent.futures.thread", "concurrent.futures._base"}
 )
@@ -86,10 +86,10 @@ def started(child: subprocess.Popen[bytes]) -> None:
 
 
 class ThreadStates:
-    """Tells whether anything of this process can still run; made when a replay opens."""
+    """Reports whether anything in this process can still run; created when a replay opens."""
 
     def __init__(self) -> None:
-        """Remember the threads that are there already; all but the caller do nothing for the agent at first."""
+        """Remember the existing threads; none of them works for the agent at first, except the caller."""
         here = threading.get_ident()
         frames = thread_frames()
         self._before = weakref.WeakSet(
@@ -100,10 +100,10 @@ class ThreadStates:
         self._alarm = _alarm_handler()
         self._is_shown = _shows_system_calls()
         self._still: dict[int, tuple[object, int, int]] = {}
-        """Per thread that looks: where all others stand, since when, and how much processor time they had used then."""
+        """For each thread that looks: the frames of all other threads, since when, and their CPU time then."""
 
     def is_agents(self, frame: FrameType | None) -> bool:
-        """Return whether the calling thread works for the agent; `frame` is where it stands."""
+        """Return whether the calling thread works for the agent; `frame` is its current frame."""
         thread = python_threads().get(threading.get_ident())
         if thread is None or thread.name in OURS:
             return False
@@ -121,7 +121,7 @@ class ThreadStates:
         return found
 
     def has_foreign_threads(self) -> bool:
-        """Return whether threads run that Python did not start: what they wait for cannot be known."""
+        """Return whether threads exist that Python did not start: what they wait for cannot be known."""
         if not self._is_shown:
             return False
         known = {thread.native_id for thread in python_threads().values()}
@@ -185,7 +185,7 @@ class ThreadStates:
         return "outside"
 
     def _is_brief(self, native: int, call: str) -> bool:
-        """Return whether a wait with a timeout may be one for the GIL, which does not last."""
+        """Return whether a wait with a timeout may be for the GIL, which is short."""
         switches = _switches(native)
         now = world.monotonic()
         known = self._timed.get(native)
@@ -221,7 +221,7 @@ class ThreadStates:
 
 
 def is_running(native: int) -> bool:
-    """Return whether a thread, by its native identity, runs or is ready to; False if the system does not show it."""
+    """Return whether the thread with a native identity runs or is ready; False if the system does not show it."""
     return _shows_system_calls() and (_system_call(native) or "").startswith("running")
 
 
@@ -268,7 +268,7 @@ def _shows_system_calls() -> bool:
 
 def _tasks() -> list[str]:
     """Return the native identities of all threads, as text."""
-    return os.listdir(TASKS)  # noqa: PTH208 - it runs at each look, and paths cost as much as all the rest
+    return os.listdir(TASKS)  # noqa: PTH208 - it runs at each look, and pathlib costs as much as all the rest
 
 
 def _system_call(native: int) -> str | None:
@@ -277,7 +277,7 @@ def _system_call(native: int) -> str | None:
 
 
 def _switches(native: int) -> str:
-    """Return how often a thread has been switched, as text; it changes whenever the thread has run."""
+    """Return how many context switches a thread has had, as text; it changes whenever the thread has run."""
     status = _read(f"/proc/self/task/{native}/status") or ""
     return status[status.find("voluntary_ctxt_switches") :]
 
@@ -296,7 +296,7 @@ def _read(path: str) -> str | None:
 
 
 def _has_children() -> bool:
-    """Return whether a child process runs that the agent started."""
+    """Return whether a child process that the agent started is running."""
     if hasattr(os, "waitid"):
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -324,7 +324,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _alarm_handler() -> object:
-    """Return who handles the alarm of the operating system if one is set; None if none is."""
+    """Return the handler of the alarm of the operating system; None if no alarm is set."""
     if not hasattr(signal, "getitimer") or not signal.getitimer(signal.ITIMER_REAL)[0]:
         return None
     return signal.getsignal(signal.SIGALRM)

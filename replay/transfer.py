@@ -1,4 +1,4 @@
-"""What a test in a process of its own hands over: reports, warnings, snapshots and coverage, as plain values."""
+"""Transfer of results from a test process: reports, warnings, snapshots and coverage, as plain values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plain(value: Any) -> Any:
         return value
     try:
         pickle.loads(pickle.dumps(value))
-    except Exception:  # whatever an object of others does when it is pickled
+    except Exception:  # a third-party object may raise anything when it is pickled
         return repr(value)
     return value
 
@@ -54,13 +54,13 @@ class Snapshots:
     """The snapshots of syrupy that a test compares with or writes."""
 
     def __init__(self, item: pytest.Item) -> None:
-        """Note which there were before."""
+        """Note the snapshots that existed before the test."""
         self._session = getattr(item.config, "_syrupy", None)
         self._before = len(self._session._assertions) if self._session is not None else 0
         self._writes = {key: dict(each) for key, each in self._queued().items()}
 
     def taken(self) -> dict[str, Any] | None:
-        """Return what a test asserted and what is to be written, or None.
+        """Return the assertions of a test and the snapshots to write, or None.
 
         Raises:
             UsageError: the class that writes its snapshots cannot be imported by another process.
@@ -100,7 +100,7 @@ def _told(result: Any) -> dict[str, Any]:
 
 
 def take_snapshots(item: pytest.Item, value: dict[str, Any]) -> None:
-    """Count the snapshots of a test in this process, and queue what is to be written."""
+    """Count the snapshots of a test in this process, and queue those to write."""
     syrupy: Any = importlib.import_module("syrupy.assertion")
     location = importlib.import_module("syrupy.location").PyTestLocation(item)
     session = item.config._syrupy  # type: ignore[attr-defined]

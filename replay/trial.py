@@ -1,8 +1,8 @@
-"""The trial of a fixture: it is replayed twice, each time in a fresh process, before anybody relies on it.
+"""The trial of a fixture: it is replayed twice, each time in a fresh process, before it is used.
 
-The first try is as the test will run. The second has another working directory, hash seed, date and time zone, so
-that what holds only here, or only today, fails now. If only the second try fails, the fixture is replayed again with
-one of the four changed at a time, which names the one that matters.
+The first try runs as the test will run. The second one has another working directory, hash seed, date and time zone,
+so that a fixture which depends on this directory or on today's date fails now. If only the second try fails, the
+fixture is replayed again with one of the four changed at a time, to find the one that matters.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from replay.sites import is_agents
 from replay.trial_worker import Order, Outcome, Worker
 
 Change = Literal["date", "time zone", "hash seed", "working directory"]
-"""What of its surroundings a try may change."""
+"""The parts of the environment that a try may change."""
 CHANGES: tuple[Change, ...] = ("date", "time zone", "hash seed", "working directory")
 
 DEADLINE_SECONDS = 30.0
-"""How long nothing may come from the agent; the default of a replay."""
+"""How long the agent may make no progress; the default of a replay."""
 GRACE_SECONDS = 10.0
-"""How much longer a process gets that should have ended itself, and to import the SDK. Our choice."""
+"""The extra time for a process to end itself, and to import the SDK. Our choice."""
 ROUNDS_MAX = 8
-"""How many times rules are added, each time those that the divergence proposes. Our choice."""
+"""How many times the rules that a divergence proposes are added. Our choice."""
 HASH_SEED = "1234567"
-"""Any seed but those that people are likely to set."""
+"""An arbitrary seed that people are unlikely to set themselves."""
 DAYS_AHEAD = 500
 """About 16 months: another year, month and season. The future, because that is when the test will run."""
 HOURS_AHEAD = timedelta(hours=7, minutes=23, seconds=11)
 ZONES = {"Pacific/Kiritimati": (14, "<+14>-14"), "Pacific/Pago_Pago": (-11, "<-11>11")}
-"""Two zones 25 hours apart, so that the date of one is always another one than the local date: hours ahead of UTC, and
-the zone as POSIX writes it, for systems without a database of zones."""
+"""Two zones 25 hours apart, so that the date of one always differs from the local date: hours ahead of UTC, and the
+zone in POSIX notation, for systems without a time zone database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the tries of a fixture have shown."""
+    """The result of the tries of a fixture."""
 
     replays: bool
-    """Whether both tries match, as the fixture is."""
+    """Whether both tries match without further rules."""
     failed: Outcome | None = None
-    """The first failure of the fixture as it is, or, if rules hide that one but not a later one, the later one."""
+    """The first failure without further rules, or a later one if rules hide the first but not the later one."""
     changes: Sequence[Change] = ()
-    """What had to be changed for that failure, if the unchanged try matches; empty if it fails as well."""
+    """The changes that cause the failure if the unchanged try matches; empty if the unchanged try fails as well."""
     rules: Sequence[str] = ()
-    """The rules that the tries propose; with them all differences are hidden if `cured`."""
+    """The rules that the tries propose; they hide all differences if `cured`."""
     cured: bool = False
     """Whether both tries match with these rules."""
 
 
 class Trials:
-    """Tries fixtures of a project; a context manager, because it keeps processes that are ready for the next one."""
+    """Runs the trials of fixtures of a project; a context manager, because it keeps worker processes."""
 
     def __init__(self, project: Path, limit_s: float) -> None:
         """Prepare trials.
@@ -76,7 +76,7 @@ class Trials:
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Trials:
-        """Return itself; processes start with the first try."""
+        """Return this object; processes start with the first try."""
         self._opened.enter_context(self._plain)
         self._opened.enter_context(self._seeded)
         return self
@@ -86,7 +86,7 @@ class Trials:
         self._opened.close()
 
     def verdict(self, fixture: Path) -> Verdict:
-        """Try a fixture, and if it fails, try it with the rules that are proposed, until these do not suffice."""
+        """Try a fixture; if it fails, try it again with the proposed rules, as long as further rules are proposed."""
         rules: list[str] = []
         failure: tuple[Outcome, Sequence[Change]] | None = None
         for _ in range(ROUNDS_MAX):
@@ -106,7 +106,7 @@ class Trials:
     def _named(
         self, fixture: Path, plain: Outcome, changed: Outcome, rules: Sequence[str]
     ) -> tuple[Outcome, Sequence[Change]]:
-        """Return the failure to report, and which changes bring it about; none if the unchanged try fails."""
+        """Return the failure to report and the changes that cause it; no changes if the unchanged try fails."""
         if plain.result != "matched":
             return plain, ()
         alone = self.tried(fixture, [(each,) for each in CHANGES], rules)
@@ -147,7 +147,7 @@ class Trials:
     def _order(
         self, fixture: Path, changes: Sequence[Change], rules: Sequence[str], scratch: Path
     ) -> Order:
-        """Return the order for a try, whose files lie in a scratch folder that is made."""
+        """Return the order for a try, with a new scratch folder for its files."""
         elsewhere = scratch / "directory"
         elsewhere.mkdir(parents=True)
         now = datetime.fromtimestamp(world.now() / 1e9, UTC)
@@ -168,7 +168,7 @@ class Trials:
         )
 
     def _outcome(self, worker: Worker, order: Order) -> Outcome:
-        """Wait for the end of a try, and return how it ended."""
+        """Wait for the end of a try, and return its outcome."""
         code = worker.end(self._limit_s + GRACE_SECONDS)
         result, stacks = Path(order.result), Path(order.stacks)
         if result.is_file():
@@ -186,7 +186,7 @@ class Trials:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """Make a folder for tries, and take it away again with whatever agents left there."""
+    """Create a folder for tries, and delete it afterwards with all files that agents left there."""
     folder = Path(tempfile.mkdtemp(prefix="agentobs-trial-")).resolve()
     try:
         yield folder
@@ -212,7 +212,7 @@ def _innermost(stacks: Path, project: Path) -> str:
 
 
 def seconds_ahead(now: datetime) -> int:
-    """Return by how many seconds to shift the clock: year, month, day, weekday and time of day all become others."""
+    """Return by how many seconds to shift the clock, so that year, month, day, weekday and time of day all change."""
     for days in range(DAYS_AHEAD, 2 * DAYS_AHEAD):
         ahead = timedelta(days=days) + HOURS_AHEAD
         then = now + ahead
@@ -225,7 +225,7 @@ def seconds_ahead(now: datetime) -> int:
 
 
 def other_zone() -> str:
-    """Return a time zone, for `TZ`, whose date now is another one than the local date."""
+    """Return a time zone, for `TZ`, whose current date differs from the local date."""
     now = datetime.fromtimestamp(world.now() / 1e9, UTC)
     local = (now + timedelta(seconds=world.zone_seconds())).date()
     for name, (hours, posix) in ZONES.items():

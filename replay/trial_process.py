@@ -1,4 +1,4 @@
-"""The process of a trial: it replays one fixture, and writes down how that ended."""
+"""The process of a trial: it replays one fixture, and writes the outcome to a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replay.telling import DIFFER
 from replay.trial_worker import Outcome
 
 COLUMNS = 67
-"""How wide the lines are that show a difference: with 13 columns before them they fit into a terminal of 80."""
+"""The width of lines that show a difference: with 13 columns before them, they fit into a terminal of 80 columns."""
 
 
 def run(order: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ def _replayed(fixture: Fixture, options: ReplayOptions, opened: _Opened) -> Outc
 
 
 def _diverged(found: Divergence, opened: _Opened) -> Outcome:
-    """Return a divergence with its first difference in lines."""
+    """Return the outcome of a divergence, with its first difference as lines of text."""
     shown: list[str] = []
     if found.differences:
         first = found.differences[0]
@@ -94,7 +94,7 @@ def _diverged(found: Divergence, opened: _Opened) -> Outcome:
 
 
 def rules_for(found: Divergence) -> tuple[str, ...]:
-    """Return the names of the rules that would hide differences of a divergence, as it proposes them."""
+    """Return the names of the rules that a divergence proposes to hide its differences."""
     return tuple(dict.fromkeys(each.rule for each in found.proposals))
 
 
@@ -106,11 +106,9 @@ def _why(found: Divergence) -> str:
 
 
 def _cure(found: Divergence) -> str:
-    """Return what would make a divergence match that no rule hides; empty if nothing is known."""
+    """Return how to fix a divergence that no rule hides; empty if that is not known."""
     if found.kind == "network":
-        return (
-            "record what goes there: agentobs.record(client), or agentobs.record_tool on the tool"
-        )
+        return "record the connection: agentobs.record(client), or agentobs.record_tool on the tool"
     if found.cause is not None and found.cause.kind == "tool_result":
         return (
             "put agentobs.record_tool on the tool and record the session again: "
@@ -118,11 +116,11 @@ def _cure(found: Divergence) -> str:
         )
     match found.nature:
         case "element order":
-            return "sort what stands there: the order of a set differs in each process"
+            return "sort the elements: the order of a set differs in each process"
         case "redaction":
-            return "name the rules that it was recorded with: ReplayOptions(redactors=...)"
+            return "pass the redactors that it was recorded with: ReplayOptions(redactors=...)"
     if found.kind == "timing":
-        return "if it needs longer, say so in the test: deadline_seconds=..."
+        return "if it needs longer, set deadline_seconds=... in the test"
     return ""
 
 
@@ -134,13 +132,13 @@ def _raised(replayer: Replayer, error: BaseException, opened: _Opened) -> Outcom
 
 
 class _Opened:
-    """The first file that the agent looked for in the current directory, and that lies in the project directory."""
+    """Finds the first file that the agent read from the current directory although it is in the project directory."""
 
     def __init__(self) -> None:
         self.first = ""
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note a path that was to be read; an audit hook (docs.python.org/3/library/audit_events.html)."""
+        """Note a path that is about to be read; an audit hook (docs.python.org/3/library/audit_events.html)."""
         if self.first or event not in _READS or not arguments or not _is_read(event, arguments):
             return
         named = arguments[0]
@@ -162,7 +160,7 @@ _READS = frozenset(("open", "os.listdir", "os.scandir", "os.chdir", "sqlite3.con
 
 
 def _is_read(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Return whether a file is opened to be read; anything else that is looked at counts as read."""
+    """Return whether an audit event reads a path: opening a file to write does not count, any other access does."""
     if event != "open":
         return True
     mode, flags = arguments[1], arguments[2]

@@ -1,4 +1,4 @@
-"""The main program of a trial's worker: it reads orders, a line of JSON each, and forks a process for each of them."""
+"""The main program of a trial's worker: it reads orders, one JSON object per line, and forks a process for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replay.clock import shift_clock
 
 
 def main() -> None:
-    """Run the orders that come on standard input, one after the other, and say on standard output how each ended."""
+    """Run the orders from standard input, one after the other, and write their exit codes to standard output."""
     run = importlib.import_module("replay.trial_process").run
     reads, writes = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -48,7 +48,7 @@ def _forked(run: Any, order: dict[str, Any], reads: int, writes: int) -> int:
 
 
 def _tried(run: Any, order: dict[str, Any]) -> None:
-    """Change the surroundings as an order says, run it, and end the process."""
+    """Set up the environment of an order, run it, and end the process."""
     stacks = open(order["stacks"], "w")  # noqa: SIM115 - stays open until the process ends
     faulthandler.dump_traceback_later(order["limit_s"], exit=True, file=stacks)
     with world.replaced_environ(order["environment"]):
@@ -58,12 +58,12 @@ def _tried(run: Any, order: dict[str, Any]) -> None:
         if order["shift_s"]:
             shift_clock(order["shift_s"])
         run(order)
-    # Threads that the agent left behind keep nobody waiting.
+    # Do not wait for threads that the agent left behind.
     os._exit(0)
 
 
 def _line(descriptor: int) -> bytes:
-    """Return what comes up to the first line feed; nothing if the input has ended."""
+    """Return the input up to the first line feed; empty if the input has ended."""
     read = bytearray()
     while not read.endswith(b"\n"):
         part = os.read(descriptor, 1 << 16)
@@ -74,7 +74,7 @@ def _line(descriptor: int) -> bytes:
 
 
 def _tell(descriptor: int, **told: int) -> None:
-    """Write a line for the process that waits; where it has gone, so does this one."""
+    """Write a line for the process that waits; exit if that process has ended."""
     try:
         os.write(descriptor, json.dumps(told).encode() + b"\n")
     except BrokenPipeError:
@@ -82,7 +82,7 @@ def _tell(descriptor: int, **told: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that sends the orders has ended, or has closed the pipe."""
+    """End this process when the process that sends the orders has ended or has closed the pipe."""
     while os.read(parent, 1):
         pass
     os._exit(1)

@@ -1,7 +1,7 @@
 """A worker of trials: a process that has imported the SDK, and forks a process for each try.
 
-So a try costs no more than the agent's own imports and its run, however many there are. The agent is only imported in
-the process of the try, which makes that as fresh as a new one.
+So each try costs only the agent's own imports and its run. Only the process of the try imports the agent, so it is as
+fresh as a new interpreter.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ class Outcome:
     """How one try ended."""
 
     result: Literal["matched", "differs", "diverged", "raised", "uncallable", "error"]
-    """`differs`: a request is not the recorded one; `diverged`: any other divergence; `raised`: the agent raised what
-    it did not raise when it was recorded; `uncallable`: the recorded entry cannot be called from here; `error`: the
+    """`differs`: a request is not the recorded one; `diverged`: any other divergence; `raised`: the agent raised an
+    exception that was not recorded; `uncallable`: the recorded entry cannot be called from here; `error`: the
     process ended or was stopped, or the fixture cannot be read."""
     text: str = ""
-    """The request that differs, else what went wrong, in a sentence."""
+    """The request that differs, else a sentence about the failure."""
     shown: Sequence[str] = ()
     """The first difference, in lines."""
     rules: Sequence[str] = ()
     """The names of the rules that would hide differences."""
     site: str = ""
-    """The line of the agent's code, or nothing."""
+    """The line of the agent's code; empty if unknown."""
     why: str = ""
-    """What the difference stems from, or nothing."""
+    """The cause of the difference; empty if unknown."""
     cure: str = ""
-    """What to do about it, or nothing."""
+    """How to fix it; empty if unknown."""
     opened: str = ""
-    """The first file that was looked for in another directory than the project's, and who did, or nothing."""
+    """The first file that was looked for outside of the project directory, and the line that did; empty if none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the process of a try is to do."""
+    """The task of the process of a try."""
 
     fixture: str
     """The fixture's file."""
@@ -64,7 +64,7 @@ class Order:
     rules: Sequence[str]
     """Rules besides those of the fixture."""
     deadline_s: float
-    """How long nothing may come from the agent."""
+    """How long the agent may make no progress, in seconds."""
     limit_s: float
     """After how many seconds the process ends itself."""
     result: str
@@ -87,7 +87,7 @@ class Worker:
         self._try: int | None = None
 
     def __enter__(self) -> Worker:
-        """Return itself; nothing is started yet."""
+        """Return this object; nothing is started yet."""
         return self
 
     def __exit__(
@@ -96,7 +96,7 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the process, the try that runs, and what that has started."""
+        """Stop the process, the running try, and all processes that it has started."""
         self._stop()
 
     def begin(self, order: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Worker:
         threading.Thread(target=_read, args=(process, self._lines), daemon=True).start()
 
     def _stop(self) -> int:
-        """Stop the process and its try, and return the exit code that it had."""
+        """Stop the process and its try, and return the exit code of the process."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -161,7 +161,7 @@ class Worker:
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """Pass on what a process writes, line by line, and an empty line when it ends."""
+    """Forward the output of a process line by line, and an empty line when it ends."""
     if process.stdout is not None:
         with process.stdout as written:
             for line in written:
@@ -170,7 +170,7 @@ def _read(process: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> 
 
 
 def _kill_group(leader: int | None) -> None:
-    """End the process of a try, and those that it has started; there may be none left."""
+    """End the process of a try and the processes that it has started, if any are left."""
     if leader is None or not hasattr(os, "killpg"):
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -5,9 +5,9 @@ answers come at once, so that each waits for those that came before it. What is 
 code was changed, or may wait for this one, where chance started others first: as soon as nothing else can happen any
 more, the one that ended first goes on, and the report says so. At the deadline it is a divergence.
 
-A request that its client had given up is held until this client gives it up. What it waits for is often a timeout, to
-which the virtual clock jumps as soon as nothing else can run. The answer has an alarm of its own there: a client that
-is more patient than the recorded one does not wait for ever.
+If the recorded client gave up a request, its answer is held until this client gives up, too. That is often a timeout,
+to which the virtual clock jumps as soon as nothing else can run. The held answer has its own alarm, so that a client
+which is more patient than the recorded one does not wait forever.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ IDLE_NS = 1_000_000_000
 """How many times in a row nothing else is to run in the event loop, and for how long nothing has come from the agent,
 before nothing is expected to. Our choice."""
 BLOCKED_NS = 20_000_000
-"""For how long the virtual clock must have seen that nothing can happen any more. Our choice."""
+"""How long the virtual clock must have found nothing able to run. Our choice."""
 UNKNOWN_SECONDS = 60.0
-"""How long an answer is taken to have taken of which the recording does not say it. Our choice."""
+"""The assumed duration of an answer whose duration was not recorded. Our choice."""
 PATIENCE = 0.5
 """After which part of the deadline an answer goes on out of its turn where no event loop says that nothing else can
 happen, as among threads. Our choice."""
@@ -48,7 +48,7 @@ MARGIN_MS = 5_000
 
 
 PAUSES_SECONDS = 1.0
-"""Virtual seconds in which other tasks may pause before they make the request that an answer is held for. Our choice."""
+"""The virtual seconds for which other tasks may pause before they make the request that a held answer needs. Our choice."""
 
 
 class Turn:
@@ -169,7 +169,7 @@ class Turn:
             return None if self._is_left(1.0) else self._pause()
         clock = self._virtual()
         if clock is not None:
-            # Twice the time that the recorded client had, and some seconds.
+            # Twice the time that the recorded client waited, plus some seconds.
             seconds = (2 * self._stopped_ms[1] + MARGIN_MS) / 1000
             return (
                 None
@@ -182,16 +182,16 @@ class Turn:
         return None if is_late or self._is_left(1.0) else self._pause()
 
     def _rings(self, clock: VirtualClock, alarm: object, seconds: float) -> bool:
-        """Return whether so many seconds have passed in which nothing else could happen; the first call begins them."""
+        """Return whether so many seconds have passed since the first call while nothing else could run."""
         if alarm != self._alarm:
             self._alarm = alarm
             clock.set_alarm(id(self), clock.now() + seconds)
         return clock.has_rung(id(self))
 
     def _took_seconds(self) -> float:
-        """Return how long the answer is held at most: as long as it took, and a little more for pauses of other tasks.
+        """Return the longest time to hold the answer: its recorded duration, plus a margin for pauses of other tasks.
 
-        A timeout of its client is longer than that, so that it does not fire first.
+        A timeout of its client is longer, so that it does not fire first.
         """
         took_ms = self._ask.pieces[-1][1] if self._ask.pieces else 0
         return (took_ms / 1000 or UNKNOWN_SECONDS) + PAUSES_SECONDS
@@ -224,7 +224,7 @@ class Turn:
         return self._idle > IDLE_LOOKS and not scheduled and state.idle_ns() > IDLE_NS
 
     def _is_over(self, clock: VirtualClock) -> bool:
-        """Return whether nothing can happen any more, or nothing has come for as long as the options say."""
+        """Return whether nothing can run any more, or the agent made no progress until the deadline."""
         is_late = self._state.idle_ns() > self._state.options.deadline_seconds * 1e9
         return is_late or clock.blocked_ns > BLOCKED_NS
 

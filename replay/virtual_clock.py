@@ -2,16 +2,16 @@
 
 Everything that waits with a timeout announces its deadline (`park`, `set_alarm`). As soon as `ThreadStates` reports
 that every other thread is blocked, the clock jumps to the earliest deadline and wakes that one wait; it runs until it
-is blocked again, and so on. So a sleep of 1 s goes on before one of 2 s, whichever thread or event loop they are in,
-and no timeout fires while somebody still computes what it waits for.
+is blocked again, and so on. So a sleep of 1 s ends before a sleep of 2 s, whichever thread or event loop they are in,
+and no timeout fires while another thread still computes the awaited value.
 
 Between jumps the clock follows the CPU time of the process, so that neither a slow nor a busy machine changes which of
-two timers is first. A wait whose deadline is passed that way is woken after `OVERDUE_SECONDS`, although others compute.
+two timers is first. A wait whose deadline passes this way is woken after `OVERDUE_SECONDS`, even if others compute.
 While a thread waits for something real (a child process, a pipe, a lock with a timeout that is not virtual), the clock
 follows the real one.
 
-The clock that the agent reads (`ahead_ns`) is the real one plus all jumps: it always moves, also in code that waits for
-something of which this module does not know.
+The clock that the agent reads (`ahead_ns`) is the real one plus all jumps. So it always moves, even in code that waits
+in ways that this module does not know.
 
 From `go_live` on, as in the live part of a fork, the clock follows the real one and never jumps.
 """
@@ -28,18 +28,18 @@ from agentobs import world
 from replay.thread_states import CLOCK, REAL_SLEEP, Activity, Parking, ThreadStates
 
 OVERDUE_SECONDS = 0.05
-"""How much CPU time others may use after a deadline before its wait is woken in their midst. Our choice: a computation
-that takes less ends first, as it would on a machine that is fast enough."""
+"""How much CPU time other threads may use after a deadline before its wait is woken anyway. Our choice: a shorter
+computation ends first, as it would on a fast machine."""
 LOOK_SECONDS = (0.0003, 0.005)
 """The shortest and the longest pause between two looks at the threads, if some run while others wait. Our choice: a
 look costs about 50 us."""
 HELD_LOOKS = 2
-"""How many times a recorded answer that is held must have found that it is not its turn before time jumps."""
+"""How many times a held answer must check that it is not its turn before time jumps."""
 BURST, BURST_NS = 2_000, 1_000_000_000
-"""How many jumps within how many nanoseconds go without a pause. Our choice: a polling loop that nobody ends must not
-take a processor for itself."""
+"""How many jumps within how many nanoseconds are allowed without a pause. Our choice: an endless polling loop must not
+occupy a whole CPU."""
 PAUSE_NS, PAUSES = 20_000_000, 10
-"""How long the first such pause is, and how many times as long the later ones become at most."""
+"""The length of the first such pause, and the maximum factor by which later ones are longer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,44 +47,44 @@ class Wait:
     """One wait with a deadline."""
 
     deadline: float
-    """When it is over, in seconds of the clock."""
+    """When it ends, in seconds of the clock."""
     number: int
-    """Its place among all waits: of two with the same deadline the earlier one ends first."""
+    """Its position among all waits: of two waits with the same deadline, the earlier one ends first."""
     wake: Callable[[], bool]
-    """Wakes it; returns False if something else has done so already."""
+    """Wakes the wait; returns False if it has already been woken."""
     is_ready: Callable[[], bool]
-    """Whether something else has ended it already, although its thread may not have seen that yet."""
+    """Returns whether something else has already ended the wait, even if its thread has not noticed yet."""
     what: str
     """What it waits for, for reports."""
     ident: int
     """The thread that waits."""
     parking: Parking = "lock"
     is_due: bool = False
-    """Whether its deadline woke it."""
+    """Whether the wait was woken by its deadline."""
     is_released: bool = False
-    """Whether the end of the replay woke it: what is left of it passes in real time."""
+    """Whether the wait was woken by the end of the replay: the rest of it takes real time."""
 
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """A recorded answer whose turn has not come, which looks again every few milliseconds."""
+    """A recorded answer that waits for its turn, and checks again every few milliseconds."""
 
     ident: int
     """The thread in which it is held."""
     looks: int = 0
-    """How many times it has found that it is to wait."""
+    """How many times it has found that it must wait."""
     seen: int = field(default=-1)
     """`looks` when the clock first saw that nothing else runs."""
 
 
 class Entrance:
-    """A lock that can be entered again, and knows who is about to enter.
+    """A reentrant lock that knows which threads wait for it.
 
-    A thread that waits for the lock of the clock looks blocked to the system and is about to run.
+    To the operating system, a thread that waits for the lock of the clock looks blocked, but it is about to run.
     """
 
     def __init__(self) -> None:
-        """Make one that nobody holds."""
+        """Create an unlocked lock."""
         self._lock = threading.RLock()
         self._coming: set[int] = set()
 
@@ -103,7 +103,7 @@ class Entrance:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether any thread waits for it."""
         return bool(self._coming)
 
 
@@ -114,7 +114,7 @@ class VirtualClock:
         """Start at the real time.
 
         Args:
-            states: tells whether something can run.
+            states: reports whether anything can run.
         """
         self._states = states
         self._lock = Entrance()
@@ -132,7 +132,7 @@ class VirtualClock:
         self._has_closed = False
         self._keeper: threading.Thread | None = None
         self.ahead_ns = 0
-        """How far the clock that the agent reads is ahead of the real one, in nanoseconds."""
+        """How far the clock that the agent reads is ahead of the real clock, in nanoseconds."""
         self.jumps = 0
         """How many times it has jumped."""
 
@@ -164,7 +164,7 @@ class VirtualClock:
                 self._live = False
 
     def close(self) -> None:
-        """End it: whoever still waits goes on in real time."""
+        """End the clock: all remaining waits continue in real time."""
         with self._lock:
             self.go_live()
             self._has_closed = True
@@ -176,18 +176,20 @@ class VirtualClock:
             keeper.join()
 
     def park(self, lock: _thread.LockType, seconds: float, what: str) -> bool:
-        """Acquire a lock that the caller holds already, with a timeout; return whether somebody released it in time.
+        """Acquire a lock that the caller already holds, with a timeout; return whether it was released in time.
 
         Args:
-            lock: held by the caller, and by it again when this returns.
-            seconds: after how long to return without that, more than 0.
+            lock: held by the caller before the call and after it.
+            seconds: the timeout, more than 0.
             what: what the caller waits for.
         """
 
         def wake() -> bool:
             try:
                 lock.release()
-            except RuntimeError:  # it was released just now, by whoever the caller waits for
+            except (
+                RuntimeError
+            ):  # the lock was released just now, by the thread that the caller waits for
                 return False
             return True
 
@@ -213,10 +215,10 @@ class VirtualClock:
         is_ready: Callable[[], bool],
         parking: Parking = "lock",
     ) -> Iterator[Wait]:
-        """Announce a wait of the calling thread, and look at once whether nothing else can run.
+        """Announce a wait of the calling thread, and check at once whether anything else can run.
 
         Args:
-            seconds: after how long it ends; None if it has no deadline.
+            seconds: the timeout; None if the wait has no deadline.
             what: what it waits for.
             wake: wakes it, called in any thread.
             is_ready: returns whether something else has ended it already.
@@ -250,7 +252,7 @@ class VirtualClock:
                 self.go_virtual()
 
     def set_alarm(self, key: int, at: float) -> None:
-        """Let the clock jump to an instant for somebody who looks at it; `key` is theirs."""
+        """Set an alarm to which the clock may jump; `key` identifies it for `has_rung` and `drop_alarm`."""
         with self._lock:
             self._alarms[key] = at
 
@@ -264,7 +266,7 @@ class VirtualClock:
             self._alarms.pop(key, None)
 
     def hold(self, hold: Hold) -> None:
-        """Note that a recorded answer has looked and is to wait."""
+        """Note that a held answer has checked and must wait."""
         with self._lock:
             hold.looks += 1
             if hold not in self._holds:
@@ -274,7 +276,7 @@ class VirtualClock:
                 self._stir_keeper()
 
     def let_go(self, hold: Hold) -> None:
-        """Note that a recorded answer waits no longer."""
+        """Note that a recorded answer is no longer held."""
         with self._lock:
             self._holds.pop(hold, None)
             self._blocked_since = None
@@ -290,12 +292,12 @@ class VirtualClock:
 
     @property
     def blocked_ns(self) -> int:
-        """For how long nothing could happen any more, as of the last look; 0 if something can."""
+        """How long nothing has been able to run, as of the last look; 0 if something can."""
         since = self._blocked_since
         return 0 if since is None else max(world.monotonic() - since, 1)
 
     def look(self) -> Activity:
-        """Look at all threads, jump if nothing can run, and return what was seen."""
+        """Look at all threads, jump if nothing can run, and return the state that was found."""
         with self._lock:
             self._advance(here=None)
             return self._activity
@@ -310,7 +312,7 @@ class VirtualClock:
         return parked
 
     def _advance(self, here: Wait | None) -> bool:
-        """Wake the wait that is due, if one is; return whether the clock has jumped or woken somebody.
+        """Wake the wait that is due, if any; return whether the clock has jumped or woken a wait.
 
         `here` is the wait of the calling thread, which is about to block.
         """
@@ -339,7 +341,7 @@ class VirtualClock:
         return self._jump(earliest)
 
     def _note(self, activity: Activity) -> None:
-        """Keep what was seen; a held answer that looks again makes its event loop run for a moment."""
+        """Store the state that was found; a held answer that checks again makes its event loop run for a moment."""
         is_look = activity == "running" and self._holds and self._activity == "blocked"
         if activity != "blocked" and not is_look:
             self._blocked_since = None
@@ -348,14 +350,14 @@ class VirtualClock:
         self._activity = activity
 
     def _is_settled(self) -> bool:
-        """Return whether each answer that is held has looked again since nothing else runs."""
+        """Return whether each held answer has checked again since nothing else runs."""
         for hold in self._holds:
             if hold.seen < 0:
                 hold.seen = hold.looks
         return all(hold.looks >= hold.seen + HELD_LOOKS for hold in self._holds)
 
     def _follow(self, *, is_outside: bool) -> None:
-        """Let the clock follow the real one if somebody has waited for something real since the last look."""
+        """Advance with the real clock if a thread has waited for something real since the last look."""
         seen = world.monotonic(), world.process_cpu()
         before, self._outside_since = self._outside_since, seen if is_outside else None
         if before is not None and is_outside:
@@ -377,7 +379,7 @@ class VirtualClock:
         return first is not None and first.deadline <= to and self._woken(first)
 
     def _is_pausing(self) -> bool:
-        """Return whether it has jumped so often that it makes a pause."""
+        """Return whether the clock has jumped so often that it must pause."""
         now = world.monotonic()
         if now - self._burst_ns > BURST_NS:
             self._burst, self._burst_ns, self._pauses = 0, now, 0
@@ -410,7 +412,7 @@ class VirtualClock:
                 self._stir.release()
 
     def _keep(self) -> None:
-        """Look at the threads again and again, as long as somebody waits."""
+        """Look at the threads repeatedly, as long as any thread waits."""
         shortest, longest = LOOK_SECONDS
         pause = shortest
         while not self._has_closed:

@@ -1,8 +1,8 @@
-"""Virtual time: what waits with a timeout in the agent's code waits on the virtual clock of the replay.
+"""Virtual time: waits with a timeout in the agent's code use the virtual clock of the replay.
 
-Virtual while a replay is open, unless it asks for a pace:
+Virtual while a replay is open, unless it has a pace:
 
-- `time.sleep` of the agent and its libraries, also where the name was imported or is a default argument;
+- `time.sleep` of the agent and its libraries, even if the name was imported or is a default argument;
 - `threading.Condition.wait(timeout)`, on which `Event`, `Semaphore`, `Barrier`, `Timer`, `queue.Queue`,
   `concurrent.futures` and `run_coroutine_threadsafe(...).result(timeout)` rest; `Thread.join(timeout)`;
 - the timers of every asyncio event loop that uses a selector (`sleep`, `call_later`, `wait_for`, `timeout`, and anyio
@@ -13,9 +13,9 @@ Virtual while a replay is open, unless it asks for a pace:
 
 Real: `lock.acquire(timeout=...)`, `SimpleQueue.get(timeout=...)`, `select.select`, timeouts of sockets and of
 `subprocess`, `signal.alarm`, `multiprocessing`, event loops that are not written in Python (uvloop, Windows' proactor),
-gevent, and whatever kept a function of `time` where it cannot be found (a closure, a container, an attribute of an
-object). While an agent waits for one of those, time passes as it does. Child processes are real: while one of the agent
-lives, time does not jump. Threads that pytest, its plugins and this package run are never touched.
+gevent, and functions of `time` that are held where they cannot be replaced (a closure, a container, an attribute of an
+object). While an agent waits for one of these, time passes at its real speed. Child processes are real: while a child
+of the agent is alive, time does not jump. Threads that pytest, its plugins and this package run are never touched.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ RUNNERS = SCHEDULERS | {"functools", "contextvars", "_thread", "contextlib"}
 UNTOUCHED = (
     LEFT_ALONE - {"anthropic", "httpx2", "httpcore2", "anyio", "sniffio", "requests", "urllib3"}
 ) - SCHEDULERS
-"""Packages whose own sleeps are real: they wait for the real world, or are not the agent's."""
+"""Packages whose own sleeps are real: they wait for real events, or do not belong to the agent."""
 JOIN_SECONDS = (0.005, 0.25)
-"""How often `Thread.join(timeout)` looks whether the thread has ended, in virtual seconds. Our choice."""
+"""How often `Thread.join(timeout)` checks whether the thread has ended, in virtual seconds. Our choice."""
 
 TRIO_MAX_SECONDS = 86_400
-"""What trio waits for at most, which means that it has no deadline."""
+"""The longest timeout of trio, which means that it has no deadline."""
 
 Undo = list[Callable[[], None]]
 
 _clock: VirtualClock | None = None
 _late: Undo | None = None
-"""Where patches are noted that are made after the replay has opened."""
+"""Collects patches that are made after the replay has opened."""
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 _behind: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
-"""How many seconds the clocks of loops are ahead of the real one that have seen earlier replays."""
+"""For loops that have seen earlier replays: how many seconds their clocks are ahead of the real one."""
 
 
 def current() -> VirtualClock | None:
@@ -83,7 +83,7 @@ def loops_in_use() -> list[asyncio.AbstractEventLoop]:
 
 @contextlib.contextmanager
 def virtual_time() -> Iterator[VirtualClock]:
-    """Let waits of the agent pass at once for as long as the context is open.
+    """Make the agent's waits take no real time while the context is open.
 
     A replay inside of another one shares its clock.
     """
@@ -110,7 +110,7 @@ def virtual_time() -> Iterator[VirtualClock]:
 
 @contextlib.contextmanager
 def real_time() -> Iterator[None]:
-    """Let time pass as it does for as long as the context is open, also inside of a replay whose time is virtual."""
+    """Use real time while the context is open, even inside a replay whose time is virtual."""
     with contextlib.nullcontext() if _clock is None else _clock.real_time():
         yield
 
@@ -120,7 +120,7 @@ def _leave(clock: VirtualClock) -> None:
     clock.close()
     for loop in {*loops_in_use(), *_behind}:
         _behind[loop] = max(loop.time() - float(_real_monotonic()), 0.0)
-        # Clocks do not go back: timers that are scheduled already would be late.
+        # Clocks must not go back: timers that are already scheduled would be late.
         loop.time = functools.partial(_ahead, _behind[loop])  # type: ignore[method-assign]
     _clock = _late = None
     _loops.clear()
@@ -148,7 +148,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _waiting_clock(frame: FrameType) -> VirtualClock | None:
-    """Return the clock that a wait is measured by; None if it is real."""
+    """Return the virtual clock for a wait of the calling thread; None if the wait is real."""
     clock = _clock
     if clock is None or clock.is_live:
         return None
@@ -169,7 +169,7 @@ def _is_real(frame: FrameType) -> bool:
 
 
 def _reader(frame: FrameType) -> FrameType:
-    """Return who reads the clock, if the patches of a session lie in between."""
+    """Return the frame that reads the clock, skipping the patches of a session."""
     if (
         frame.f_globals.get("__name__") == "agentobs.recording.patching"
         and frame.f_back is not None
@@ -208,7 +208,7 @@ def _sleep(seconds: Any) -> None:
 
 
 def _read(name: str, *, is_scheduling: bool) -> Callable[[], float]:
-    """Return a function that reads a clock of `time`, moved by the jumps."""
+    """Return a function that reads a clock of `time` plus all jumps."""
     is_count = name.endswith("_ns")
 
     @functools.wraps(_ORIGINALS[name])
@@ -236,7 +236,7 @@ _MADE: dict[str, Callable[..., Any]] = {
         if name != "sleep"
     },
 }
-"""What takes the place of the functions of `time`; made once, so that a name imported meanwhile stays valid."""
+"""The replacements of the functions of `time`; created once, so that a name imported meanwhile stays valid."""
 
 
 def _patch_time(undo: Undo) -> None:
@@ -248,7 +248,7 @@ def _patch_time(undo: Undo) -> None:
     before = list(sys.modules.values())
     touched = _exchange(there, before)
     undo.append(functools.partial(_put_names_back, back, touched, set(map(id, before))))
-    # These two have imported it by another name, and compute deadlines of waits.
+    # These two modules import it under another name, and compute deadlines of waits.
     for module, name in ((threading, "_time"), (queue, "time")):
         _set(undo, module, name, _MADE["monotonic"])
 
@@ -256,15 +256,15 @@ def _patch_time(undo: Undo) -> None:
 def _put_names_back(
     back: dict[int, Callable[..., Any]], touched: list[ModuleType], before: set[int]
 ) -> None:
-    """Put the functions of `time` back where they were replaced, and where they were imported meanwhile."""
+    """Restore the functions of `time` in all modules in which they were replaced or imported meanwhile."""
     later = [module for module in list(sys.modules.values()) if id(module) not in before]
     _exchange(back, [*touched, *later])
 
 
 def _exchange(new: dict[int, Callable[..., Any]], modules: Iterable[object]) -> list[ModuleType]:
-    """Put functions in the place of others, by identity, and return the modules that were changed.
+    """Replace functions by others, by identity, and return the modules that were changed.
 
-    That is in `time` itself, where they were imported, and in default arguments.
+    They are replaced in `time` itself, in modules that imported them, and in default arguments.
     """
     touched: list[ModuleType] = []
     wanted = {*new, id(time)}
@@ -289,12 +289,12 @@ def _may_hold(module: ModuleType) -> bool:
 
 
 def _is_untouched(package: str) -> bool:
-    """Return whether the waits of a package are real: it is ours, a test runner's, or waits for the real world."""
+    """Return whether the waits of a package are real: it is ours or a test runner's, or waits for real events."""
     return package in UNTOUCHED or package.startswith("pytest_")
 
 
 def _exchange_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -> bool:
-    """Do so in the default arguments of a module's functions and methods; return whether there were any."""
+    """Replace functions in the default arguments of a module's functions; return whether there were any."""
     has_found = False
     for value in list(vars(module).values()):
         members = list(vars(value).values()) if isinstance(value, type) else [value]
@@ -319,7 +319,7 @@ def _set(undo: Undo, holder: Any, name: str, value: Any) -> None:
 
 
 def _patch_datetime(undo: Undo) -> None:
-    """Let the class methods that read the clock move with the jumps; the classes stay the same objects."""
+    """Make the class methods that read the clock include the jumps; the classes stay the same objects."""
     for cls, name in (
         (datetime.datetime, "now"),
         (datetime.datetime, "utcnow"),
@@ -454,7 +454,7 @@ def _selecting(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_measured(loop: Any, selector: object) -> bool:
-    """Return whether a loop waits in a selector, and its timers are on the virtual clock: not if it has its own."""
+    """Return whether a loop waits in a selector and has no clock of its own, so that its timers can be virtual."""
     has_own = type(loop).time is not asyncio.BaseEventLoop.time or "time" in vars(loop)
     return getattr(loop, "_selector", None) is selector and not has_own
 
@@ -510,7 +510,7 @@ def _listens(file: object) -> bool:
 
 
 def _patch_trio(undo: Undo) -> None:
-    """Replace what trio's default clock and its wait for files are measured by (trio 0.35), if it was imported."""
+    """Make trio's default clock and its wait for files virtual (trio 0.35), if trio was imported."""
     run: Any = sys.modules.get("trio._core._run")
     clock_class = getattr(run, "SystemClock", None)
     if clock_class is None or getattr(clock_class.current_time, "__wrapped__", None) is not None:

@@ -1,4 +1,4 @@
-"""Waiters: which threads and tasks of the agent wait, where in its code, and for what.
+"""Waiters: the threads and tasks of the agent that wait, where in its code, and for what.
 
 Everything is read from frames, without running code of the agent, so that a watching thread can do it at any time.
 """
@@ -53,7 +53,7 @@ NAMES = {
     "MemoryReceiveChannel.receive": "a channel",
     "TaskGroup.__aexit__": "the tasks of its group",
 }
-"""What a function waits for, by its qualified name: the outermost one that the agent's code calls counts."""
+"""What a function waits for, by its qualified name; the outermost function that the agent's code calls counts."""
 MODULES = {
     "subprocess": "a child process",
     "socket": "a connection",
@@ -61,16 +61,16 @@ MODULES = {
     "selectors": "a file or a connection",
     "multiprocessing": "another process",
 }
-"""The same by package, if no function of the call is known."""
+"""What a package waits for, if no function of the call is known."""
 
 
 def waiters(
     before: Iterable[threading.Thread], loops: Iterable[asyncio.AbstractEventLoop]
 ) -> tuple[Waiting, ...]:
-    """Return the threads and tasks that stand in the agent's code, each with what it waits for.
+    """Return the threads and tasks that are in the agent's code, each with what it waits for.
 
     Args:
-        before: threads that were there before the replay and do nothing for the agent.
+        before: threads that existed before the replay and do not work for the agent.
         loops: the event loops whose tasks are the agent's.
     """
     known = [loop for loop in loops if not loop.is_closed()]
@@ -89,7 +89,7 @@ def _threads(
             continue
         frame = frames[ident]
         if ident in in_loops and _runs_selector(frame):
-            continue  # its tasks wait, not it
+            continue  # its tasks wait, not the thread
         chain = list(outward(frame))
         yield from _waiting(f"thread {thread.name}", chain, _in_a_call(thread, frame))
 
@@ -114,7 +114,7 @@ def _tasks(loops: list[asyncio.AbstractEventLoop]) -> Iterable[Waiting]:
 
 
 def _waiting(name: str, chain: list[FrameType], otherwise: str) -> Iterable[Waiting]:
-    """Yield a waiter if it stands in the agent's code; its frames come innermost first."""
+    """Yield a waiter if one of its frames is in the agent's code. The frames are given innermost first."""
     at = next((n for n, each in enumerate(chain) if is_agents(each.f_code.co_filename)), None)
     if at is None:
         return
@@ -128,7 +128,7 @@ def _waiting(name: str, chain: list[FrameType], otherwise: str) -> Iterable[Wait
 
 
 def _in_a_call(thread: threading.Thread, frame: FrameType) -> str:
-    """Return what a thread waits for that stands in the agent's own frame: for a call that is not Python's."""
+    """Return what a thread waits for if its innermost frame is the agent's: a lock, or a call outside of Python."""
     if is_running(thread.native_id or 0):
         return COMPUTES
     return "a lock, or a call outside of Python" if is_agents(frame.f_code.co_filename) else ""

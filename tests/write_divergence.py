@@ -181,9 +181,9 @@ stops have *timing* as their second word.
 {report:test_an_agent_that_waits_for_nothing}
 ```
 
-`tool`, `world`, `outcome`, `result` and `network`: a tool call, or another question of the loop (consent, a hook, what
-was said meanwhile), is another one; the session or an interaction ended otherwise; the session returned something
-else; somebody tried to connect.
+`tool`, `world`, `outcome`, `result` and `network`: a tool call, or another question of the loop (consent, a hook, a
+message that came meanwhile), differs; the session or an interaction ended differently; the session returned a different
+result; the agent tried to open a connection.
 
 ```
 {report:test_a_tool_of_the_recording_that_is_run_otherwise}

@@ -130,10 +130,10 @@ export AGENTOBS_CONTENT_KEY_FILE=~/.agentobs-key
 wanted; facts can be read all the same. A key that cannot be used records nothing rather than something unsealed.
 What stays readable: ids, lengths, when, and which line goes on from which.
 
-Names of sessions and reasons given to `agentobs.fail()` may be any text. If it is not a label
-(`[A-Za-z0-9._:/@-]`, at most 128 characters), it is content. Facts, SQL, exporters and reports without content have a
-keyed digest of it. Commands and pages on this machine show the text, and find sessions by it, as long as a session with
-that text has its content; else they show the digest.
+Names of sessions and reasons given to `agentobs.fail()` may be any text. A text that is not a label
+(`[A-Za-z0-9._:/@-]`, at most 128 characters) is content. Facts, SQL, exporters and reports without content hold a keyed
+digest of it. Commands and pages on this machine show the text, and find sessions by it, if the content of at least one
+session with that text still exists; otherwise they show the digest.
 
 ## In real traffic
 

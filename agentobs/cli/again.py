@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    help="""Make recorded sessions fixtures and tests, and try each of them.
+    help="""Write fixtures and tests for recorded sessions, and check that each fixture replays.
 
-    SESSION is an id, the last 4 or more characters of one, or a name. The fixture is replayed twice, each time in a
-    fresh process, the second time with another working directory, date, time zone and hash seed. `replays` says
-    whether it matched, and what to do if not. The exit code is 0 either way: a fixture that does not replay is kept.
+    SESSION is an ID, a suffix of it (4 characters or more), or a name. Each fixture is replayed twice in fresh
+    processes, the second time with another working directory, date, time zone and hash seed. The line `replays` shows
+    whether both replays matched, and what to do if not. A fixture that does not replay is kept, and the exit code is 0.
     """
 )
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     "failing_turn",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The turn where the session failed. Default: as the recording shows. Use it also for a session that completed "
+    help="The turn in which the session failed. Default: found from the recording. Needed for a session that completed "
     "with a wrong answer.",
 )
 @click.option(
@@ -70,18 +70,19 @@ if TYPE_CHECKING:
     "--args",
     "arguments",
     metavar="JSON",
-    help="Its arguments: an object by name, or a list by position. Default: none, or the recorded ones.",
+    help="Arguments of the entry as JSON: an object (by name) or a list (by position). Default: the recorded ones; "
+    "with --entry, none.",
 )
 @click.option(
     "--apply",
     is_flag=True,
-    help="Add the rules to the fixture that the check proposes.",
+    help="Add the rules that the check proposes to the fixture, and repeat the check.",
 )
 @click.option(
     "--no-check",
     is_flag=True,
-    help="Do not replay what was written. The check runs your agent's code at least twice, and with it each tool "
-    "that is not recorded with record_tool.",
+    help="Skip the check. It runs your agent's code at least twice, including all tools that are not wrapped with "
+    "record_tool.",
 )
 @click.option(
     "--check-timeout",
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="Stop a replay of the check after so many seconds.",
+    help="Timeout of each replay in the check, in seconds.",
 )
 @click.pass_context
 def freeze(
@@ -106,12 +107,12 @@ def freeze(
     no_check: bool,
     check_timeout: float,
 ) -> None:
-    """Freeze each session, and try the fixture unless that is not wanted."""
+    """Freeze each session, and check that its fixture replays unless `no_check` is set."""
     if bool(sessions) == last_failed:
         raise UsageError("one session is needed", todo="Name a SESSION, or say --last-failed")
     if apply and no_check:
         raise UsageError(
-            "the check proposes the rules", where="--apply", todo="Leave --no-check out"
+            "the rules come from the check", where="--apply", todo="Leave --no-check out"
         )
     from replay.trial import Trials
 
@@ -148,7 +149,7 @@ def _freeze(
         )
     if frozen.normalisers:
         rules = printable(", ".join(frozen.normalisers))
-        click.echo(f"normalizes  {rules}, whenever it is replayed")
+        click.echo(f"normalizes  {rules}, in each replay")
     for redacted in frozen.redacted:
         click.echo(f"took out  {printable(redacted.text())}")
     for path, is_new in frozen.files:
@@ -162,7 +163,7 @@ def _freeze(
 
 
 def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[str]:
-    """Yield what can be done with a fixture now: commands that work for this session, each as it is typed."""
+    """Yield the next steps for a fixture: commands that work for this session, ready to be copied."""
     from replay import load
     from replay.forking import can_fork
     from replay.obstacles import why_not_callable
@@ -171,7 +172,7 @@ def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[
     problem = why_not_callable(load(frozen.fixture).header)
     if problem is not None:
         imported, call = problem.lines
-        yield f"edit {shlex.quote(str(frozen.test))}: add the first line, and the second one instead of the dots"
+        yield f"edit {shlex.quote(str(frozen.test))}: add the import, and replace the dots with the second line"
         yield f"    {imported}"
         yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
     yield f"pytest {where}"
@@ -182,7 +183,7 @@ def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[
 
 
 def _started(recorded: str | None, entry: str | None, arguments: str | None) -> dict[str, Any]:
-    """Return what changes of a recording if the command line says how the agent is started.
+    """Return the fields of a recording that change if the command line names the entry or its arguments.
 
     Raises:
         UsageError: the entry is not `module:name`, the arguments are not JSON, or there is no entry to call.
@@ -248,18 +249,19 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
 @click.option(
     "--normalize",
     metavar="RULES",
-    help="Rules to apply in addition to those of the fixture, with commas: uuid, time, tmp_path, ...",
+    help="Rules to apply in addition to those of the fixture, separated by commas: uuid, time, tmp_path, ...",
 )
 @click.option(
     "--entry",
     metavar="MODULE:NAME",
-    help="The function to call instead of the recorded one; it must be under the current directory.",
+    help="The function to call instead of the recorded one. Its file must be under the current directory.",
 )
 @click.option(
     "--args",
     "arguments",
     metavar="JSON",
-    help="Its arguments: an object by name, or a list by position. Default: none.",
+    help="Arguments of the entry as JSON: an object (by name) or a list (by position). Default: the recorded ones; "
+    "with --entry, none.",
 )
 @click.option(
     "--apply",
@@ -283,7 +285,7 @@ def _folders(found: list[Recording], output: Path | None) -> list[Path]:
     "--compare-result/--no-compare-result",
     default=True,
     show_default=True,
-    help="Whether what the session returned has to be what it returned when it was recorded.",
+    help="Compare the result of the session with the recorded result.",
 )
 @click.option(
     "--report",
@@ -334,7 +336,9 @@ def replay(
 
     rules = _names(normalize or "")
     if apply and not rules:
-        raise UsageError("has no rules to write", where="--apply", todo="Add --normalize RULES")
+        raise UsageError(
+            "there are no rules to write", where="--apply", todo="Add --normalize RULES"
+        )
     given = {
         "faults": faults,
         "pace": _pace(pace),
@@ -371,7 +375,7 @@ def replay(
 
 
 def _loaded(path: Path, entry: str | None, arguments: str | None) -> Fixture:
-    """Return a fixture, with the entry and the arguments that the command line gives."""
+    """Return a fixture, with the entry and the arguments from the command line."""
     from replay import load
 
     loaded = load(path)
@@ -426,7 +430,7 @@ def _apply(fixture: Fixture, rules: list[str]) -> None:
     from replay.keeping import add_rules
 
     named = ", ".join(add_rules(fixture, rules))
-    click.echo(f"wrote  {printable(str(fixture.path))}, which normalizes {printable(named)}")
+    click.echo(f"wrote  {printable(str(fixture.path))}, which now normalizes {printable(named)}")
 
 
 def _reporting(

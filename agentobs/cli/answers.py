@@ -48,11 +48,11 @@ def open_store(context: click.Context) -> Iterator[DuckDBPyConnection]:
 
 
 _TEXTS = "agentobs texts"
-"""Where a command has the texts of the store that it has opened."""
+"""The key in the click context of the texts of the open store."""
 
 
 def in_words(rows: Rows) -> Rows:
-    """Return rows with names and reasons as they were written, for people on this machine."""
+    """Return rows with digests of names and reasons replaced by their texts, for display on this machine."""
     context = click.get_current_context(silent=True)
     texts = context.meta.get(_TEXTS) if context else None
     return rows if texts is None else (rows[0], texts.shown(rows[1]))
@@ -72,19 +72,19 @@ def session_of(context: click.Context, connection: DuckDBPyConnection, text: str
 
 
 def rows_of(connection: DuckDBPyConnection, name: str, **parameters: Any) -> Rows:
-    """Run a named query; names and reasons come as they were written."""
+    """Run a named query, with digests of names and reasons replaced by their texts."""
     from agentobs.store.database import named
 
     return fetched(named(connection, name, **parameters))
 
 
 def fetched(answered: DuckDBPyConnection) -> Rows:
-    """Fetch all rows, with names and reasons as they were written."""
+    """Fetch all rows, with digests of names and reasons replaced by their texts."""
     return in_words(facts_of(answered))
 
 
 def facts_of(answered: DuckDBPyConnection) -> Rows:
-    """Fetch all rows as the facts have them."""
+    """Fetch all rows as they are stored, with digests of names and reasons."""
     columns = [str(column[0]) for column in answered.description or []]
     return columns, [tuple(row) for row in answered.fetchall()]
 

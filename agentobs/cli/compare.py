@@ -124,7 +124,7 @@ _Before = dict[str, tuple[Any, list[Any]]]
 
 
 class _Side:
-    """One of the two: what it is, as it was written and as the facts have it, and its steps."""
+    """One side of the comparison: its description, as written and as stored in the facts, and its steps."""
 
     def __init__(self, context: click.Context, named: str, content: bool) -> None:
         path = Path(named)
@@ -340,7 +340,7 @@ def _show_totals(one: _Side, other: _Side, found: Comparison) -> None:
         if (turn := side.about.get("forked_turn")) is not None:
             parent = side.about["forked_from"] or "a fixture"
             click.echo(
-                f"{letter} is a fork of {parent}: up to turn {turn} it was replayed, at no cost"
+                f"{letter} is a fork of {parent}: turns up to {turn} were replayed at no cost"
             )
     click.echo()
     rows = []

@@ -99,7 +99,7 @@ def cost(
         }
         query = f"cost_by_{by.replace(',', '_and_')}"
         rows = rows_of(connection, query, **chosen)
-        # A figure is a file that may be passed on: names are in it as the facts have them.
+        # A figure is a file that may be shared, so it holds names as the facts do: digests instead of texts.
         facts = facts_of(named(connection, query, **chosen)) if figure else rows
         has_unknown = any(row["unpriced_calls"] for row in as_dicts(rows))
         unknown = _unknown(connection, chosen) if has_unknown else ""

@@ -49,8 +49,8 @@ def fork(
 ) -> None:
     """Fork a fixture, named by its folder or its recording.jsonl, or a recorded session.
 
-    All of it is recorded as a new session. The replayed part sends nothing and costs nothing; the live part continues
-    from the answers as the provider sent them.
+    The fork is recorded as a new session. The replayed part sends nothing and costs nothing. The live part continues
+    with the original answers of the provider.
     """
     from agentobs.recording.session import start_recorder, stop_recorder
     from replay import DivergenceError, Fork, Replayer, ReplayOptions
@@ -86,11 +86,11 @@ def fork(
 
 
 def _loaded(home: str | None, source: str, turn: int) -> Fixture:
-    """Return what is forked, with the original answers of its session if the history needs them.
+    """Return the fixture to fork, with the original answers of its session if the history needs them.
 
     Raises:
         RecordingError: the provider would refuse the history, and the originals cannot be read.
-        UsageError: there is neither a fixture nor a session of that name.
+        UsageError: no fixture or session has that name.
     """
     from agentobs.cli.again import recorded
     from replay import load
@@ -113,17 +113,19 @@ def _loaded(home: str | None, source: str, turn: int) -> Fixture:
 
 
 def _announce(fixture: Fixture, turn: int) -> None:
-    """Say which tools run for real first, and which secrets of the history are placeholders."""
+    """Print which tools run for real first, and which secrets of the history are placeholders."""
     from replay.forking import tools_of
     from replay.originals import placeholders
 
     if names := tools_of(fixture, turn):
         told = printable(", ".join(names))
-        click.echo(f"live    from turn {turn} on tools run for real; first of all {told}", err=True)
+        click.echo(
+            f"live    from turn {turn} on, tools run for real, starting with {told}", err=True
+        )
     if secrets := placeholders(fixture, turn):
         kinds = ", ".join(f"{count} {kind}" for kind, count in secrets.items())
         click.echo(
-            f"note    the recorded answers hold placeholders for secrets ({kinds}): the secrets were not recorded, so "
+            f"note    the recorded answers contain placeholders for secrets ({kinds}): secrets are not recorded, so "
             "the provider and live tools get the placeholders",
             err=True,
         )

@@ -94,7 +94,7 @@ _TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type"
 
 
 def _marked(rows: Rows) -> Rows:
-    """Return the list with a note beside the status of forks, and of sessions of which something is missing."""
+    """Return the list with a note in the status of forks and of incomplete sessions."""
     columns, values = rows
 
     def status(row: dict[str, Any]) -> str:

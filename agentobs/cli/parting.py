@@ -26,7 +26,7 @@ def tell(divergence: Divergence, *, as_json: bool = False, explain: bool = False
 
 
 def offer(replayed: Replayer, *, yes: bool) -> None:
-    """Show what is accepted, requests and the result, and write it into the fixture when that is wanted."""
+    """Show the requests and the result that are accepted, and write them into the fixture if that is confirmed."""
     accepted = replayed.accepted
     if not accepted:
         click.echo("nothing differs: the fixture stays as it is")

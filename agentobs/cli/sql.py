@@ -152,7 +152,7 @@ def sql(
 
 
 def _as_stored(home: Home, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters in which the name or the reason of a recorded session is as the facts have it."""
+    """Return parameters with names and reasons of recorded sessions replaced by their digests in the facts."""
     from agentobs.records.labels import is_label
 
     if all(is_label(each) for each in parameters.values() if isinstance(each, str)):

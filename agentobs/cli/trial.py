@@ -1,4 +1,4 @@
-"""What `agentobs freeze` prints about the trial of a fixture."""
+"""The output of `agentobs freeze` about the check of a fixture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 80
 MARGIN = 9
-"""Columns before the text: `replays: `."""
+"""The width of the labels before the text, such as `replays: `."""
 
 EVERYWHERE = "yes, 2 of 2: also with another directory, date, time zone and hash seed"
 
@@ -35,15 +35,15 @@ def check(
     apply: bool,
     started: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Try a frozen session, and print whether it replays.
+    """Replay a frozen session as a check, and print whether it replays.
 
     Args:
         recording: the session.
-        frozen: what was written of it.
+        frozen: the files that were written for it.
         home: the home that was named on the command line, or None.
-        trials: what tries fixtures.
-        apply: whether to add the proposed rules to the fixture, and to try it again.
-        started: the options that say how the agent is started, with what was given on the command line.
+        trials: runs the trials of fixtures.
+        apply: whether to add the proposed rules to the fixture and repeat the check.
+        started: the command-line options that change how the agent is started, with their values.
     """
     from replay.fixture import load
     from replay.obstacles import why_not_callable
@@ -76,7 +76,7 @@ def _add_rules(frozen: Frozen, rules: Sequence[str]) -> None:
 def _apply(
     recording: Recording, frozen: Frozen, home: str | None, started: Mapping[str, str | None]
 ) -> str:
-    """Return the command that freezes a session again and adds the rules that are proposed."""
+    """Return the command that freezes a session again and adds the proposed rules."""
     from replay.fixture import load
 
     turns = (
@@ -91,7 +91,7 @@ def _apply(
 
 
 def _ran(recording: Recording) -> list[str]:
-    """Return, in lines, which tools answered from the agent's own code, because their calls were not recorded."""
+    """Return the lines that list the tools that ran for real, because their calls were not recorded."""
     from agentobs.records.exchanges import ModelExchange, ToolExchange
     from agentobs.records.messages import assemble, tool_uses
 
@@ -112,10 +112,10 @@ def _ran(recording: Recording) -> list[str]:
 
 
 def lines(verdict: Verdict, test: Path, entry: str | None, apply: str) -> list[str]:
-    """Return the verdict of a trial in lines.
+    """Return the verdict of a trial as lines of text.
 
     Args:
-        verdict: what the tries have shown.
+        verdict: the result of the tries.
         test: the generated test.
         entry: the recorded entry, as `module:function`.
         apply: the command that adds the proposed rules to the fixture.
@@ -134,7 +134,7 @@ def lines(verdict: Verdict, test: Path, entry: str | None, apply: str) -> list[s
 
 
 def _first(verdict: Verdict, failed: Outcome) -> str:
-    """Return the first line: what fails, and what it depends on."""
+    """Return the first line: the failure, and the change that causes it."""
     changes = list(verdict.changes)
     is_request = failed.result == "differs"
     if changes == ["working directory"]:
@@ -146,23 +146,24 @@ def _first(verdict: Verdict, failed: Outcome) -> str:
     if is_request:
         ends = f"depends on the {listed(changes)}" if changes else "differs from the recording"
         return f"no, because {failed.text} {ends}"
-    under = f"; so it is with another {listed(changes)}" if changes else ""
-    return f"no, because {_with_site(failed)}{under}"
+    under = f"with another {listed(changes)}, " if changes else ""
+    return f"no, because {under}{_with_site(failed)}"
 
 
 def _with_site(failed: Outcome) -> str:
-    """Return what went wrong, with the line of the agent unless the reason names it."""
+    """Return the failure, with the line of the agent unless the reason already names it."""
     return f"{failed.text}, at {failed.site}" if failed.site and not failed.why else failed.text
 
 
 def _cures(verdict: Verdict, failed: Outcome, apply: str) -> list[str]:
-    """Return what to do, in lines."""
+    """Return the lines that say how to fix the failure."""
     changes = list(verdict.changes)
     if verdict.rules:
         rules = f"rule{'s' * (len(verdict.rules) > 1)} {listed(verdict.rules)}"
         if verdict.cured:
-            return [f"cured by the {rules}, which this adds to the fixture:", f"  {apply}"]
-        left = f"the {rules} would hide other differences, and not this one"
+            them = "them" if len(verdict.rules) > 1 else "it"
+            return [f"hidden by the {rules}; to add {them} to the fixture:", f"  {apply}"]
+        left = f"the {rules} would hide other differences, but not this one"
         return [left, *_advice(changes, failed)]
     return _advice(changes, failed)
 
@@ -172,37 +173,37 @@ def _advice(changes: Sequence[str], failed: Outcome) -> list[str]:
         return [failed.cure]
     if changes == ["working directory"]:
         return [
-            "run the tests from here, or open files by the place of the module: "
+            "run the tests from this directory, or open files relative to the module: "
             "Path(__file__).parent / ..."
         ]
     if changes == ["hash seed"]:
-        return ["sort what comes out of a set: its order differs in each process"]
+        return ["sort the elements of sets: their order differs in each process"]
     if changes and set(changes) <= {"date", "time zone"}:
         return [
-            'no rule hides it; have the recording answer: agentobs.session(..., patch=("time",)), '
+            'no rule hides it; take the time from the recording: agentobs.session(..., patch=("time",)), '
             "or agentobs.world_here().now() in the agent; then record the session again"
         ]
     return []
 
 
 def _to_add(test: Path, entry: str | None) -> list[str]:
-    """Return the two lines that say in the test how the agent is started."""
+    """Return the lines to add to the test, so that it starts the agent."""
     module, _, function = (entry or "my_agent:start").partition(":")
     name = function.partition(".")[0] if "<" not in function else "start"
     return [
-        f"say in {printable(str(test))} how the agent is started:",
+        f"to start the agent, add to {printable(str(test))}:",
         f"  from {printable(module)} import {printable(name)}",
         f'  replay.run({printable(name)}, "its", "arguments")',
     ]
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Return parts as one listing: `a, b and c`."""
+    """Join parts to a list in prose: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def _told(parts: Sequence[str], label: str = "replays:") -> list[str]:
-    """Return parts as lines of so many columns, the first behind a label; an indented part is not wrapped."""
+    """Wrap parts to `COLUMNS`, with a label before the first line; indented parts are not wrapped."""
     told: list[str] = []
     for part in parts:
         shown = printable(part)

@@ -1,6 +1,6 @@
-"""Annotations: the classes that a function declares for its arguments, so that values of them can be kept.
+"""Annotations: the classes that a function declares for its arguments, so that their values can be recorded.
 
-An argument is read back only into a class that the code of the agent itself declares, never into one that a file names.
+An argument is restored only to a class that the agent's own code declares, never to a class that a file names.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from agentobs.recording.values import kind_of
 
 CLASSES_MAX = 200
-"""How many classes are looked for. Our choice."""
+"""The maximum number of classes that are collected. Our choice."""
 
 
 def classes_in(function: Any) -> list[type]:
     """Return the dataclasses, pydantic models and enums that the parameters of a function are annotated with.
 
-    Those that the fields of such a class are annotated with count, too. Annotations that cannot be evaluated are left
-    out. `function` may be wrapped, a static or class method, or anything else, which has none.
+    Classes in the annotations of their fields are included. Annotations that cannot be evaluated are left out.
+    `function` may be wrapped, a static or class method, or any other object, which has no annotations.
     """
     found: list[type] = []
     open_: list[Any] = list(_hints(inspect.unwrap(getattr(function, "__func__", function))))
@@ -39,8 +39,6 @@ def classes_in(function: Any) -> list[type]:
 def _hints(declares: Any) -> list[Any]:
     try:
         hints = typing.get_type_hints(declares)
-    except (
-        Exception
-    ):  # an annotation is code of the agent, which may need what is imported for type checks alone
+    except Exception:  # code of the agent, which may need names that are only imported for type checking
         hints = {}
     return [hint for name, hint in hints.items() if name != "return"]

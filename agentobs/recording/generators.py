@@ -1,7 +1,7 @@
 """Generators as the function of a session: the session spans the iteration.
 
-It starts at the first `next` and ends when the generator does: exhausted, closed by its consumer, or by an exception.
-Between two values the consumer runs, which is not in the session.
+The session starts at the first `next` and ends with the generator: when it is exhausted, closed by its consumer, or
+ended by an exception. Between two values the consumer runs, which is outside of the session.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from agentobs import tracing
 from agentobs.records.exchanges import Place
 
 VALUES_MAX = 10_000
-"""How many values are kept as the result of a generator. One that yields more has no result. Our choice."""
+"""The maximum number of values in the result of a generator. If it yields more, no result is kept. Our choice."""
 
 
 class Spanning(Protocol):
-    """What a session does for its iteration; see `recording.session.Session`."""
+    """The interface of a session for its iteration; see `recording.session.Session`."""
 
     session_id: str
 
@@ -33,7 +33,7 @@ class Spanning(Protocol):
         ...
 
     def came_to(self, value: Any) -> None:
-        """Record what the function of the session returned."""
+        """Record the result of the session's function."""
         ...
 
     def place(self) -> Place:
@@ -53,18 +53,18 @@ class Iteration:
     """The session of one iteration over a generator."""
 
     def __init__(self, session: Spanning) -> None:
-        """Span an iteration that has not begun."""
+        """Prepare an iteration that has not begun."""
         self._session = session
 
     def begin(self) -> None:
-        """Start the session, without being in it."""
+        """Start the session without entering it."""
         self._session.open()
         if self._session.session_id:
             tracing.session_opened(self._session.place())
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Be in the session for as long as the context is open."""
+        """Enter the session while the context is open."""
         session = self._session
         frame = tracing.enter(session.place()) if session.session_id else None
         session.hold()
@@ -79,9 +79,9 @@ class Iteration:
         """End the session.
 
         Args:
-            error: what ended the generator before its end.
-            values: what it yielded, in order, which is the result of the session; None if that was too much, or if
-                not all of it was asked for.
+            error: the exception that ended the generator early, if any.
+            values: the yielded values in order, which are the result of the session; None if there were too many, or
+                if the consumer stopped early.
         """
         if error is None and values is not None:
             self._session.came_to(values)
@@ -106,9 +106,9 @@ class _Values:
 
 
 def iterating(function: Callable[..., Any], start: Callable[..., Iteration]) -> Callable[..., Any]:
-    """Return a generator function that iterates within a session of its own, made by `start` with the same arguments.
+    """Return a generator function that iterates within its own session, which `start` makes from the same arguments.
 
-    What the consumer sends or throws goes to the generator.
+    Values and exceptions that the consumer sends or throws go to the generator.
 
     Args:
         function: a generator function, sync or async.

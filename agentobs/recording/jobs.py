@@ -1,12 +1,12 @@
 """Jobs: the asyncio tasks, pool work items and threads that make requests, and which job started which.
 
-Two requests of one job have their order by the code. Requests of two jobs have one only if one job was started after
-the other had finished, or by it. Which case it is cannot be seen in the requests: jobs that may overlap do not have to.
-A replay also needs to know which of several equal jobs a request belongs to: the order in which one job starts others
-is fixed by its code, the order in which they come to run is not.
+The code fixes the order of two requests of one job. Requests of two jobs have a fixed order only if one job was started
+by the other, or after the other had finished. The requests alone do not show this, because jobs that may overlap do not
+have to. A replay also needs to know to which of several equal jobs a request belongs: the code fixes the order in which
+a job starts others, but not the order in which they run.
 
 Neither asyncio nor `concurrent.futures` exposes who started a task or a work item, so the three places where they are
-created are wrapped, once for a process. What a task, a work item or a thread runs, returns and raises stays as it is.
+created are wrapped, once per process. The function, result and exceptions of a task, work item or thread do not change.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from agentobs.errors import error_kind, say_once
 DEPTH_MAX = 16
 """How many ancestors of a job are recorded. Our choice."""
 ENDED_MAX = 10_000
-"""How many ends of jobs are kept for one session. Our choice."""
+"""The maximum number of ends of jobs that are kept for one session. Our choice."""
 SESSIONS_MAX = 1_000
-"""For how many open sessions ends are kept. Our choice."""
+"""The maximum number of open sessions for which ends of jobs are kept. Our choice."""
 
 VALUES_MAX = 32
-"""How many values a job has from the functions that started it and its ancestors. Our choice."""
+"""The maximum number of values that a job keeps of the functions that started it and its ancestors. Our choice."""
 
 Values = tuple[tuple[Any, ...], ...]
-"""Function, name and value of what functions were given, and which objects hold it, see `origins`."""
+"""Function, name and value of each argument, and the objects that hold it, see `origins`."""
 Step = tuple[str, int, int, int]
-"""Of a job: the name of its function, which of its parent's jobs of that name it is, when it was started in nanoseconds
-since 1970 (0 if unknown), and its serial number."""
+"""The name of a job's function, its number among its parent's jobs of that name, its start in nanoseconds since 1970
+(0 if unknown), and its serial number."""
 
 _ATTRIBUTE = "_agentobs_job"  # written out where it is set for each task
 """The attribute of a task, a work item or a thread that holds its job."""
@@ -54,11 +54,11 @@ _ATTRIBUTE = "_agentobs_job"  # written out where it is set for each task
 class Job:
     """A task, a work item of a pool or a thread."""
 
-    # A job is made for each task and work item of the process: what few of them need is kept by the class.
+    # A job is made for each task and work item of the process, so defaults that rarely change are class attributes.
     last: str | None = None
-    """The attempt that it made last; until then, the last one that its parent had made when it was started."""
+    """The last attempt that it made; before its first one, the last attempt of its parent when it was started."""
     values: Values = ()
-    """What the functions that started it were given, and its ancestors."""
+    """The arguments of the functions that started it and its ancestors."""
     is_worker = False
     """Whether it takes its work from a queue."""
     owner: Callable[[], Any] | None = None
@@ -106,17 +106,17 @@ class Job:
         )
 
     def asked(self, attempt_id: str) -> str | None:
-        """Note an attempt that it makes; return the one before it."""
+        """Note an attempt of this job; return the previous one."""
         before, self.last = self.last, attempt_id
         self._counts = None
         return before
 
     def forget_counts(self) -> None:
-        """Count the jobs that it starts from 0."""
+        """Restart the count of the jobs that it starts at 0."""
         self._counts = None
 
     def end(self) -> None:
-        """Note that it is over."""
+        """Note that this job is over."""
         self._is_over = True
         for session_id in self.sessions:
             _note_end(session_id, self.serial)
@@ -147,10 +147,10 @@ def _digest(name: str) -> str:
 
 
 def current(*, may_root: bool = False) -> Job | None:
-    """Return the job that runs here; None if that is not known.
+    """Return the current job; None if it is not known.
 
     Args:
-        may_root: whether this thread is known to run one job alone.
+        may_root: whether this thread is known to run only one job.
     """
     task = _current_task()
     if task is not None:
@@ -199,7 +199,7 @@ def _of_task(task: Any) -> Job:
 
 
 def _adopted(parent: Job | None, owner: Any) -> Job:
-    """Return a new job for a task or thread that was started in a way which is not known."""
+    """Return a new job for a task or thread whose starter is not known."""
     job = Job(parent, "")
     job.owner = weakref.ref(owner)
     if isinstance(owner, threading.Thread):
@@ -219,7 +219,7 @@ def _is_owned(job: Job, thread: threading.Thread) -> bool:
 
 
 def _is_foreign(thread: threading.Thread) -> bool:
-    """Return whether a thread is a worker of a library, which may run jobs of many."""
+    """Return whether a thread is a worker of a library, which may run jobs of several starters."""
     kind = type(thread)
     if kind is threading.Thread:
         target = getattr(thread, "_target", None)
@@ -235,7 +235,7 @@ _now = world.now
 
 
 def _started(name: str) -> Job:
-    """Return a job that is started here."""
+    """Return a new job that the current job starts."""
     parent = current()
     job = Job(parent, name, _now())
     if parent is not None and parent.last is not None and _scope is not None:
@@ -263,7 +263,7 @@ def install(scope: Callable[[Any], tuple[Values, bool]]) -> None:
 
 
 def begin() -> None:
-    """Count the jobs that are started here anew, as a session begins: what ran before it may differ in a replay."""
+    """Restart the count of started jobs when a session begins, because earlier jobs may differ in a replay."""
     job = current(may_root=True)
     if job is not None:
         job.forget_counts()
@@ -273,7 +273,7 @@ _lock = threading.Lock()
 
 
 def _forked() -> None:
-    """Begin again with serial numbers of a child process, in which the lock may be held by a thread that is gone."""
+    """Reset serial numbers and locks in a child process, because a thread that no longer exists may hold the lock."""
     global _lock, _serials
     _lock, _serials = threading.Lock(), itertools.count((os.getpid() << 32) + 1)
     _ended.clear()
@@ -354,7 +354,7 @@ def _wrap_threads() -> None:
 
 
 def _quietly(make: Callable[[str], Job], name: str) -> Job | None:
-    """Return a new job, or None if that fails, which is reported once: the observed program goes on."""
+    """Return a new job; None if that fails, which is reported once and does not stop the observed program."""
     try:
         return make(name)
     except Exception as error:
@@ -374,7 +374,7 @@ def _name_of(function: Any) -> str:
 
 
 def note_request(job: Job, session_id: str | None) -> None:
-    """Have the end of a job recorded for a session, in which it makes a request."""
+    """Record the end of a job for a session in which it makes a request."""
     if session_id is None or session_id in job.sessions:
         return
     job.sessions = (*job.sessions, session_id)
@@ -384,7 +384,7 @@ def note_request(job: Job, session_id: str | None) -> None:
 
 
 _ended: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
-"""For each session the serial numbers of jobs that are over, and when that was."""
+"""For each session, the serial numbers of jobs that are over, with the times of their ends."""
 
 
 def _note_end(session_id: str, serial: int) -> None:

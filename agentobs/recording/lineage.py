@@ -1,6 +1,6 @@
-"""Lineage: which session the next one is a fork of, while a fork runs.
+"""Lineage: the parent of the next session, while a fork runs.
 
-The agent of a fork opens its session as it always does and does not know that it is one. Whoever runs the fork knows.
+The agent of a fork opens its session as usual and does not know that it is a fork; the code that runs the fork does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The session that a fork begins like."""
+    """The session that is forked."""
 
     session_id: str | None
     """Its full id; None if the fixture does not name it."""

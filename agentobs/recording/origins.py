@@ -42,15 +42,15 @@ FRAMES_MAX = 96
 OWN_FRAMES_MAX = 8
 """How many frames of the caller's own code tell something. Our choice."""
 VALUES_MAX = 48
-"""How many values the functions of a request give, the names of functions among them. Our choice."""
+"""The maximum number of values of the functions of a request, including function names. Our choice."""
 SCOPE_VALUES_MAX = 16
-"""How many values those functions give that start a job. Our choice."""
+"""The maximum number of values of the functions that start a job. Our choice."""
 HELD_MAX = 32
-"""How much of one object is looked at. Our choice."""
+"""The maximum number of values that are read from one object. Our choice."""
 DEPTH_MAX = 3
-"""How deep is looked: `state.job.block.id` is a value of `state` at this depth. Our choice."""
+"""The maximum depth: `state.job.block.id` is a value of `state` at this depth. Our choice."""
 LOOKS_MAX = 256
-"""How many values of objects are looked at for one request. Our choice."""
+"""The maximum number of values of objects that are read for one request. Our choice."""
 TEXT_MAX = 200
 """How many characters a text may have; a longer one tells nothing. Our choice."""
 BITS_MAX = 256
@@ -69,7 +69,7 @@ NAME_BYTES = 2
 
 
 def origin_here(attempt_id: str, session_id: str | None, *, is_async: bool) -> Origin | None:
-    """Return who makes a request, seen from the transport; None if that cannot be determined. Never raises.
+    """Return the origin of a request, seen from the transport; None if it cannot be determined. Never raises.
 
     Args:
         attempt_id: the attempt that is made.
@@ -100,7 +100,7 @@ def follow_jobs() -> None:
 
 
 def _scope(frame: FrameType | None) -> tuple[jobs.Values, bool]:
-    """Return what the functions were given that start a job, and whether they take work from a queue."""
+    """Return the arguments of the functions that start a job, and whether they take work from a queue."""
     told, takes_work = _told(frame, SCOPE_VALUES_MAX)
     return tuple(told), takes_work
 
@@ -161,10 +161,10 @@ HELD_BY = "@"
 def unshared(
     digests_of: Mapping[int, Sequence[str]], jobs_of: Mapping[int, int]
 ) -> dict[int, list[str]]:
-    """Return the digests of identical requests that may tell them apart, without the objects that hold their values.
+    """Return the digests that may distinguish identical requests, without the objects that hold their values.
 
-    What stands in an object that several jobs were given by one name tells none of them apart, and may change between
-    their requests. So may what an object holds that not all of them have.
+    A value in an object that several jobs were given under one name distinguishes none of them, and may change between
+    their requests. The same holds for a value in an object that not all of them have.
 
     Args:
         digests_of: the digests of each request, as they were recorded.
@@ -181,7 +181,7 @@ def unshared(
             for holder in holders.split("+") if holders else ():
                 seen.setdefault((name, holder), set()).add(jobs_of.get(number, 0))
                 held.setdefault(name, set()).add(holder)
-    # For all requests or for none: what one lacks must not tell it apart. Objects may get the address of earlier ones.
+    # For all requests or for none: a missing value must not distinguish a request. Objects may reuse an address.
     dropped = {
         name
         for name, by in held.items()
@@ -214,9 +214,9 @@ def _hex(text: str, size: int) -> str:
 
 
 def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]], bool]:
-    """Return the plain values that the caller's own functions were given, and whether one takes work from a queue.
+    """Return the plain arguments of the caller's own functions, and whether one of them takes work from a queue.
 
-    Each is a function, a name and a value. Runs on the caller's thread once a request.
+    Each is a function, a name and a value. Runs on the caller's thread, once per request.
     """
     values = _Values(count_max)
     seen = own = 0
@@ -257,7 +257,7 @@ def may_hold_variables(code: CodeType) -> bool:
 
 
 class _Values:
-    """The plain values of a stack of functions: those that they were given first, then what these objects hold."""
+    """The plain values of a stack of functions: first their arguments, then the values in argument objects."""
 
     __slots__ = ("_count_max", "_found", "_held", "_looked", "_order", "takes_work")
 
@@ -265,13 +265,13 @@ class _Values:
         self._found: list[tuple[int, tuple[Any, ...]]] = []
         """Each with the number of its function, the nearest first."""
         self._held: list[tuple[int, str, str, Any, bool, str]] = []
-        """Objects whose values are still to be looked at; of some only the ids of tool calls count."""
+        """Objects whose values are still to be read; of some objects only the IDs of tool calls count."""
         self._looked: set[int] = set()
         self._count_max, self._order = count_max, 0
         self.takes_work = False
 
     def add_function(self, frame: FrameType, code: CodeType) -> None:
-        """Add what a function was given, and the ids of tool calls among its other variables."""
+        """Add the arguments of a function, and the IDs of tool calls among its other variables."""
         self._order += 1
         where = code.co_qualname
         self._found.append((self._order, (where, "", None)))
@@ -290,9 +290,9 @@ class _Values:
         values += [(name, local[name], True) for name in others if name in local]
         if takes and not self.takes_work:
             self.takes_work = any(_has_queue(value) for _, value, _ in values)
-        if takes and self.takes_work:  # what it took stands in any variable
+        if takes and self.takes_work:  # an item from a queue may be in any variable
             values = [(name, value, False) for name, value, _ in values]
-        # Before Python 3.13 the frame keeps this copy: it must not hold what the caller lets go of.
+        # Before Python 3.13 the frame keeps this copy: it must not keep objects alive that the caller releases.
         if type(local) is dict and sys.getrefcount(local) <= _OURS_ALONE:
             local.clear()
         for name, value, ids_only in values:
@@ -371,7 +371,7 @@ _OURS_ALONE = 3
 
 
 def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
-    """Return what an object, a dict or a list holds, and whether only ids of tool calls count in that.
+    """Return the values in an object, a dict or a list, and whether only IDs of tool calls count among them.
 
     No code of its class is called. Objects of libraries count if their class describes data: models of pydantic, data
     classes, attrs, named tuples. Of their other objects, such as clients, which hold much that is the same for all, the
@@ -395,7 +395,7 @@ def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
     found: list[tuple[str, Any, bool]] = []
     if sort.variables is not None:
         variables = sort.variables.__get__(value)
-        # Not a copy of the whole: what an agent holds may be large, and this is its own thread.
+        # Not a full copy: the object may be large, and this is the agent's own thread.
         items = itertools.islice(variables.items() if type(variables) is dict else (), HELD_MAX)
         found += [(name, each, ids_only) for name, each in items if type(name) is str]
     for name, slot in sort.slots:
@@ -405,7 +405,7 @@ def _inside(value: Any, ids_only: bool) -> list[tuple[str, Any, bool]]:
 
 
 def _told_of_call(found: list[tuple[str, Any, bool]]) -> list[tuple[str, Any, bool]]:
-    """Return what an object holds; if it is a tool call and only ids count, its `id` is one, whatever its form."""
+    """Return the values in an object; the `id` of a tool call counts as an ID of a tool call, whatever its form."""
     if not found or not found[0][2]:
         return found
     if any(name == "type" and type(v) is str and v in _CALLS for name, v, _ in found):
@@ -417,10 +417,10 @@ _CALLS = frozenset(("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", 
 
 
 class _Sort(NamedTuple):
-    """What is known of a class."""
+    """The parts of a class that hold the values of its objects."""
 
     is_data: bool
-    """Whether all that its objects hold counts: it is the caller's own, or describes data."""
+    """Whether all values in its objects count, because it is the caller's own class or describes data."""
     variables: Any
     """The descriptor of its objects' variables; None if they have none."""
     slots: tuple[tuple[str, Any], ...]
@@ -440,7 +440,7 @@ _DESCRIBES_DATA = (
 
 
 def _sort_of(kind: type) -> _Sort:
-    """Return what is known of a class, without running any code of it or of its metaclass."""
+    """Return the layout of a class, without running any code of the class or its metaclass."""
     own, variables = is_own_class(kind), None
     is_data, slots, names = own or kind is SimpleNamespace, list[tuple[str, Any]](), ()
     for each in () if kind is type or issubclass(kind, type) else _mro(kind):
@@ -502,7 +502,7 @@ def _span_names() -> list[tuple[Any, ...]]:
 
 
 def _context_values() -> list[tuple[Any, ...]]:
-    """Return the plain values of context variables, and the ids of tool calls that others hold."""
+    """Return the plain values of context variables, and the IDs of tool calls in their objects."""
     found: list[tuple[Any, ...]] = []
     for at, (variable, value) in enumerate(copy_context().items()):
         if at >= HELD_MAX:

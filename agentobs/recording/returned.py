@@ -1,9 +1,9 @@
-"""Returned values: what a session's function returned, as JSON to be compared by a replay, never read back.
+"""Returned values: the results of sessions as JSON, which replays compare and never convert back.
 
 The forms are those of `values`. In addition, dataclasses, pydantic models, named tuples and enums need not be
 registered: their fields are kept by name. A part that has no such form, such as a client or an object of an installed
-library, is noted with its type, and the rest is kept. No method of a value's own class is called if that can be
-avoided, and whatever one raises stays here.
+library, is noted with its type, and the rest is kept. Methods of a value's own class are avoided if possible, and their
+exceptions do not reach the agent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from agentobs.recording.values import MARK, NOT_KEPT, NotKept, Writer, kind_of, 
 from agentobs.records.exchanges import Returned
 
 RETURNED_BYTES = 1024 * 1024
-"""How large a returned value may be: the length of its texts, and `NODE_BYTES` for each value in it. Our choice: it is
-taken apart on the agent's own thread, in at most about 30 ms."""
+"""The maximum size of a returned value: the length of its texts, plus `NODE_BYTES` for each value in it. Our choice: it
+is converted on the agent's own thread, in at most about 30 ms."""
 NODE_BYTES = 64
-"""What each value in it counts besides its text."""
+"""The size of each value in addition to its text."""
 TYPE_MAX = 100
 """How many characters of a type's name are kept."""
 RESPONSES = ("anthropic.",)
@@ -28,7 +28,7 @@ RESPONSES = ("anthropic.",)
 
 
 def returned(value: Any) -> Returned:
-    """Return a value as a replay compares it, or a note of its type if it cannot be kept. Raises nothing."""
+    """Return a value in the form that a replay compares, or a note of its type if it cannot be kept. Never raises."""
     kind = type(value)
     try:
         return Returned(_Plain(RETURNED_BYTES, NODE_BYTES).write(value, 0), type_name(kind))
@@ -51,10 +51,10 @@ def _note(why: str) -> dict[str, Any]:
 
 
 class _Plain(Writer):
-    """Writes a value with the fields of classes that nobody has registered."""
+    """Converts a value, including the fields of classes that are not registered."""
 
     def plain(self, value: Any, kind: type) -> Any:
-        """Return a value that a short text tells; of a time with a zone of its own, at least the offset."""
+        """Return a value that a short text represents; for a time with a custom zone, at least the offset."""
         return text_form(value, kind)
 
     def other(self, value: Any, kind: type, depth: int) -> Any:
@@ -95,9 +95,9 @@ def _as(base: Any, value: Any) -> Any:
 
 
 def _fields(value: Any, kind: type) -> dict[str, Any] | None:
-    """Return what a value of the caller's own class is compared by; None if its class has no fields.
+    """Return the fields by which a value of the caller's own class is compared; None if its class has no fields.
 
-    Those that a dataclass leaves out of its own comparison, and a model out of its JSON, are left out.
+    Fields that a dataclass excludes from comparison, or a model from its JSON, are left out.
     """
     module = kind.__module__
     if not (is_own_class(kind) or module == "__main__" or module.startswith(RESPONSES)):

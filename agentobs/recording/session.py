@@ -345,7 +345,7 @@ class Session:
             self._failure = (told, f"{DECLARED}{told}")
 
     def result(self, value: Any) -> None:
-        """Record what this session came to, for a `with` block, which returns nothing; the last call counts.
+        """Record the result of this session, for a `with` block, which returns nothing; the last call counts.
 
         A decorated function needs no call: what it returns is recorded unless this was called. A replay compares the
         value, see `ReplayOptions.compare_result`.
@@ -360,7 +360,7 @@ class Session:
             say_once(f"a result is not recorded: {error_kind(error)}", about="session result")
 
     def came_to(self, value: Any) -> None:
-        """Record what the decorated function returned, unless it has said itself what counts."""
+        """Record the return value of the decorated function, unless the function has called `result` itself."""
         if self._result is None and self.session_id:
             self.result(value)
 
@@ -437,7 +437,7 @@ class Session:
         ambient.begin(self.session_id, given)
         told = given.told()
         if parent is not None and (shared := ambient.ambient_of(self.session_id)) is not None:
-            # A fork draws from what its parent drew from, and its clock began with the parent's.
+            # A fork uses the seed of its parent, and its clock starts with the parent's clock.
             told, shared.asked = {**shared.told(), "clock_ns": shared.started_ns}, _note_read
         entry = self._entry
         sink.emit(SessionCall(start, entry.arguments, told, entry.obstacle))
@@ -587,7 +587,7 @@ def opened(session_id: str) -> Session | None:
 
 
 def fail(reason: str | BaseException) -> None:
-    """Declare that the session which the caller is in failed, and why; outside every session this does nothing.
+    """Declare that the session that the caller is in failed, and why; outside of every session this does nothing.
 
     Args:
         reason: any text, or an exception, of which the class name is kept; see `Session.fail`.
@@ -599,7 +599,7 @@ def fail(reason: str | BaseException) -> None:
 
 
 def result(value: Any) -> None:
-    """Record what the session which the caller is in came to; outside every session this does nothing.
+    """Record the result of the session that the caller is in; outside of every session this does nothing.
 
     Args:
         value: see `Session.result`.
@@ -655,7 +655,7 @@ def _note_begun(session_id: str) -> None:
 
 
 _ran: dict[str, str] = {}
-"""The entries of the sessions that were opened in this process, each with the test that pytest ran at the first."""
+"""The entries of the sessions that were opened in this process, each with the pytest test that first opened it."""
 
 
 def ran_in(entry: str) -> str | None:
@@ -693,7 +693,7 @@ functions.place_outside(place_here)
 
 
 def _entry(find: Callable[[], Entry]) -> Entry:
-    """Return how a session was started; if that cannot be found out, nothing of it."""
+    """Return how a session was started; an empty entry if that cannot be determined."""
     try:
         return find()
     except Exception as error:

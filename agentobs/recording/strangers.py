@@ -1,7 +1,7 @@
 """Processes that `multiprocessing` starts during a replay: their requests are refused, never sent to the provider.
 
-Such a process is not answered by the replay, and it does not know that there is one. The replaying process tells it by
-an environment variable, and learns by a file that it made a request.
+Such a process is not answered by the replay, and does not know about it. The replaying process passes the information
+in an environment variable, and a file reports requests back to it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from agentobs.records.exchanges import Answer, Place, Question
 VARIABLE = "AGENTOBS_REPLAYED_BY"
 """The process that replays, and the file in which requests are noted: `4711 /tmp/.../requests`."""
 REFUSED = (
-    "a process that multiprocessing started made a request in a replay, which answers its own process and those that "
-    "are started with subprocess and agentobs.child_environment"
+    "a process that multiprocessing started made a request in a replay, which only answers its own process and those "
+    "that are started with subprocess and agentobs.child_environment"
 )
 
 _lock = threading.Lock()

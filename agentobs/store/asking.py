@@ -116,7 +116,7 @@ def find_session(
 def as_stored(
     connection: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any], key: bytes
 ) -> dict[str, Any]:
-    """Return parameters of a query in which the name or the reason of a recorded session is as the facts have it."""
+    """Return query parameters with names and reasons of recorded sessions replaced by their digests in the facts."""
     redactor = Redactor(key)
     texts = [each for each in parameters.values() if isinstance(each, str)]
     digests = {text: str(label(redactor.redact_text(text), key)) for text in texts}

@@ -1,8 +1,8 @@
 """Texts: names and reasons as they were written, for the digests that stand for them in facts.
 
-A name or a reason that is not a label is content. Facts have its keyed digest; the text is in the content of its
-session. What a person looks at on this machine shows the text. If the content was not recorded, was pruned or cannot be
-opened, the digest is shown.
+A name or a reason that is not a label is content. Facts hold its keyed digest; the text is in the content of its
+session. Commands and pages on this machine show the text, or the digest if the content was not recorded, was pruned or
+cannot be opened.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from agentobs.recording.sealing import opened
 from agentobs.recording.vault import text_bytes
 
 DIGEST = re.compile(r"digest:[0-9a-f]{24}(?![0-9a-f])")
-"""What stands in facts for a text that is not a label."""
+"""The form of a digest in facts that stands for a text which is not a label."""
 TRIES = 3
-"""In how many sessions the text of a digest is looked for, the newest first. Our choice."""
+"""The maximum number of sessions, newest first, in which the text of a digest is looked up. Our choice."""
 
 Cell = Any
 
 
 class Texts:
-    """The texts of one store, read when they are asked for and kept as long as this object."""
+    """The texts of one store, read on demand and cached in this object."""
 
     def __init__(
         self,

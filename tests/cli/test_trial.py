@@ -313,7 +313,7 @@ def test_apply_adds_the_rules_that_cure_it(shop: Path, verdicts: dict[str, list[
         out = verdicts[name]
         assert out[0].startswith(f"replays: no, because request 1 of 1 {told}")
         assert any(line.strip().startswith("recorded  ") for line in out)
-        assert f"         cured by the {rules}, which this adds to the fixture:" in out
+        assert f"         hidden by the {rules}; to add " in out
         printed = shlex.split(out[-1])
         assert printed[0] == "agentobs"
         applied = ran(shop, *printed[printed.index("freeze") :]).splitlines()
@@ -338,7 +338,7 @@ DEPENDENT = {
 def test_what_it_depends_on_is_named(verdicts: dict[str, list[str]], name: str) -> None:
     """Of the surroundings that are changed, the one that matters is named; no rule is proposed."""
     assert re.sub(r":\d+ in", ":LINE in", verdicts[name][0]) == f"replays: {DEPENDENT[name]}"
-    assert not any("cured by" in line for line in verdicts[name])
+    assert not any("hidden by" in line for line in verdicts[name])
 
 
 def test_a_file_that_is_read_from_the_directory_is_named(verdicts: dict[str, list[str]]) -> None:
@@ -370,7 +370,7 @@ def test_one_that_hangs_is_stopped(shop: Path) -> None:
     """One that waits for ever diverges, one that blocks the interpreter is stopped; the line of each is named."""
     told = frozen(shop, "hangs", "busy", "--check-timeout", "10")
     waits, busy = (" ".join(line.strip() for line in told[name]) for name in ("hangs", "busy"))
-    assert waits.startswith("replays: no, because nothing came from the agent for 5 seconds")
+    assert waits.startswith("replays: no, because the agent made no progress for 5 seconds")
     assert re.search(r"shop\.py:\d+ in hangs", waits)
     assert re.fullmatch(
         r"replays: no, because the agent did not end within 10 seconds, at shop\.py:\d+ in busy "
@@ -407,7 +407,7 @@ def test_no_check_runs_nothing(shop: Path) -> None:
     assert "replays" not in ran(shop, "freeze", "dies", "--no-check")
     with command(shop, "freeze", "dies", "--no-check", "--apply") as ended:
         _, err = ended.communicate(timeout=100)
-    assert (ended.returncode, "--apply: the check proposes the rules" in err) == (1, True)
+    assert (ended.returncode, "--apply: the rules come from the check" in err) == (1, True)
 
 
 def test_tools_that_run_for_real_are_named(shop: Path, verdicts: dict[str, list[str]]) -> None:

@@ -385,7 +385,7 @@ def test_the_command_forks(
     assert told.out == "Refunded.\n"
     assert "2 live requests" in told.err
     assert told.err.startswith(
-        "live    from turn 2 on tools run for real; first of all issue_refund"
+        "live    from turn 2 on, tools run for real, starting with issue_refund"
     )
     assert f"agentobs freeze {last_session(tmp_path / 'home').session_id}" in told.err
     with pytest.raises(SystemExit) as ended:

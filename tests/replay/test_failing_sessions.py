@@ -277,7 +277,7 @@ def test_a_change_before_the_failing_turn_is_noted(tmp_path: Path) -> None:
     with Replayer(fixture) as replayed:
         replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=2)
     assert replayed.notes == [
-        "clerk: the agent does something else already after turn 1, and the session failed in turn 2: record it again "
+        "clerk: the agent already changes after turn 1, before the failing turn 2: record it again "
         "to test the later turns"
     ]
 

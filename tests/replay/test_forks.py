@@ -144,7 +144,7 @@ def test_views_and_commands_tell_a_fork_from_its_parent(desk: Desk) -> None:
     assert parent in shown
     assert "replayed requests    2" in shown
     compared = desk.shell("diff", parent, forked).out
-    assert f"B is a fork of {parent}: up to turn 2 it was replayed, at no cost" in compared
+    assert f"B is a fork of {parent}: turns up to 2 were replayed at no cost" in compared
     assert "refund-loop-fork-2" in desk.shell("cost", "--by", "session").out
 
 
@@ -356,7 +356,7 @@ def test_what_freeze_prints_as_next_for_imported_exchanges_works(desk: Desk) -> 
     told = desk.shell("freeze", session_id, "-o", "frozen").out
     steps = told[told.index("next   ") :].replace("next   ", "       ", 1).splitlines()
     assert [line.strip() for line in steps] == [
-        "edit frozen/test_frozen.py: add the first line, and the second one instead of the dots",
+        "edit frozen/test_frozen.py: add the import, and replace the dots with the second line",
         "from my_agent import my_function",
         "my_function",
         "pytest frozen",

@@ -188,7 +188,7 @@ def test_the_tests_of_a_failed_session_pass_with_a_note(project: pytest.Pytester
     result.stdout.fnmatch_lines(
         [
             "*= replay notes =*",
-            "weather-agent: the agent does something else already after turn 1, and the session failed in turn 3: *",
+            "weather-agent: the agent already changes after turn 1, before the failing turn 3: *",
         ]
     )
 

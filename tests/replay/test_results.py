@@ -147,7 +147,7 @@ def test_a_result_is_compared(tmp_path: Path, value: Any, other: Any, place: str
     assert replayed(fixture, agent(lambda said: value)) == value
     found = diverged(fixture, agent(lambda said: other))
     assert found.differences[0].path.startswith(place)
-    assert found.summary == "the session returned something else"
+    assert found.summary == "the session returned a different result"
     assert found.progress.requests_matched == found.progress.requests == 1
 
 

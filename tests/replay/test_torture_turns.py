@@ -380,7 +380,7 @@ def test_20_a_hang_is_a_divergence(three: Fixture, agent: Callable[[], None]) ->
         replay.run(agent)
     found = raised.value.divergence
     assert found.kind == "timing"
-    assert "nothing came from the agent for 0.4 seconds" in found.summary
+    assert "the agent made no progress for 0.4 seconds" in found.summary
     assert "test_torture_turns.py" in found.text()
 
 

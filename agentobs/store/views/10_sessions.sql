@@ -36,7 +36,7 @@ COMMENT ON COLUMN turns.model IS 'The model that answered.';
 COMMENT ON COLUMN turns.stop_reason IS 'Why it stopped, or NULL.';
 COMMENT ON COLUMN turns.tool_use_count IS 'Tool calls that it asks for.';
 COMMENT ON COLUMN turns.message_count IS 'Messages in the request.';
-COMMENT ON COLUMN turns.origin IS '`live`: the provider was asked; `replayed`: a fork answered from a recording, at no cost.';
+COMMENT ON COLUMN turns.origin IS '`live` (sent to the provider) or `replayed` (a fork answered from a recording, at no cost).';
 
 CREATE OR REPLACE VIEW llm_requests AS
 SELECT
@@ -74,7 +74,7 @@ COMMENT ON COLUMN llm_requests.error_type IS 'The error of the last attempt, or 
 COMMENT ON COLUMN llm_requests.started_ns IS 'When the first attempt was sent. [ns since 1970 UTC]';
 COMMENT ON COLUMN llm_requests.started_at IS 'The same instant, for people. [UTC]';
 COMMENT ON COLUMN llm_requests.duration_ns IS 'From there to the end of the last attempt, waits between them included. [ns]';
-COMMENT ON COLUMN llm_requests.origin IS 'That of the last attempt: `live`: the provider was asked; `replayed`: a fork answered from a recording, at no cost.';
+COMMENT ON COLUMN llm_requests.origin IS 'The origin of the last attempt: `live` (sent to the provider) or `replayed` (a fork answered from a recording, at no cost).';
 
 CREATE OR REPLACE VIEW tool_calls AS
 SELECT
@@ -500,4 +500,4 @@ COMMENT ON COLUMN sessions.conversation_id IS 'The session with which its conver
 COMMENT ON COLUMN sessions.continues_session_id IS 'The session that it goes on from, or NULL.';
 COMMENT ON COLUMN sessions.relation IS '`resume`: it is the same conversation; `fork`: another one that begins like it; NULL where it goes on from none.';
 COMMENT ON COLUMN sessions.forked_turn IS 'Of a session that `agentobs fork` made, the turn of the parent whose answer is the last replayed one; else NULL.';
-COMMENT ON COLUMN sessions.replayed_requests IS 'Those of llm_requests that a fork answered from a recording, at no cost.';
+COMMENT ON COLUMN sessions.replayed_requests IS 'The number of LLM requests that a fork answered from a recording, at no cost.';
