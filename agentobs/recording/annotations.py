@@ -39,6 +39,8 @@ def classes_in(function: Any) -> list[type]:
 def _hints(declares: Any) -> list[Any]:
     try:
         hints = typing.get_type_hints(declares)
-    except Exception:  # code of the agent, which may need names that are only imported for type checking
+    except (
+        Exception
+    ):  # code of the agent, which may need names that are only imported for type checking
         hints = {}
     return [hint for name, hint in hints.items() if name != "return"]

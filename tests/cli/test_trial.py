@@ -313,7 +313,8 @@ def test_apply_adds_the_rules_that_cure_it(shop: Path, verdicts: dict[str, list[
         out = verdicts[name]
         assert out[0].startswith(f"replays: no, because request 1 of 1 {told}")
         assert any(line.strip().startswith("recorded  ") for line in out)
-        assert f"         hidden by the {rules}; to add " in out
+        them = "them" if rules.startswith("rules") else "it"
+        assert f"         hidden by the {rules}; to add {them} to the fixture:" in out
         printed = shlex.split(out[-1])
         assert printed[0] == "agentobs"
         applied = ran(shop, *printed[printed.index("freeze") :]).splitlines()
