@@ -48,7 +48,7 @@ MARGIN_MS = 5_000
 
 
 PAUSES_SECONDS = 1.0
-"""The virtual seconds for which other tasks may pause before they make the request that a held answer needs. Our choice."""
+"""How many virtual seconds other tasks may pause before the request that a held answer needs. Our choice."""
 
 
 class Turn:
