@@ -1,9 +1,10 @@
 """Departures: the first place where an agent leaves the recorded path, for tests that expect it to.
 
-A test of a fix does not fail when the agent differs from the recording; it examines what the agent does instead. From
-the first answer on, a different reaction of the agent is a departure. The first request is made before any answer: if
-it differs, the prompt, the tools or the options have changed. That is drift, which is noted: the recorded answers still
-lead the agent's code to the failure, but only the provider can show how a model reacts to another prompt.
+A test of a fix does not fail when the agent does something else than recorded; it looks at what the agent does there.
+From the first answer on, another reaction of the agent is a departure. The first request is made before any answer: if
+it differs, the prompt, the tools or the options have changed since. That is drift, which is noted: the recorded answers
+still lead the agent's code to the failure, though only the provider can tell what a model makes of another prompt. So
+are other tool results before the failing turn: nobody knows what the model would have made of them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,26 @@ from agentobs.records.canonical import canonical
 from agentobs.records.differing import differences
 from replay.fixture import Ask
 
+PROMPT_DRIFT = (
+    "the first request differs from the recorded one ({}), whose answers are replayed: if that change is the fix, run "
+    "the agent with the provider and freeze the new session"
+)
+RESULT_DRIFT = (
+    "tool results before turn {} differ from the recorded ones, whose answers are replayed: if that change is the fix, "
+    "choose its turn with agentobs freeze --turn, or freeze a new session"
+)
+EARLY = (
+    "the agent leaves the recorded path after turn {}, before turn {} that is tested: choose that turn with agentobs "
+    "freeze --turn, or freeze a new session"
+)
+
 
 @dataclass(slots=True)
 class Departure:
     """Where a replay leaves the recorded path, once it has."""
 
     failing_turn: int
-    """The turn from which any difference is a departure; before it, only a different reaction to an answer is one."""
+    """The turn from which on any difference is a departure; before it, other tool results are drift."""
     has_happened: bool = False
     turn: int = 0
     """How many turns of the main lane were answered before the departure."""
@@ -29,14 +43,26 @@ class Departure:
     """The recorded request that was due; None if no request was due, or if the departure is not a request."""
     is_stopped: bool = False
     """Whether the agent was stopped at a tool call that cannot run."""
-    drift: tuple[str, ...] = ()
-    """The keys in which the first request differed from the recorded one, such as `system`."""
+    keys: tuple[str, ...] = ()
+    """The keys by which the first request differed from the recorded one, such as `system`."""
+    results: frozenset[str] = frozenset()
+    """The ids of the tool calls before the failing turn whose results differed."""
+
+    def remarks(self) -> list[str]:
+        """Return what a reader must know to judge the agent by this replay, one sentence each without a full stop."""
+        found = []
+        if self.keys:
+            found.append(PROMPT_DRIFT.format(", ".join(self.keys)))
+        if self.results:
+            found.append(RESULT_DRIFT.format(self.failing_turn))
+        if self.is_early():
+            found.append(EARLY.format(self.turn, self.failing_turn))
+        return found
 
     def is_early(self) -> bool:
         """Return whether the agent left the path before the failing turn was answered."""
-        if self.expected is not None and is_refused(self.expected):
-            return False
-        return self.has_happened and self.turn < self.failing_turn
+        # Without an answered turn the failure is the first request itself, or its retries.
+        return self.has_happened and 0 < self.turn < self.failing_turn
 
 
 def is_refused(ask: Ask) -> bool:
@@ -66,28 +92,41 @@ def is_reaction(expected: Ask, recorded: Any, came: Any) -> bool:
     return not differences(*parts)
 
 
-def drift_of(recorded: Any, came: Any) -> tuple[str, ...] | None:
-    """Return the keys in which two request bodies differ, apart from the agent's reactions to answers.
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How two request bodies differ although the agent does the same."""
 
-    The texts of tool results that are errors in both do not count: the tool fails all the same.
+    keys: tuple[str, ...]
+    """The differing top-level keys; `messages` stands for those before the first answer."""
+    results: frozenset[str]
+    """The ids of the tool calls whose results differ. Two errors do not: the tool fails all the same."""
+
+
+def drift_of(recorded: Any, came: Any) -> Drift | None:
+    """Return how two request bodies differ in their prompts, options and tool results.
 
     Returns:
-        The differing top-level keys, with `messages` for those before the first answer; None if what follows the first
-        answer differs, or if the bodies are not JSON objects with messages.
+        None if they differ in anything else, or are not JSON objects with messages.
     """
     if not (_has_messages(recorded) and _has_messages(came)):
         return None
     (old_prompt, old), (new_prompt, new) = (_split(body["messages"]) for body in (recorded, came))
-    if canonical(old) != canonical(new):
+    if canonical(_bare(old)) != canonical(_bare(new)):
         return None
     parts = ({**recorded, "messages": old_prompt}, {**came, "messages": new_prompt})
-    return tuple(
-        sorted(
-            key
-            for key in {*recorded, *came}
-            if canonical(parts[0].get(key)) != canonical(parts[1].get(key))
-        )
+    keys = (
+        key
+        for key in {*recorded, *came}
+        if canonical(parts[0].get(key)) != canonical(parts[1].get(key))
     )
+    pairs = zip(_results(old), _results(new), strict=True)
+    results = (
+        str(one.get("tool_use_id"))
+        for one, other in pairs
+        if canonical(one) != canonical(other)
+        and not (one.get("is_error") and other.get("is_error"))
+    )
+    return Drift(tuple(sorted(keys)), frozenset(results))
 
 
 def _has_messages(body: Any) -> bool:
@@ -95,20 +134,35 @@ def _has_messages(body: Any) -> bool:
 
 
 def _split(messages: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the messages before the first answer, and those from it on without the texts of tool errors."""
+    """Return the messages before the first answer, and those from it on."""
     roles = [each.get("role") if isinstance(each, dict) else None for each in messages]
     first = roles.index("assistant") if "assistant" in roles else len(roles)
-    return messages[:first], [_message(each) for each in messages[first:]]
+    return messages[:first], messages[first:]
 
 
-def _message(message: Any) -> Any:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    return {**message, "content": [_block(each) for each in message["content"]]}
+def _results(messages: list[Any]) -> list[dict[str, Any]]:
+    """Return the tool results of messages, in order."""
+    return [each for message in messages for each in _blocks(message) if _is_result(each)]
 
 
-def _block(block: Any) -> Any:
-    is_error = (
-        isinstance(block, dict) and block.get("type") == "tool_result" and block.get("is_error")
-    )
-    return {**block, "content": ""} if is_error else block
+def _bare(messages: list[Any]) -> list[Any]:
+    """Return messages without the contents of tool results."""
+    return [
+        {**message, "content": [_id(each) if _is_result(each) else each for each in content]}
+        if (content := _blocks(message))
+        else message
+        for message in messages
+    ]
+
+
+def _blocks(message: Any) -> list[Any]:
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, list) else []
+
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result"
+
+
+def _id(result: dict[str, Any]) -> dict[str, Any]:
+    return {"tool_use_id": result.get("tool_use_id")}

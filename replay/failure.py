@@ -222,8 +222,9 @@ def _at_the_end(fixture: Fixture, calls: dict[str, _Call]) -> Failure:
     """Return the last turn, after which the session failed."""
     turn = max(_turns(fixture), default=1)
     with_tools = [call.turn for call in calls.values()]
-    live_from = turn if turn in with_tools else min(with_tools, default=turn)
     signature = str(fixture.header.get("signature") or "")
+    is_in_tools = turn in with_tools and signature.startswith("exception:")
+    live_from = turn if is_in_tools else min(with_tools, default=1)
     if signature.startswith("exception:"):
         where = re.sub(r"[^A-Za-z0-9._:@-]+", "-", signature.partition(":")[2])[:120]
         reason = f"the agent raised {where} after the answer"

@@ -56,7 +56,7 @@ from replay.script import Scripted
 from replay.sites import Site
 from replay.spine import Drift
 from replay.state import State, with_body
-from replay.step import DRIFTED, Expectation, Next, Step, decisions_of, step_of
+from replay.step import Expectation, Next, Step, decisions_of, step_of
 from replay.strangers import watched_processes
 from replay.trajectory import trajectory
 from replay.virtual_time import real_time, virtual_time
@@ -228,10 +228,10 @@ class Replayer:
     def reach(self, function: Entry = None, /, *args: Any, turn: int, **kwargs: Any) -> None:
         """Replay up to the answer of a turn; what the agent does after it does not matter.
 
-        The agent gets the recorded answers as long as it makes the recorded requests. If it reacts differently to an
-        earlier answer, because a fixed tool returns another result, the recorded answers no longer apply, and the
-        replay ends there with a note (see `notes`). A different first request, such as one with another system prompt,
-        is also noted. If no request of the session was answered, all recorded requests must come.
+        The agent gets the recorded answers as long as it makes the recorded requests. Another prompt, or other tool
+        results, are noted (see `notes`). If it does something else before that turn, the recorded answers no longer
+        apply, and the replay ends there with a note. If no request of the session was answered, all recorded requests
+        must come.
 
         Args:
             function: what starts the agent, with its arguments; default the recorded entry.
@@ -266,7 +266,8 @@ class Replayer:
         The agent gets the recorded answers as long as it makes the recorded requests. From turn `turn` on its tools run
         for real. The first request that was not recorded, or the end of the agent, is the step that is returned;
         `step.differs` is False if the agent did the same as in the recording to its end. A tool result that is an error
-        in both counts as the same, whatever its text.
+        in both counts as the same, whatever its text. Another prompt, and other tool results before that turn, are
+        noted (see `notes`): the recorded answers are replayed all the same.
 
         Args:
             function: what starts the agent, with its arguments; default the recorded entry.
@@ -364,7 +365,8 @@ class Replayer:
             held=tuple(self._state.calls.held),
             turn=turn,
             failure=f"{failure.reason} in turn {failure.turn}" if failure else "",
-            drift=departure.drift,
+            remarks=tuple(departure.remarks()),
+            is_early=departure.is_early(),
         )
 
     def _now_beside(
@@ -383,14 +385,8 @@ class Replayer:
         return step_of(None, outcome, reason, compared_results(state)[1])
 
     def _note(self, departure: Departure) -> None:
-        """Add notes about a departure, which appear even if the test passes."""
-        if departure.drift:
-            self.notes.append(f"{self.fixture.name}: {DRIFTED.format(', '.join(departure.drift))}")
-        if departure.is_early():
-            self.notes.append(
-                f"{self.fixture.name}: the agent already changes after turn {departure.turn}, before the failing turn "
-                f"{departure.failing_turn}: record it again to test the later turns"
-            )
+        """Note what a reader should know of a departure, although the test may pass."""
+        self.notes += [f"{self.fixture.name}: {remark}" for remark in departure.remarks()]
         if departure.has_happened and self.suspicions:
             self.notes.append(
                 f"{self.fixture.name}: this change may be caused by an answer that went to the wrong one of several "

@@ -289,9 +289,10 @@ class State:
         return taken
 
     def _settled(self, lane: Lane, question: Question, missed: Mismatch) -> Ask | Mismatch:
-        """Accept a request as the recorded one if the agent has not reacted differently to an answer.
+        """Take a request for the recorded one if the agent does the same, with another prompt or other tool results.
 
-        The first request of a session may differ in any way; later ones may differ in the same keys.
+        The first request of a session may differ in any way, and later ones by the same keys. Tool results may differ
+        before the failing turn.
         """
         due, departure = missed.expected, self.departure
         if due is None or departure is None or departure.has_happened or is_refused(due):
@@ -302,8 +303,13 @@ class State:
         if drift is None:
             return missed
         if not any(each.asked for each in self.lanes.values()) and len(lane.due()) == 1:
-            departure.drift = drift
-        return lane.settle(due) if {*drift} <= {*departure.drift} else missed
+            departure.keys = drift.keys
+        changed = drift.results - departure.results
+        is_early = self.lane("main").turns < departure.failing_turn
+        if not {*drift.keys} <= {*departure.keys} or (changed and not is_early):
+            return missed
+        departure.results |= changed
+        return lane.settle(due)
 
     def bodies(self, due: Ask, question: Question) -> tuple[Any, Any]:
         """Return the bodies of a recorded and of a live request, parsed and normalized for comparison."""

@@ -12,12 +12,6 @@ from agentobs.records.facts import Permission
 from agentobs.records.messages import blocks, text_of
 from agentobs.sink import Record
 
-DRIFTED = (
-    "the first request differs from the recorded one ({}), whose answers are replayed: if that change is the fix, run "
-    "the agent with the provider and freeze the new session"
-)
-"""The note for a first request that has changed since the recording."""
-
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
@@ -101,9 +95,11 @@ class Next:
     turn: int = 0
     """The turn of the main lane that this step follows."""
     failure: str = ""
-    """How the recorded session failed, as a clause; empty if the replay does not test for that."""
-    drift: tuple[str, ...] = ()
-    """The keys in which the first request differs from the recorded one, such as `system`."""
+    """How the recorded session failed, as a clause; empty if the replay was not after that."""
+    remarks: tuple[str, ...] = ()
+    """What must be known to judge the agent by this step, such as that its prompt has changed."""
+    is_early: bool = False
+    """Whether the agent left the recorded path before the turn that is tested: nothing is known of that turn then."""
 
     @property
     def failed(self) -> bool:
@@ -112,8 +108,8 @@ class Next:
 
     @property
     def differs(self) -> bool:
-        """Whether the agent does something else now than was recorded."""
-        return _essence(self.now) != _essence(self.recorded)
+        """Whether the agent does something else now than was recorded, in the turn that is tested or later."""
+        return not self.is_early and _essence(self.now) != _essence(self.recorded)
 
     def tool(self, name: str) -> ToolOutcome:
         """Return the first call of a tool in the turn, as it went now.
@@ -155,11 +151,12 @@ class Next:
         elif self.failed:
             verdict = "the session fails"
         elif self.differs:
-            verdict = "the agent does something that differs from the recording"
+            verdict = "the agent does something else than recorded"
+        elif self.is_early:
+            verdict = "the agent does not get to the turn that is tested"
         else:
-            verdict = "the agent does the same as in the recording"
-        if self.drift:
-            verdict += f"\n{DRIFTED.format(', '.join(self.drift))}"
+            verdict = "the agent does the same as recorded"
+        verdict = "\n".join((verdict, *self.remarks))
         recorded = "\n".join(f"    {line}" for line in self.recorded.lines())
         held = [
             f"{name} was answered from the recording: it changes something; name it in tools= to run it"

@@ -48,7 +48,7 @@ MARGIN_MS = 5_000
 
 
 PAUSES_SECONDS = 1.0
-"""How many virtual seconds other tasks may pause before the request that a held answer needs. Our choice."""
+"""Virtual seconds in which other tasks may pause before the request that an answer is held for. Our choice."""
 
 
 class Turn:

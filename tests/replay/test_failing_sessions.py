@@ -14,9 +14,9 @@ import agentobs
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Recording
 from replay import DivergenceError, Fixture, Next, Replayer, load
+from replay.departure import PROMPT_DRIFT, RESULT_DRIFT
 from replay.failure import failure_of
 from replay.freeze import freeze
-from replay.step import DRIFTED
 from replay.templates import test_of as text_of_test
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import KEY, MODEL, recorded
@@ -193,7 +193,8 @@ def test_an_error_that_was_recovered_from_is_not_the_failure(tmp_path: Path) -> 
         (turns("price", "refund"), {"finish": give_up}, {}, RED),
         (turns("price", "refund"), {"finish": give_up}, {"refund": paid}, GREEN),
         (turns("price", "refund"), {"finish": give_up}, {"finish": str}, GREEN),
-        (turns("price", "refund"), {"finish": give_up}, {"price": paid}, GREEN),
+        (turns("price", "refund"), {"finish": give_up}, {"price": paid}, RED),
+        (turns("price", "refund"), {"finish": give_up}, {"price": paid, "refund": paid}, GREEN),
         (turns("price", "refund"), {"finish": give_up}, {"finish": broken}, ("green", "KeyError")),
         (turns("price"), {"finish": broken}, {}, RED),
         (turns("price"), {"finish": broken}, {"finish": str}, GREEN),
@@ -236,12 +237,11 @@ def test_another_prompt_is_noted_and_proves_nothing(tmp_path: Path) -> None:
     assert verdicts(fixture, finish=give_up, prompt="Please refund A-17.", refund=paid) == GREEN
     with Replayer(fixture) as replayed:
         step = replayed.until_change(Clerk(finish=give_up, system="Be kind.").run, turn=2)
-    assert step.drift == ("system",)
     assert step.describe().splitlines()[:2] == [
         "the session fails as recorded: tool refund returned an error in turn 2",
-        DRIFTED.format("system"),
+        PROMPT_DRIFT.format("system"),
     ]
-    assert replayed.notes == [f"clerk: {DRIFTED.format('system')}"]
+    assert replayed.notes == [f"clerk: {PROMPT_DRIFT.format('system')}"]
 
 
 def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
@@ -271,15 +271,33 @@ def test_the_step_is_where_the_agent_first_does_something_else(tmp_path: Path) -
     assert replayed.notes == []
 
 
-def test_a_change_before_the_failing_turn_is_noted(tmp_path: Path) -> None:
-    """The tests are green, because the recorded answers no longer apply, and they say so."""
+def test_other_results_before_the_failing_turn_prove_nothing(tmp_path: Path) -> None:
+    """Nobody knows what the model would have made of them: the recorded answers go on, and a note says what to do."""
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     with Replayer(fixture) as replayed:
-        replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=2)
-    assert replayed.notes == [
-        "clerk: the agent already changes after turn 1, before the failing turn 2: record it again "
-        "to test the later turns"
-    ]
+        step = replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=2)
+    assert (step.differs, step.failed) == (False, True)
+    assert replayed.notes == [f"clerk: {RESULT_DRIFT.format(2)}"]
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Clerk(price=paid, finish=give_up).run, turn=1)
+    assert (step.differs, step.turn, step.tool("price").text) == (True, 1, "refunded")
+
+
+def test_an_agent_that_leaves_the_path_early_is_not_fixed(tmp_path: Path) -> None:
+    """It does not get to the turn that is tested, whatever it would do there."""
+
+    class Chatty(Clerk):
+        def result(self, block: Any) -> dict[str, Any]:
+            return {"type": "text", "text": "I looked it up."}
+
+    fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
+    with Replayer(fixture) as replayed:
+        replayed.reach(Chatty(finish=give_up).run, turn=2)
+    assert "leaves the recorded path after turn 1, before turn 2" in replayed.notes[0]
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(Chatty(finish=give_up).run, turn=2)
+    assert not step.differs
+    assert step.describe().startswith("the agent does not get to the turn that is tested\n")
 
 
 class Stubborn(Clerk):
@@ -319,9 +337,7 @@ def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> 
     chosen = freeze(session, tmp_path / "chosen", {}, failing_turn=1)
     assert chosen.failure is not None
     assert (chosen.turn, chosen.failure.reason) == (1, "it was chosen")
-    assert "replay.until_change(..., 'its', 'arguments', turn=1, tools=\"live\")" in (
-        chosen.test.read_text()
-    )
+    assert 'replay.until_change(turn=1, tools="live")' in chosen.test.read_text()
     with pytest.raises(UsageError, match="the session has no turn 7"):
         freeze(session, tmp_path / "none", {}, failing_turn=7)
     assert not (tmp_path / "none").exists()

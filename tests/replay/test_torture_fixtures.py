@@ -78,7 +78,9 @@ def test_47_git_shows_only_the_turn_that_changed(tmp_path: Path, session: Record
     ]
     shown = git(folder, "diff", "-U0", "recording.jsonl").splitlines()[4:]
     changed = [json.loads(line[1:]) for line in shown if line[:1] in "+-"]
-    assert {next(iter(line)) for line in changed} <= {"answer", "event", "ask", "tool", "end"}
+    # The first line names the session that it was frozen from.
+    names = {"agentobs_fixture", "answer", "event", "ask", "tool", "end"}
+    assert {next(iter(line)) for line in changed} <= names
     assert {line["answer"] for line in changed if "answer" in line} == {2}
     assert {line["ask"] for line in changed if "ask" in line} == {3}
     whole = (folder / "recording.jsonl").read_bytes().splitlines()
