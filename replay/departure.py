@@ -15,6 +15,7 @@ from typing import Any
 from agentobs.records.canonical import canonical
 from agentobs.records.differing import differences
 from replay.fixture import Ask
+from replay.pieces import value_of
 
 PROMPT_DRIFT = (
     "the first request differs from the recorded one ({}), whose answers are replayed: if that change is the fix, run "
@@ -127,6 +128,28 @@ def drift_of(recorded: Any, came: Any) -> Drift | None:
         and not (one.get("is_error") and other.get("is_error"))
     )
     return Drift(tuple(sorted(keys)), frozenset(results))
+
+
+def repeats(body: bytes) -> bool:
+    """Return whether the last message of a request is the one that the agent sent a turn before, ids aside."""
+    value = value_of(body)
+    if not _has_messages(value):
+        return False
+    sent = [m for m in value["messages"] if isinstance(m, dict) and m.get("role") == "user"]
+    if len(sent) < 3 or value["messages"][-1] is not sent[-1]:
+        return False  # the first message is the prompt
+    last, before = (_without_ids(each) for each in sent[-1:-3:-1])
+    return canonical(last) == canonical(before)
+
+
+def _without_ids(message: dict[str, Any]) -> Any:
+    blocks = [
+        {key: value for key, value in each.items() if key not in ("tool_use_id", "cache_control")}
+        if isinstance(each, dict)
+        else each
+        for each in _blocks(message)
+    ]
+    return blocks or message.get("content")
 
 
 def _has_messages(body: Any) -> bool:

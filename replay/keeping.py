@@ -92,7 +92,9 @@ def _is_ours(readme: Path) -> bool:
 def _readme(fixture: Fixture, redacted: Sequence[Redacted]) -> str:
     """Return what a fixture holds, for people; what was said stands indented, so that none of it is markup."""
     header, asks, tools = fixture.header, len(fixture.asks), tool_call_count(fixture)
-    how = f"{header['outcome']} {word(header['reason'] or '', '')}".rstrip()
+    reason = header["reason"] or ""
+    # A reason with blanks is in the steps below, where it cannot be taken for markup.
+    how = f"{header['outcome']} {reason if reason == word(reason, '') else ''}".rstrip()
     ended = f"frozen up to turn {fixture.until}" if fixture.until else f"it ended `{how}`"
     by = ", ".join(f"{word(k)} {word(v)}" for k, v in header.get("recorded_with", {}).items())
     started = f"Started by `{word(header['entry'])}`. " if header["entry"] else ""

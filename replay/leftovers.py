@@ -60,6 +60,10 @@ _replayed: dict[str, str] = {}
 """The fixtures that were replayed in this process, each with the last test that replayed it."""
 
 
+NAMED_STATE = "left state that can cause this"
+"""What a hint contains if it names the state that has changed."""
+
+
 _is_isolated = False
 """Whether this process runs one test, so that nothing has to be measured."""
 
@@ -132,7 +136,7 @@ def _hint(earlier: str | None, changed: list[str]) -> str:
         )
     more = f" and {len(changed) - NAMED_MAX} more" if len(changed) > NAMED_MAX else ""
     named = ", ".join(changed[:NAMED_MAX])
-    return f"{ran}{where} and left state that can cause this: {named}{more}; {TODO}"
+    return f"{ran}{where} and {NAMED_STATE}: {named}{more}; {TODO}"
 
 
 def _changed(own: str) -> Iterator[str]:

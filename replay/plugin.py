@@ -204,9 +204,14 @@ def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Repl
 
 
 def _project(config: pytest.Config) -> Path:
-    """Return the directory that the agent's files lie under: the root directory if pytest runs somewhere in it."""
+    """Return the directory that the agent's files lie under.
+
+    It is pytest's root directory if that has a configuration file, or if pytest was started in it: without one, pytest
+    takes the folder of the test for the root.
+    """
     here = Path.cwd()
-    return config.rootpath if here.is_relative_to(config.rootpath) else here
+    is_root = config.inipath is not None or here.is_relative_to(config.rootpath)
+    return config.rootpath if is_root else here
 
 
 def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:

@@ -28,7 +28,7 @@ from replay.accepting import Accepted
 from replay.answering import MESSAGES, Answering
 from replay.arriving import factor
 from replay.children import children
-from replay.departure import Departure
+from replay.departure import Departure, repeats
 from replay.divergence import DivergenceError, Progress, ReplayEnded, ReplayStopped, Suspicion
 from replay.entry import adrained, awaited, drained, in_event_loop, let_go, recorded_call
 from replay.failure import failure_of
@@ -313,6 +313,8 @@ class Replayer:
         main, departure = state.lane("main"), state.departure
         is_there = main.turns >= turn or not (main.left or main.turns)
         assert departure is not None
+        if not is_there:
+            self._end_early(departure, error)
         self._note(departure)
         if not (departure.has_happened or is_there):
             state.raise_divergence(error)
@@ -321,6 +323,17 @@ class Replayer:
             summary = f"the agent ended before turn {turn} was answered"
             raise state.error(report(state, "missing", main, summary, why=end_reason(state)))
         self._settle()
+
+    def _end_early(self, departure: Departure, error: BaseException | None) -> None:
+        """Count it as a departure if the agent ended well before the failing turn, which a fix may bring about."""
+        state, end = self._state, self._state.session_end
+        failed = (
+            error is not None
+            or state.divergence is not None
+            or (end and end.outcome != "completed")
+        )
+        if not failed and state.lane("main").turns:
+            state.departs()
 
     def _changed(
         self, result: Any, error: BaseException | None, expect: Expectation | None
@@ -367,6 +380,7 @@ class Replayer:
             failure=f"{failure.reason} in turn {failure.turn}" if failure else "",
             remarks=tuple(departure.remarks()),
             is_early=departure.is_early(),
+            repeats=due is None and bool(self._state.beyond) and repeats(self._state.beyond[0][1]),
         )
 
     def _now_beside(
@@ -387,6 +401,9 @@ class Replayer:
     def _note(self, departure: Departure) -> None:
         """Note what a reader should know of a departure, although the test may pass."""
         self.notes += [f"{self.fixture.name}: {remark}" for remark in departure.remarks()]
+        is_known = leftovers.NAMED_STATE in self._state.leftovers
+        if is_known and (departure.keys or departure.has_happened):
+            self.notes.append(f"{self.fixture.name}: {self._state.leftovers}")
         if departure.has_happened and self.suspicions:
             self.notes.append(
                 f"{self.fixture.name}: this change may be caused by an answer that went to the wrong one of several "

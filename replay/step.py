@@ -100,6 +100,8 @@ class Next:
     """What must be known to judge the agent by this step, such as that its prompt has changed."""
     is_early: bool = False
     """Whether the agent left the recorded path before the turn that is tested: nothing is known of that turn then."""
+    repeats: bool = False
+    """Whether the agent only continues a loop: one request more than recorded, with the same message as before."""
 
     @property
     def failed(self) -> bool:
@@ -109,7 +111,7 @@ class Next:
     @property
     def differs(self) -> bool:
         """Whether the agent does something else now than was recorded, in the turn that is tested or later."""
-        return not self.is_early and _essence(self.now) != _essence(self.recorded)
+        return not (self.is_early or self.repeats) and _essence(self.now) != _essence(self.recorded)
 
     def tool(self, name: str) -> ToolOutcome:
         """Return the first call of a tool in the turn, as it went now.
@@ -152,6 +154,8 @@ class Next:
             verdict = "the session fails"
         elif self.differs:
             verdict = "the agent does something else than recorded"
+        elif self.repeats:
+            verdict = "the agent makes one more request of the same loop"
         elif self.is_early:
             verdict = "the agent does not get to the turn that is tested"
         else:

@@ -47,9 +47,9 @@ def _example(failure: Failure) -> str:
     return f'assert not step.tool("{name}").is_error'
 
 
-_HOW = "..., 'its', 'arguments'"
-"""The arguments in the test if the recording names no entry: the user replaces the dots with the function that starts
-the agent."""
+_HOW = "..."
+"""Stands in the test if the recorded entry cannot be called: the user replaces it with the function that starts the
+agent, and its arguments."""
 
 _SAME_PATH = '''@pytest.mark.replay("recording.jsonl")
 def test_same_path(replay):

@@ -240,13 +240,20 @@ def _found(variables: Mapping[str, Any], qualified: str) -> Any:
     return found
 
 
+_NOT_AGENTS = ("site-packages", "/agentobs/")
+"""Parts of the paths of libraries, and of agentobs itself."""
+
+
 def origin(error: BaseException) -> str:
     """Return where an exception came from: its class, and the innermost function that is not a library's."""
     place = ""
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if "site-packages" not in code.co_filename and "/agentobs/" not in code.co_filename:
+        is_named = not code.co_name.startswith(
+            "<"
+        )  # of <genexpr> and <lambda> the function around them says more
+        if is_named and not any(part in code.co_filename for part in _NOT_AGENTS):
             place = f"@{trace.tb_frame.f_globals.get('__name__')}:{code.co_name}"
         trace = trace.tb_next
     return type(error).__name__ + place

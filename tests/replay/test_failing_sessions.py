@@ -205,6 +205,8 @@ def test_an_error_that_was_recovered_from_is_not_the_failure(tmp_path: Path) -> 
         (LOOP, {"turns_max": 4}, {}, RED),
         (LOOP, {"turns_max": 4}, {"refund": paid}, GREEN),
         (LOOP, {"turns_max": 4}, {"turns_max": 2}, RED),
+        (LOOP, {"turns_max": 4}, {"turns_max": 6}, RED),
+        (LOOP, {"turns_max": 4, "refund": price}, {"turns_max": 6}, RED),
     ],
 )
 def test_a_right_fix_turns_both_tests_green_and_a_wrong_one_does_not(
@@ -242,6 +244,44 @@ def test_another_prompt_is_noted_and_proves_nothing(tmp_path: Path) -> None:
         PROMPT_DRIFT.format("system"),
     ]
     assert replayed.notes == [f"clerk: {PROMPT_DRIFT.format('system')}"]
+
+
+def test_an_agent_that_succeeds_earlier_is_fixed(tmp_path: Path) -> None:
+    """One that asked again because it could not read the answers ends after the first one: both tests are green."""
+
+    def reading(url: str | None = None, *, can_read: bool = False) -> str:
+        client = agentobs.record(Anthropic(api_key=KEY, base_url=url, max_retries=0))
+        messages: list[Any] = [{"role": "user", "content": "Give me JSON."}]
+        with agentobs.session("reading"):
+            for _ in range(3):
+                with client.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
+                    answer = stream.get_final_text()
+                if can_read:
+                    return answer
+                messages += [
+                    {"role": "assistant", "content": answer},
+                    {"role": "user", "content": "Again."},
+                ]
+            raise ValueError("no JSON")
+
+    def run(url: str) -> None:
+        with pytest.raises(ValueError, match="no JSON"):
+            reading(url)
+
+    given = [streamed(text("{1}"), number=number) for number in (1, 2, 3)]
+    fixture = load(freeze(recorded(tmp_path, run, given), tmp_path / "reading", {}).fixture)
+    failure = failure_of(fixture)
+    assert failure is not None
+    assert (failure.turn, failure.live_from) == (3, 1)
+    with Replayer(fixture) as replayed:
+        replayed.reach(reading, can_read=True, turn=3)
+    assert "leaves the recorded path after turn 1, before turn 3" in replayed.notes[0]
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(reading, can_read=True, turn=1)
+    assert (step.differs, step.failed, step.result) == (True, False, "{1}")
+    with Replayer(fixture) as replayed:
+        step = replayed.until_change(reading, turn=1)
+    assert not step.differs
 
 
 def test_an_agent_that_makes_no_request_is_not_fixed(tmp_path: Path) -> None:
