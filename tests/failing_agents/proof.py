@@ -194,7 +194,9 @@ class Bench:
         """Run pytest on a folder of the project."""
         target = str(folder.relative_to(self.project))
         environ = self.environ(self.project)
-        verdicts = tested(self.python, [target], self.project, environ, self.logs / f"{name}.xml")
+        verdicts = outcomes_of(
+            self.python, [target], self.project, environ, self.logs / f"{name}.xml"
+        )
         (self.logs / f"{name}.txt").write_text(verdicts.output)
         return verdicts
 
@@ -406,7 +408,9 @@ def _replayed(
             stack.enter_context(busy())
         arguments = ["--rootdir", str(checkout), "-p", "no:cacheprovider", *targets]
         report = bench.logs / f"replay-{number}.xml"
-        verdicts = tested(bench.python, arguments, cwd, bench.environ(checkout, **noise), report)
+        verdicts = outcomes_of(
+            bench.python, arguments, cwd, bench.environ(checkout, **noise), report
+        )
     wrong = _unexpected(bench.case, verdicts, is_fixed=number % 2 == 1, everything=everything)
     if not wrong:
         return None
@@ -481,7 +485,7 @@ def busy() -> Iterator[None]:
         spinning.wait()
 
 
-def tested(
+def outcomes_of(
     python: Path, arguments: list[str], cwd: Path, environ: dict[str, str], report: Path
 ) -> Verdicts:
     """Run pytest and return the outcomes of its tests."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.failing_agents.case import Edit
 from tests.failing_agents.cases.all import CASES
-from tests.failing_agents.proof import prove, tested, with_assertion, write_sources
+from tests.failing_agents.proof import outcomes_of, prove, with_assertion, write_sources
 
 QUICK = sorted(name for name, case in CASES.items() if case.is_quick)
 REPLAYS = 20
@@ -55,7 +55,7 @@ def test_verdicts_are_those_of_pytest(tmp_path: Path) -> None:
     )
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     report = tmp_path / "report.xml"
-    found = tested(Path(sys.executable), [str(tmp_path)], tmp_path, environ, report)
+    found = outcomes_of(Path(sys.executable), [str(tmp_path)], tmp_path, environ, report)
     assert found.wrong(test_reaches_the_failure="passed", test_fixed="failed") == ""
     assert found.wrong(test_fixed="passed").startswith("fixed failed (AssertionError: KeyError")
     assert found.wrong(test_same_path="passed") == "same_path missing"

@@ -460,7 +460,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("kind", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", [pytest.param("fork", marks=pytest.mark.soak), "spawn"])
 def test_children_of_multiprocessing(tmp_path: Path, kind: str) -> None:
     """A request of one ends the replay with the reason; those that make none work, and a session in one replays."""
     project = Project(tmp_path)

@@ -224,7 +224,10 @@ def unnamed(desk: Desk, parent: str, folder: Path) -> str:
     return "does not name the session"
 
 
-@pytest.mark.parametrize("lost", [gone, pruned, without_content, bundled, another, unnamed])
+LONG = [pytest.param(each, marks=pytest.mark.soak) for each in (without_content, bundled, another)]
+
+
+@pytest.mark.parametrize("lost", [gone, pruned, unnamed, *LONG])
 def test_a_fork_without_the_originals_is_refused(
     desk: Desk, lost: Callable[[Desk, str, Path], str]
 ) -> None:
@@ -264,6 +267,7 @@ def test_a_history_without_ids_needs_no_session(
         assert [tuple(row) for row in found] == [(parent, "fork")]
 
 
+@pytest.mark.soak
 def test_signatures_that_come_in_pieces(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +284,7 @@ def test_signatures_that_come_in_pieces(
             shutil.rmtree(folder)
 
 
+@pytest.mark.soak
 def test_a_session_that_came_in_a_bundle_is_not_forked(desk: Desk) -> None:
     """Its signatures were altered when it was bundled: freezing it proposes no fork, and forking it is refused."""
     parent, folder = a_parent(desk)

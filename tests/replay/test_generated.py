@@ -33,7 +33,17 @@ def proven(folder: Path, server: Serving, seeds: range) -> Proof:
     return proof
 
 
-@pytest.mark.parametrize("first", range(0, 100, BATCH))
+SEEDS = range(0, 100, BATCH)
+"""The first seed of each batch: a third of them in each run, all of them in a long one."""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        *SEEDS[::3],
+        *(pytest.param(each, marks=pytest.mark.soak) for each in SEEDS if each not in SEEDS[::3]),
+    ],
+)
 def test_seeds_replay_and_diverge(tmp_path: Path, server: Serving, first: int) -> None:
     """Each seed replays identically in noise; with one change each, the report points at it."""
     proof = proven(tmp_path, server, range(first, first + BATCH))

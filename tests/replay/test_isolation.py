@@ -367,6 +367,7 @@ def test_a_run_stops_at_the_first_failure(
     assert result.ret in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
 
 
+@pytest.mark.soak
 def test_a_time_out_of_a_plugin_ends_the_test(project: pytest.Pytester) -> None:
     """pytest-timeout measures in the process of the test, and the run goes on."""
     head = 'import pytest, time\npytestmark = pytest.mark.replay("fixtures/weather")\n'

@@ -71,5 +71,4 @@ CASE = Case(
     ),
     named=r"InvalidOperation|ConversionSyntax",
     turns=(2,),
-    is_quick=True,
 )

@@ -73,5 +73,4 @@ CASE = Case(
         "another value returned",
         (Edit(PATH, "return digest\n", "return Digest('WRONG', [])\n"),),
     ),
-    is_quick=True,
 )

@@ -75,5 +75,4 @@ CASE = Case(
         "another value returned",
         (Edit("scout.py", 'return "".join(b.text for b in answer.content)', 'return "WRONG"'),),
     ),
-    is_quick=True,
 )
