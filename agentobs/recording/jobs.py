@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import inspect
 import itertools
 import os
 import sys
@@ -25,7 +26,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import thread as pools
 from contextvars import ContextVar
-from types import CoroutineType, FunctionType, MethodType
+from types import CoroutineType, FunctionType, GetSetDescriptorType, MethodType
 from typing import Any
 
 from agentobs import world
@@ -35,11 +36,13 @@ DEPTH_MAX = 16
 """How many ancestors of a job are recorded. Our choice."""
 ENDED_MAX = 10_000
 """The maximum number of ends of jobs that are kept for one session. Our choice."""
-SESSIONS_MAX = 1_000
+SESSIONS_MAX = 10_000
 """The maximum number of open sessions for which ends of jobs are kept. Our choice."""
 
 VALUES_MAX = 32
 """The maximum number of values that a job keeps of the functions that started it and its ancestors. Our choice."""
+WRAPPERS_MAX = 16
+"""The maximum number of partials and methods around a function that are unwrapped for its name. Our choice."""
 
 Values = tuple[tuple[Any, ...], ...]
 """Function, name and value of each argument, and the objects that hold it, see `origins`."""
@@ -63,10 +66,10 @@ class Job:
     """Whether it takes its work from a queue."""
     owner: Callable[[], Any] | None = None
     """A reference to its task or thread; None for a work item."""
-    sessions: tuple[str, ...] = ()
-    """The sessions for which its end is recorded."""
+    sessions: frozenset[str] = frozenset()
+    """The open sessions for which its end is recorded."""
     _counts: dict[str, int] | None = None
-    _is_over = False
+    _is_over = _is_watched = False
 
     def __init__(self, parent: Job | None, name: str, started_ns: int = 0) -> None:
         """Start a job.
@@ -116,10 +119,22 @@ class Job:
         self._counts = None
 
     def end(self) -> None:
-        """Note that this job is over."""
+        """Note that this job is over, for those of its sessions that are still open."""
         self._is_over = True
-        for session_id in self.sessions:
-            _note_end(session_id, self.serial)
+        if not self.sessions:
+            return
+        with _lock:
+            now = world.now()
+            for known in [_sessions[each] for each in self.sessions if each in _sessions]:
+                known.jobs.discard(self)
+                known.ended.append((self.serial, now))
+            self.sessions = frozenset()
+
+    def watch(self, task: asyncio.Future[Any]) -> None:
+        """Note that it is over when its task is done."""
+        if not self._is_watched:
+            self._is_watched = True
+            task.add_done_callback(lambda _: self.end())
 
     @property
     def is_over(self) -> bool:
@@ -234,10 +249,15 @@ _POOLS_OF = ("multiprocessing", "anyio", "joblib")
 _now = world.now
 
 
-def _started(name: str) -> Job:
-    """Return a new job that the current job starts."""
+def _started(find: Callable[[Any], Any], given: Any) -> Job:
+    """Return a new job that the current job starts.
+
+    Args:
+        find: returns the function that the job runs.
+        given: what is passed to `find`.
+    """
     parent = current()
-    job = Job(parent, name, _now())
+    job = Job(parent, _name_of(find(given)), _now())
     if parent is not None and parent.last is not None and _scope is not None:
         values, takes_work = _scope(sys._getframe(2))
         job.values = (*values, *job.values)[:VALUES_MAX]
@@ -269,14 +289,28 @@ def begin() -> None:
         job.forget_counts()
 
 
-_lock = threading.Lock()
+class _Session:
+    """What is known of the jobs of an open session."""
+
+    __slots__ = ("ended", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs: set[Job] = set()
+        """The jobs whose end is recorded for it, while they run."""
+        self.ended: deque[tuple[int, int]] = deque(maxlen=ENDED_MAX)
+        """The serial numbers of its jobs that are over, and when that was."""
+
+
+_sessions: OrderedDict[str, _Session] = OrderedDict()
+"""The open sessions of this process by id."""
+_lock = threading.RLock()  # a signal handler may make a request while its thread holds it
 
 
 def _forked() -> None:
     """Reset serial numbers and locks in a child process, because a thread that no longer exists may hold the lock."""
     global _lock, _serials
-    _lock, _serials = threading.Lock(), itertools.count((os.getpid() << 32) + 1)
-    _ended.clear()
+    _lock, _serials = threading.RLock(), itertools.count((os.getpid() << 32) + 1)
+    _sessions.clear()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -287,7 +321,7 @@ def _wrap_tasks() -> None:
 
     @functools.wraps(create)
     def create_task(self: Any, coro: Any, **options: Any) -> Any:
-        job = _quietly(_started, _name_of(coro))
+        job = _quietly(_started, _itself, coro)
         if job is None:
             return create(self, coro, **options)
         token = _here.set(job)
@@ -295,17 +329,23 @@ def _wrap_tasks() -> None:
             task = create(self, coro, **options)
         finally:
             _here.reset(token)
-        try:
-            job.owner = weakref.ref(task)
-            task._agentobs_job = job  # type: ignore[attr-defined]
-            trace = getattr(task, "_source_traceback", None) if self._debug else None
-            if trace and trace[-1][0] == __file__:
-                del trace[-1]
-        except (AttributeError, TypeError):
-            pass  # a task of another kind, which is known by its context alone
+        # If it fails, this is a task of another kind, which is known by its context alone.
+        with contextlib.suppress(Exception):
+            _attach(job, task, self._debug)
         return task
 
     BaseEventLoop.create_task = create_task  # type: ignore[method-assign]
+
+
+def _attach(job: Job, task: Any, debug: bool) -> None:
+    """Connect a job and the task that runs it."""
+    job.owner = weakref.ref(task)
+    task._agentobs_job = job
+    if job.sessions:  # an eager task has made requests before it was returned
+        job.watch(task)
+    trace = getattr(task, "_source_traceback", None) if debug else None
+    if trace and trace[-1][0] == __file__:
+        del trace[-1]
 
 
 def _wrap_work_items() -> None:
@@ -315,7 +355,7 @@ def _wrap_work_items() -> None:
     @functools.wraps(make)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
-        self._agentobs_job = _quietly(_started, _name_of(_function_of(self)))
+        self._agentobs_job = _quietly(_started, _function_of, self)
 
     @functools.wraps(run)
     def run_item(self: Any, *args: Any) -> None:
@@ -339,12 +379,21 @@ def _function_of(item: Any) -> Any:
     return found
 
 
+def _target_of(thread: threading.Thread) -> Any:
+    target = getattr(thread, "_target", None)
+    return type(thread).run if target is None else target
+
+
+def _itself(coroutine: Any) -> Any:
+    return coroutine
+
+
 def _wrap_threads() -> None:
     start = threading.Thread.start
 
     @functools.wraps(start)
     def start_thread(self: threading.Thread) -> None:
-        job = _quietly(_started, _name_of(getattr(self, "_target", None) or type(self).run))
+        job = _quietly(_started, _target_of, self)
         if job is not None and _ATTRIBUTE not in self.__dict__:
             job.owner = weakref.ref(self)
             self.__dict__[_ATTRIBUTE] = job
@@ -353,50 +402,81 @@ def _wrap_threads() -> None:
     threading.Thread.start = start_thread  # type: ignore[method-assign]
 
 
-def _quietly(make: Callable[[str], Job], name: str) -> Job | None:
-    """Return a new job; None if that fails, which is reported once and does not stop the observed program."""
+def _quietly(
+    make: Callable[[Callable[[Any], Any], Any], Job], find: Callable[[Any], Any], given: Any
+) -> Job | None:
+    """Return a new job; None if that fails, which is reported once and does not stop the observed program.
+
+    Objects of the observed program are read only in here.
+    """
     try:
-        return make(name)
+        return make(find, given)
     except Exception as error:
         say_once(f"a job is not followed: {error_kind(error)}", about="jobs")
         return None
 
 
 def _name_of(function: Any) -> str:
-    """Return the name of a function or coroutine, without running any code of its class."""
-    kind = type(function)
-    while kind is functools.partial:
-        function = function.func
+    """Return the name of a callable or coroutine, without running any code of its class."""
+    kind, is_method = type(function), False
+    for _ in range(WRAPPERS_MAX):
+        if kind is functools.partial:
+            function = function.func
+        elif kind is MethodType:
+            function, is_method = function.__func__, True
+        else:
+            break
         kind = type(function)
     if kind is CoroutineType or kind is FunctionType:
         return str(function.__qualname__)
-    return str(function.__func__.__qualname__) if kind is MethodType else kind.__name__
+    # A method may be bound to any callable: a C function, or an object that has its function's name or none.
+    found = inspect.getattr_static(function, "__qualname__", None) if is_method else None
+    if type(found) is GetSetDescriptorType:
+        found = found.__get__(function)
+    return found if type(found) is str else str(_CLASS_NAME.__get__(kind))
+
+
+_CLASS_NAME = type.__dict__["__name__"]  # a metaclass may have another one
+
+
+def open_session(session_id: str) -> None:
+    """Have the ends of jobs recorded for a session, until `take_ended`."""
+    with _lock:
+        _sessions[session_id] = _Session()
+        while len(_sessions) > SESSIONS_MAX:
+            take_ended(next(iter(_sessions)))
 
 
 def note_request(job: Job, session_id: str | None) -> None:
-    """Record the end of a job for a session in which it makes a request."""
+    """Record the end of a job for a session in which it makes a request.
+
+    Nothing is kept if the session is not open in this process, or if the end of the job cannot be seen, as that of a
+    thread.
+    """
     if session_id is None or session_id in job.sessions:
         return
-    job.sessions = (*job.sessions, session_id)
-    task = job.owner() if job.owner is not None and len(job.sessions) == 1 else None
-    if isinstance(task, asyncio.Future):
-        task.add_done_callback(lambda _: job.end())
-
-
-_ended: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
-"""For each session, the serial numbers of jobs that are over, with the times of their ends."""
-
-
-def _note_end(session_id: str, serial: int) -> None:
+    task = job.owner() if job.owner is not None else None
+    if job.owner is not None and not isinstance(task, asyncio.Future):
+        return
     with _lock:
-        if session_id not in _ended:
-            _ended[session_id] = deque(maxlen=ENDED_MAX)
-            while len(_ended) > SESSIONS_MAX:
-                _ended.popitem(last=False)
-        _ended[session_id].append((serial, world.now()))
+        known = _sessions.get(session_id)
+        if known is None or job._is_over:
+            return
+        known.jobs.add(job)
+        job.sessions |= {session_id}
+    if task is not None:
+        job.watch(task)
 
 
 def take_ended(session_id: str) -> list[tuple[int, int]]:
-    """Return the jobs of a session that are over, as serial number and nanoseconds since 1970, and forget them."""
+    """Return the jobs of a session that are over, as serial number and nanoseconds since 1970, and forget the session.
+
+    Jobs of it that are still running forget it, too: what they do from now on is not recorded for it.
+    """
     with _lock:
-        return list(_ended.pop(session_id, ()))
+        known = _sessions.pop(session_id, None)
+        if known is None:
+            return []
+        for job in known.jobs:
+            job.sessions -= {session_id}
+        return list(known.ended)

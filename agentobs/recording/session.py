@@ -401,6 +401,7 @@ class Session:
             return
         options = recorder.options if recorder else Options()
         self.session_id = world.new_id()
+        jobs.open_session(self.session_id)
         tracing.started_by(self.session_id)
         self._meter = recorder.meter(self.session_id) if recorder else None
         self._failure, self._result, self._is_stopped = None, None, False
@@ -473,6 +474,8 @@ class Session:
         raised = type(error).__name__ if error is not None and self._failure is not None else None
         is_plain = came_to is None and raised is None and (reason is None or is_label(reason))
         sink.emit(end if is_plain else SessionReturn(end, came_to, raised))
+        if self._meter is None:  # no recorder takes them
+            jobs.take_ended(self.session_id)
         if not _in_event_loop():
             flush(FLUSH_SECONDS)
 
