@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from agentobs.recording.annotations import classes_in
-from agentobs.recording.origins import may_hold_variables
+from agentobs.recording.origins import OPTIMISED, OURS_ALONE, may_hold_variables
 from agentobs.recording.values import is_not_kept, kept_arguments, knowing, not_kept_in
 from agentobs.records.labels import Label, unchecked
 
@@ -83,6 +83,11 @@ def entry_of(frame: FrameType) -> Entry:
         count += 1
     if code.co_flags & inspect.CO_VARKEYWORDS:
         values = {**locals_.get(code.co_varnames[count], {}), **values}
+    # Before Python 3.13 the frame keeps this copy: it must not hold what the session lets go of. That of a class's body
+    # is no copy.
+    is_copy = type(locals_) is dict and code.co_flags & OPTIMISED
+    if is_copy and sys.getrefcount(locals_) <= OURS_ALONE:
+        locals_.clear()
     if rest:
         values = _positional(values, rest, code)
     return _entry(module, code.co_qualname, variables, code, values)

@@ -62,8 +62,12 @@ DRAWN_BYTES = 3
 """How long at least it stays of a value that looks drawn, such as the id of a request: that is new in each run, and is
 not to have the byte of another agent's by chance. There are so many such values that nobody finds one by trying."""
 _DRAWN = re.compile(
-    r"[0-9]{10}|(?=[0-9a-f-]{0,11}[0-9])[0-9a-f-]{12}|(?=(?:[A-Za-z]{0,15}[0-9]{1,15}[A-Za-z]){2})[0-9A-Za-z]{16}"
+    r"(?=(?:[a-f-]{0,11}[0-9][0-9-]{0,11}[a-f]){2})[0-9a-f-]{12}"
+    r"|(?=(?:[A-Za-z]{0,15}(?<![0-9])[0-9]{1,5}[A-Za-z]){2})[0-9A-Za-z]{16}"
 )
+"""Digits and letters that alternate. Digits alone do not count, however many: all phone numbers of a region, all
+account numbers and all times of a year can be tried. The same holds for digits with few letters, such as
+`20261123T042011Z`."""
 NAME_BYTES = 2
 """How long the digest of its name is, which is code and no content."""
 
@@ -227,7 +231,7 @@ def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]
             known = _note(code.co_filename)
         if known:
             own += 1
-            if code.co_flags & _OPTIMISED:
+            if code.co_flags & OPTIMISED:
                 values.add_function(frame, code)
         elif code.co_name in _BEGINS and code.co_qualname in _ROOTS:
             break  # here a task or a thread begins: whoever runs the loop or the pool tells nothing of it
@@ -235,7 +239,7 @@ def _told(frame: FrameType | None, count_max: int) -> tuple[list[tuple[Any, ...]
     return values.all(), values.takes_work
 
 
-_OPTIMISED = 0x1
+OPTIMISED = 0x1
 """The flag of code with local variables of its own: functions, not modules and classes."""
 _STAR, _STARS = 0x04, 0x08
 """The flags of code that takes `*args` and `**kwargs`."""
@@ -293,7 +297,7 @@ class _Values:
         if takes and self.takes_work:  # an item from a queue may be in any variable
             values = [(name, value, False) for name, value, _ in values]
         # Before Python 3.13 the frame keeps this copy: it must not keep objects alive that the caller releases.
-        if type(local) is dict and sys.getrefcount(local) <= _OURS_ALONE:
+        if type(local) is dict and sys.getrefcount(local) <= OURS_ALONE:
             local.clear()
         for name, value, ids_only in values:
             self._add(self._order, where, name, value, ids_only)
@@ -366,7 +370,7 @@ def _is_short(value: Any) -> bool:
 
 
 _PLAIN = frozenset((str, int, bool, type(None), float, bytes, UUID, PosixPath, WindowsPath))
-_OURS_ALONE = 3
+OURS_ALONE = 3
 """References to a frame's copy of its variables where nobody else has it: the frame's, ours, and that of the count."""
 
 

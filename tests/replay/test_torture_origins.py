@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import hashlib
 import inspect
+import random
 import sys
 import tracemalloc
 import uuid
@@ -277,6 +278,32 @@ def test_what_the_caller_lets_go_of_is_let_go() -> None:
 
         left = let_go(Thing())
         assert left is None
+
+
+def test_a_session_keeps_nothing_that_its_function_lets_go_of(tmp_path: Path) -> None:
+    """Reading the arguments of the function that opens a session keeps none of them alive."""
+    start_recorder(str(tmp_path / "home"))
+
+    def let_go(thing: Thing) -> object:
+        held = weakref.ref(thing)
+        with agentobs.session("agent"):
+            del thing
+            return held()
+
+    left = let_go(Thing())
+    assert left is None
+
+
+def test_a_class_whose_body_opens_a_session_keeps_its_names(tmp_path: Path) -> None:
+    """Those of a class body are no copy, and stay."""
+    start_recorder(str(tmp_path / "home"))
+
+    class Agent:
+        name = "ann"
+        with agentobs.session("agent"):
+            tool = "dig"
+
+    assert (Agent.name, Agent.tool) == ("ann", "dig")
 
 
 def own(client: httpx2.Client, question: str) -> dict[str, object]:
@@ -573,8 +600,20 @@ def test_digests_as_they_were_written_before_are_matched() -> None:
         ("0b6c1f0e9a2d4c7f8b3e5a1d2c4f6e8a", 3),
         ("637c6999-ecdb-4701-887e-0b7195130581", 3),
         ("toolu_01AbC3xYz9QwE12rt", 3),
-        (1763849123.25, 3),
-        (4155550123, 3),
+        ("9f86d081884c7d65", 3),
+        (uuid.UUID("637c6999-ecdb-4701-887e-0b7195130581"), 3),
+        (1763849123.25, 1),
+        (4155550123, 1),
+        ("4155550123", 1),
+        ("415-555-0123", 1),
+        ("ada-415-555-0123", 1),
+        ("4111-1111-1111-1111", 1),
+        ("1763849123250000000", 1),
+        ("2026-11-23", 1),
+        ("2026-11-23-042011", 1),
+        ("2026-11-23T04:20:11.123456+00:00", 1),
+        ("20261123T042011Z", 1),
+        ("backup20261123T042011Zdone", 1),
         (1234, 1),
         ("ann", 1),
         ("john.smith@example.com", 1),
@@ -590,6 +629,15 @@ def test_what_looks_drawn_is_told_by_more(value: Any, size: int) -> None:
     short = origins.shortest([whole, other])[whole]
     assert len(short.partition(".")[2]) == 2 * size
     assert origins.told_of([short], Origin("2", (("explore", "value", value),), None)) == {short}
+
+
+def test_ids_of_a_run_look_drawn() -> None:
+    """Random ids are recognized, also those in which digits and letters seldom alternate."""
+    chance = random.Random(7)
+    ids = [str(uuid.UUID(int=chance.getrandbits(128), version=4)) for _ in range(1000)]
+    wholes = [origins.digests(Origin("0", (("f", "id", each),), None))[0] for each in ids]
+    sizes = [len(origins.shortest([whole])[whole].partition(".")[2]) for whole in wholes]
+    assert set(sizes) == {6}
 
 
 async def with_new_ids(crew: Crew, names: Sequence[str]) -> None:
