@@ -72,7 +72,9 @@ def is_recorded_error(state: State, error: BaseException) -> bool:
     If a session declared a reason, that is not the class of its exception, which is recorded separately.
     """
     header = state.fixture.header
-    return type(error).__name__ in (header.get("reason"), header.get("raised"))
+    came = state.renaming.clean_end(type(error).__name__)
+    ended_with = (header.get("reason"), header.get("raised"))
+    return any(each is not None and state.renaming.same(each, came) for each in ended_with)
 
 
 def judge_outcome(state: State) -> None:
@@ -100,7 +102,7 @@ def reason_now(state: State, end: SessionEnd) -> str | None:
         return end.reason
     if recorded.startswith(DIGEST) and not is_label(end.reason):
         return recorded  # a fixture from before reasons were kept in words: it cannot be compared
-    came = state.renaming.clean_text(end.reason)
+    came = state.renaming.clean_end(end.reason)
     if state.renaming.same(recorded, came):
         return recorded
     return state.renaming.read(recorded, came)
@@ -142,7 +144,7 @@ def compared_results(state: State) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {}
     old = {"result": recorded.value}
     new = {"result": _comparable(recorded.value, now.value)} if now is not None else {}
-    texts = canonical(old), state.renaming.clean_text(canonical(new))
+    texts = canonical(old), state.renaming.clean_end(canonical(new))
     if state.renaming.same(*texts):
         return old, old
     return old, json.loads(state.renaming.read(*texts))

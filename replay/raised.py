@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from agentobs.redaction import redact
@@ -71,13 +71,26 @@ def raised_of(
     asked: tuple[int, int],
     faults: tuple[str, ...],
     progress: Progress,
+    secrets: Sequence[bytes] = (),
 ) -> Raised:
-    """Return what an agent raised; `asked` says how many of how many requests it had asked itself."""
-    message = redact(str(error).encode("utf-8", "replace")).decode("utf-8", "replace")
+    """Return what an agent raised.
+
+    Args:
+        error: the exception.
+        name: the name of the fixture.
+        asked: how many of how many requests it had asked itself.
+        faults: the failures that were made on demand before.
+        progress: how far it came.
+        secrets: the credentials of its requests.
+    """
+    kind, message = (
+        redact(text.encode("utf-8", "replace"), secrets).decode("utf-8", "replace")
+        for text in (type(error).__name__, str(error))
+    )
     return Raised(
         name,
         *asked,
-        type(error).__name__,
+        kind,
         safe(" ".join(message.split())[:MESSAGE_MAX]),
         tuple(_frames(error))[-FRAMES_TOLD:],
         faults,

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,40})(?::([0-9a-f]{1,16}))?\]")
 """What stands in place of a secret: its kind, and which of them it is; older fixtures tell only kinds."""
 
+SECRETS_MAX = 64
+"""How many credentials of its requests a replay knows, as for a session that is recorded."""
+
 NOBODY = b"00000000-0000-4000-8000-000000000000"
 """What stands in place of the id of an organisation."""
 _SEALED = re.compile(
@@ -45,13 +48,18 @@ class Renaming:
         """Start with nothing known; `rules` are the user's own, as when it was recorded."""
         self.normalising = normalising
         self._redactor = Redactor(world.random_bytes(32), rules)
+        self._secrets: dict[bytes, None] = {}
         self._recorded: dict[str, str] = {}
         """By live tag."""
         self._live: dict[str, str] = {}
         """By recorded tag."""
 
-    def clean(self, text: bytes, secrets: Iterable[bytes] = ()) -> bytes:
+    def clean(self, text: bytes, secrets: Sequence[bytes] = ()) -> bytes:
         """Return a live text as it would have been recorded; secrets that are known by now as in the fixture."""
+        for secret in secrets:
+            self._secrets[secret] = None
+            if len(self._secrets) > SECRETS_MAX:
+                del self._secrets[next(iter(self._secrets))]
         written = without_organisations(self._redactor.redact(text, secrets))
         if not self._recorded or b"[redacted:" not in written:
             return written
@@ -62,6 +70,17 @@ class Renaming:
     def clean_text(self, text: str) -> str:
         """Do as `clean`, for text that may hold lone surrogates."""
         return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def clean_end(self, text: str) -> str:
+        """Do as `clean_text` for what is said at the end of a session: it may hold credentials of requests."""
+        return self.clean(text.encode("utf-8", "surrogatepass"), self.secrets).decode(
+            "utf-8", "surrogatepass"
+        )
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        """The newest credentials that requests of this replay carried."""
+        return tuple(self._secrets)
 
     def hear(self, answer: Callable[[], str]) -> None:
         """Note that the agent is given an answer out of the recording, whose JSON text `answer` returns."""

@@ -477,6 +477,8 @@ class Replayer:
         self._state.running += 1
         try:
             result = call()
+            if self._is_over(result):
+                return result, None
             if inspect.isgenerator(result):
                 result = drained(result, self._consumer_stopped)
             elif inspect.isawaitable(result) or inspect.isasyncgen(result):
@@ -500,6 +502,8 @@ class Replayer:
         self._state.running += 1
         try:
             result = call()
+            if self._is_over(result):
+                return result, None
             if inspect.isgenerator(result):
                 return drained(result, self._consumer_stopped), None
             return await self._finished(result), None
@@ -509,6 +513,12 @@ class Replayer:
             return None, error
         finally:
             self._state.running -= 1
+
+    def _is_over(self, result: Any) -> bool:
+        """Return whether an agent has returned a generator after the end of its session: a value, not its iteration."""
+        if not (inspect.isgenerator(result) or inspect.isasyncgen(result)):
+            return False
+        return self._state.session_end is not None
 
     async def _finished(self, result: Any) -> Any:
         """Return the result of an agent: that of an awaitable, or the list of the values of an async generator."""
@@ -537,7 +547,8 @@ class Replayer:
         lane, faults = self._state.lane("main"), self._state.faults
         made = tuple(each.text() for each in faults.all if each not in faults.untouched)
         asked = lane.asked, len(lane.asks)
-        return raised_of(error, self.fixture.name, asked, made, self.progress)
+        secrets = self._state.renaming.secrets
+        return raised_of(error, self.fixture.name, asked, made, self.progress, secrets)
 
     @property
     def trajectory(self) -> str:

@@ -23,6 +23,7 @@ from agentobs.records.exchanges import (
     ToolExchange,
     WorldExchange,
 )
+from agentobs.records.facts import DECLARED
 from agentobs.redaction import FAILED, find, unpacked
 from agentobs.redaction.kinds import KINDS
 from replay.renaming import PLACEHOLDER, without_organisations
@@ -58,7 +59,7 @@ def shareable(recording: Recording, tags: Sequence[str]) -> Recording:
             lambda m: b"[redacted:%b:%b]" % (m[1], numbers[m[2].decode()].encode()), text
         )
 
-    ends = [recording.reason, recording.signature]
+    ends = [recording.reason, recording.signature, recording.raised]
     told = [recording.name, recording.arguments, *ends]
     told = json.loads(numbered(without_organisations(_json(told))))
     recording = replace(
@@ -67,6 +68,7 @@ def shareable(recording: Recording, tags: Sequence[str]) -> Recording:
         arguments=told[1],
         reason=told[2],
         signature=told[3],
+        raised=told[4],
         result=_result(recording.result, numbered),
     )
     if not tags and not any(_is_sealed(each) for each in recording.exchanges):
@@ -86,22 +88,28 @@ CONTEXT_MIN = 4
 """The number of characters around a secret that must match in a redacted text. Our choice."""
 
 
-def without_secrets(recording: Recording) -> dict[str, Any] | None:
-    """Return the arguments of a recording, with the secrets redacted that were redacted in its requests.
+def without_secrets(recording: Recording) -> Recording:
+    """Return a recording whose name, arguments, end and result hold none of the secrets that were redacted elsewhere.
 
-    The key of a client is known only once it is used, after the arguments were recorded. An argument that a request
-    repeats with a placeholder in it gets the same placeholder.
+    The key of a client is known only once it is used, after the name and the arguments were recorded, and a session
+    that crashed has no end at which they are recorded again. A text that a request, the reason or the result repeats
+    with a placeholder in it gets the same placeholder.
     """
-    masks = {
-        text
+    result = recording.result
+    sources = [
+        _parsed(each.question.body)
         for each in recording.exchanges
         if isinstance(each, ModelExchange) and b"[redacted:" in each.question.body
-        for text in _texts(_parsed(each.question.body))
+    ]
+    masks = {
+        text
+        for source in [*sources, recording.reason, result.value if result else None]
+        for text in _texts(source)
         if _PLACEHOLDER_TEXT.search(text)
         and len(_PLACEHOLDER_TEXT.sub("", text).strip()) >= CONTEXT_MIN
     }
-    if not masks or recording.arguments is None:
-        return recording.arguments
+    if not masks:
+        return recording
 
     def masked(value: Any) -> Any:
         if isinstance(value, dict):
@@ -110,8 +118,18 @@ def without_secrets(recording: Recording) -> dict[str, Any] | None:
             return [masked(inner) for inner in value]
         return next((m for m in masks if _is_redacted(m, value)), value)
 
-    told: dict[str, Any] = masked(recording.arguments)
-    return told
+    signature, declared = recording.signature, masked(recording.reason)
+    if signature == f"{DECLARED}{recording.reason}":
+        signature = f"{DECLARED}{declared}"
+    return replace(
+        recording,
+        name=masked(recording.name),
+        arguments=masked(recording.arguments),
+        reason=declared,
+        signature=masked(signature),
+        raised=masked(recording.raised),
+        result=replace(result, value=masked(result.value)) if result else None,
+    )
 
 
 _PLACEHOLDER_TEXT = re.compile(r"\[redacted:[a-z0-9_]{1,40}(?::[0-9a-f]{1,16})?\]")

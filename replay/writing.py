@@ -12,7 +12,6 @@ import re
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -74,7 +73,7 @@ def write(
             f"session {recording.session_id} asked the model nothing: there is nothing to replay"
         )
     rules = told_of(normalisers)
-    recording = replace(recording, arguments=without_secrets(recording))
+    recording = without_secrets(recording)
     tags = tags_in(b"".join(map(_line, _lines(recording, versions, rules, failing_turn))))
     recording = shareable(recording, tags)
     lines = _lines(recording, versions, rules, failing_turn)

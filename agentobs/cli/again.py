@@ -114,10 +114,12 @@ def freeze(
         raise UsageError(
             "the rules come from the check", where="--apply", todo="Leave --no-check out"
         )
+    from replay.sharing import without_secrets
     from replay.trial import Trials
 
     home, whole = home_option(context), until_turn is None
-    found = [recorded(home, each, has_ended=whole) for each in sessions or (None,)]
+    named = sessions or (None,)
+    found = [without_secrets(recorded(home, each, has_ended=whole)) for each in named]
     with Trials(Path.cwd(), check_timeout) as trials:
         for session, folder in zip(found, _folders(found, output), strict=True):
             recording = dataclasses.replace(session, **_started(session.entry, entry, arguments))
@@ -616,5 +618,6 @@ def _is_fixture(path: Path) -> bool:
 
 
 def _folder_name(name: str) -> str:
+    name = re.sub(r"\[redacted:[a-z0-9_]+(:[0-9a-f]+)?\]", " redacted ", name)
     safe = "".join(c if c.isalnum() or c in "-_." else " " for c in name)
     return "-".join(safe.split())[:80].strip("-.") or "session"

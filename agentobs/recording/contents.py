@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -151,15 +151,28 @@ def start_content(call: SessionCall, redactor: Redactor) -> dict[str, Any]:
     }
 
 
-def end_content(returned: SessionReturn, redactor: Redactor) -> dict[str, Any]:
-    """Return the content line of a session's end: why it failed and what it returned, redacted."""
+def end_content(
+    returned: SessionReturn,
+    redactor: Redactor,
+    secrets: Sequence[bytes] = (),
+    started: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the content line of a session's end: why it failed and what it returned, redacted.
+
+    Args:
+        returned: the end.
+        redactor: finds secrets.
+        secrets: the credentials of the session's requests.
+        started: the name, tags and arguments of the session, if its start line was written with one of these in it.
+    """
     end, result = returned.end, returned.result
     told = {
+        **({"started": dict(started)} if started is not None else {}),
         **({"reason": end.reason} if end.reason is not None else {}),
         **({"result": result.value, "type": result.type} if result is not None else {}),
         **({"raised": returned.raised} if returned.raised is not None else {}),
     }
-    written, findings = _redacted(told, redactor)
+    written, findings = _redacted(told, redactor, secrets)
     return {
         "content_id": redactor.digest(f"{end.session_id} end ".encode() + written),
         "session_id": end.session_id,
@@ -168,12 +181,25 @@ def end_content(returned: SessionReturn, redactor: Redactor) -> dict[str, Any]:
     }
 
 
-def result_digest(returned: SessionReturn, redactor: Redactor) -> str | None:
+def started_with(written: bytes, redactor: Redactor, secrets: Sequence[bytes]) -> Any:
+    """Return the name, tags and arguments in what was written at the start of a session, without its credentials; None
+    if they hold none.
+    """
+    clean = redactor.redact(written, secrets)
+    if not secrets or clean in (written, FAILED):
+        return None
+    told = json.loads(clean)
+    return {key: told[key] for key in ("name", "tags", "arguments") if key in told}
+
+
+def result_digest(
+    returned: SessionReturn, redactor: Redactor, secrets: Sequence[bytes] = ()
+) -> str | None:
     """Return a keyed digest of what a session returned, equal for equal values; None if nothing was kept of it."""
     result = returned.result
     if result is None or is_not_kept(result.value):
         return None
-    written = redactor.redact_text(canonical(result.value))
+    written = redactor.redact_text(canonical(result.value), secrets)
     return redactor.digest(b"result " + written.encode("utf-8", "surrogatepass"))
 
 
@@ -221,10 +247,12 @@ def world_content(exchange: WorldExchange, redactor: Redactor) -> dict[str, Any]
     }
 
 
-def _redacted(value: dict[str, Any], redactor: Redactor) -> tuple[bytes, list[Finding]]:
+def _redacted(
+    value: dict[str, Any], redactor: Redactor, secrets: Sequence[bytes] = ()
+) -> tuple[bytes, list[Finding]]:
     """Return a value as JSON without secrets; where it cannot be looked through, each of its fields is closed."""
     text = json.dumps(value, ensure_ascii=False, default=repr).encode("utf-8", "surrogatepass")
-    findings = redactor.find(text)
+    findings = redactor.find(text, known=secrets)
     if any(each.kind == FAILED_KIND for each in findings):
         return json.dumps(dict.fromkeys(value, FAILED.decode())).encode(), findings
     return apply(text, findings), findings

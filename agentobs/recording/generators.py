@@ -13,10 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Protocol
 
 from agentobs import tracing
-from agentobs.records.exchanges import Place
-
-VALUES_MAX = 10_000
-"""The maximum number of values in the result of a generator. If it yields more, no result is kept. Our choice."""
+from agentobs.recording.returned import ReturnedItems
+from agentobs.records.exchanges import Place, Returned
 
 
 class Spanning(Protocol):
@@ -32,8 +30,8 @@ class Spanning(Protocol):
         """End the session; never raises."""
         ...
 
-    def came_to(self, value: Any) -> None:
-        """Record the result of the session's function."""
+    def yielded(self, values: Returned) -> None:
+        """Record what the generator of the session yielded, as the result of the session."""
         ...
 
     def place(self) -> Place:
@@ -75,34 +73,17 @@ class Iteration:
             if frame is not None:
                 tracing.leave(frame)
 
-    def finish(self, error: BaseException | None, values: list[Any] | None) -> None:
+    def finish(self, error: BaseException | None, values: ReturnedItems) -> None:
         """End the session.
 
         Args:
             error: the exception that ended the generator early, if any.
-            values: the yielded values in order, which are the result of the session; None if there were too many, or
-                if the consumer stopped early.
+            values: the yielded values in order, which are the result of the session if no exception ended it.
         """
-        if error is None and values is not None:
-            self._session.came_to(values)
+        if error is None:
+            self._session.yielded(values.all())
         tracing.session_closed(self._session.session_id)
         self._session.close(error)
-
-
-class _Values:
-    """The values that were yielded."""
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-        self._count = 0
-
-    def add(self, value: Any) -> None:
-        self._count += 1
-        if self._count <= VALUES_MAX:
-            self._kept.append(value)
-
-    def all(self, error: BaseException | None) -> list[Any] | None:
-        return self._kept if error is None and self._count <= VALUES_MAX else None
 
 
 def iterating(function: Callable[..., Any], start: Callable[..., Iteration]) -> Callable[..., Any]:
@@ -122,7 +103,8 @@ def _sync(function: Callable[..., Any], start: Callable[..., Iteration]) -> Call
     def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         session = start(*args, **kwargs)
         session.begin()
-        values, error = _Values(), None
+        values, error = ReturnedItems(), None
+        box: list[Any] = []  # a local variable would hold what was yielded
         try:
             with session.inside():
                 inner = function(*args, **kwargs)
@@ -131,12 +113,14 @@ def _sync(function: Callable[..., Any], start: Callable[..., Iteration]) -> Call
             while True:
                 try:
                     with session.inside():
-                        value = step(given)
+                        box.append(step(given))
                 except StopIteration as stop:
                     return stop.value
-                values.add(value)
+                finally:
+                    given = None
+                values.add(box[0])
                 try:
-                    step, given = inner.send, (yield value)
+                    step, given = inner.send, (yield box.pop())
                 except GeneratorExit:
                     with session.inside():
                         inner.close()
@@ -147,7 +131,8 @@ def _sync(function: Callable[..., Any], start: Callable[..., Iteration]) -> Call
             error = raised
             raise
         finally:
-            session.finish(error, values.all(error))
+            session.finish(error, values)
+            error = given = None  # this frame is in their tracebacks: no cycle may keep it
 
     return run
 
@@ -157,7 +142,8 @@ def _async(function: Callable[..., Any], start: Callable[..., Iteration]) -> Cal
     async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         session = start(*args, **kwargs)
         session.begin()
-        values, error = _Values(), None
+        values, error = ReturnedItems(), None
+        box: list[Any] = []  # a local variable would hold what was yielded
         try:
             with session.inside():
                 inner = function(*args, **kwargs)
@@ -166,12 +152,14 @@ def _async(function: Callable[..., Any], start: Callable[..., Iteration]) -> Cal
             while True:
                 try:
                     with session.inside():
-                        value = await step(given)
+                        box.append(await step(given))
                 except StopAsyncIteration:
                     return
-                values.add(value)
+                finally:
+                    given = None
+                values.add(box[0])
                 try:
-                    step, given = inner.asend, (yield value)
+                    step, given = inner.asend, (yield box.pop())
                 except GeneratorExit:
                     with session.inside():
                         await inner.aclose()
@@ -182,6 +170,7 @@ def _async(function: Callable[..., Any], start: Callable[..., Iteration]) -> Cal
             error = raised
             raise
         finally:
-            session.finish(error, values.all(error))
+            session.finish(error, values)
+            error = given = None  # this frame is in their tracebacks: no cycle may keep it
 
     return run

@@ -24,9 +24,11 @@ from agentobs.recording.contents import (
     response_content,
     result_digest,
     start_content,
+    started_with,
     tool_content,
     world_content,
 )
+from agentobs.recording.credentials import Credentials
 from agentobs.recording.derive import SessionView
 from agentobs.recording.encodings import decoded
 from agentobs.recording.jobs import take_ended
@@ -129,6 +131,7 @@ class Interpreter:
         """The exchanges of which something is written and that have not ended, by attempt."""
         self._beside: set[str] = set()
         """Interactions of agents in the background: how they end does not say how their session does."""
+        self._credentials = Credentials()
         self._lost.clear()
 
     def forget_bodies(self) -> None:
@@ -200,6 +203,7 @@ class Interpreter:
         return Interpretation(session_id, tuple(contents), (), so_far=tuple(told))
 
     def _begin(self, exchange: ModelExchange) -> Begun:
+        self._credentials.learn(exchange.place.session_id, exchange.secrets)
         bodies = self._bodies.setdefault(exchange.place.session_id, Bodies(self.redactor))
         head = canonical(request_head(exchange, self.redactor)).encode("utf-8", "surrogatepass")
         body = bodies.add(exchange.question.body, exchange.secrets, head)
@@ -243,15 +247,10 @@ class Interpreter:
                 line = start_content(record, self.redactor)
                 content_id = _content_id(line, mode)
                 start = dataclasses.replace(record.start, arguments_content=content_id)
+                self._credentials.begin(record.start.session_id, text_bytes(line))
                 return _Parts(_kept("start", line, mode), (start,))
-            case SessionEnd():
-                return _Parts(_ended_jobs(record.session_id, mode), self._ended(record))
-            case SessionReturn():
-                line = end_content(record, self.redactor)
-                return _Parts(
-                    (*_ended_jobs(record.end.session_id, mode), *_kept("end", line, mode)),
-                    self._ended(self._end_of(record, line, mode)),
-                )
+            case SessionEnd() | SessionReturn():
+                return self._end(record, mode)
             case Event() if lost := _lost_exchanges(record):
                 # That it is not whole counts one.
                 self._lost[record.session_id] = self.lost(record.session_id) + lost - 1
@@ -283,18 +282,52 @@ class Interpreter:
         except KeyError:
             return None
 
-    def _end_of(self, record: SessionReturn, line: Mapping[str, Any], mode: str) -> SessionEnd:
+    def _end(self, record: SessionEnd | SessionReturn, mode: str) -> _Parts:
+        """Take the end of a session apart; of one whose name or arguments hold a credential, with these redacted."""
+        session_id = session_of(record)
+        secrets, written = self._credentials.of(session_id), self._credentials.start_of(session_id)
+        started = started_with(written, self.redactor, secrets) if written is not None else None
+        self._credentials.forget(session_id)
+        jobs_lines = _ended_jobs(session_id, mode)
+        if isinstance(record, SessionEnd):
+            if started is None and not self._has_secret(record, secrets):
+                return _Parts(jobs_lines, self._ended(record))
+            record = SessionReturn(record)
+        line = end_content(record, self.redactor, secrets, started)
+        return _Parts(
+            (*jobs_lines, *_kept("end", line, mode)),
+            self._ended(self._end_of(record, line, mode, secrets)),
+        )
+
+    def _has_secret(self, end: SessionEnd, secrets: Sequence[bytes]) -> bool:
+        """Return whether an end that is recorded without content holds a credential."""
+        if not secrets:
+            return False
+        told = "\n".join(each for each in (end.reason, end.signature) if each is not None)
+        return self.redactor.redact_text(told, secrets) != told
+
+    def _end_of(
+        self, record: SessionReturn, line: Mapping[str, Any], mode: str, secrets: Sequence[bytes]
+    ) -> SessionEnd:
         """Return the fact of a session's end, with what stands in it for the content."""
-        signature, result = record.end.signature, record.result
+        reason, signature, type_name = (
+            each if each is None else self.redactor.redact_text(each, secrets)
+            for each in (
+                record.end.reason,
+                record.end.signature,
+                record.result.type if record.result is not None else None,
+            )
+        )
         if signature is not None and signature.startswith(DECLARED):
-            reason = self.label(signature.removeprefix(DECLARED))
-            signature = unchecked(f"{DECLARED}{reason}")
+            declared = self.label(signature.removeprefix(DECLARED))
+            signature = f"{DECLARED}{declared}"
         return dataclasses.replace(
             record.end,
-            signature=signature,
+            reason=unchecked(reason) if reason is not None else None,
+            signature=unchecked(signature) if signature is not None else None,
             end_content=_content_id(line, mode),
-            result_digest=result_digest(record, self.redactor),
-            result_type=unchecked(result.type) if result is not None else None,
+            result_digest=result_digest(record, self.redactor, secrets),
+            result_type=unchecked(type_name) if type_name is not None else None,
         )
 
     def _ended(self, end: SessionEnd) -> Iterator[Fact]:

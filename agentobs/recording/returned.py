@@ -3,14 +3,15 @@
 The forms are those of `values`. In addition, dataclasses, pydantic models, named tuples and enums need not be
 registered: their fields are kept by name. A part that has no such form, such as a client or an object of an installed
 library, is noted with its type, and the rest is kept. Methods of a value's own class are avoided if possible, and their
-exceptions do not reach the agent.
+exceptions do not reach the agent. The class of a value is `type(value)`: `isinstance` reads `__class__`, which lazy
+proxies implement with code of their own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import Any, cast
 
 from agentobs.recording.origins import is_own_class
 from agentobs.recording.values import MARK, NOT_KEPT, NotKept, Writer, kind_of, name_of, text_form
@@ -36,6 +37,36 @@ def returned(value: Any) -> Returned:
         return Returned(_note(str(error)), type_name(kind))
     except Exception as error:  # code of its class may do anything
         return Returned(_note(f"{type_name(kind)}, {type(error).__name__}"), type_name(kind))
+
+
+class ReturnedItems:
+    """Writes a list item by item, so that no item is held: what a generator yields, as its session returns it."""
+
+    def __init__(self) -> None:
+        """Start an empty list, which may be as large as any other returned value."""
+        self._writer = _Plain(RETURNED_BYTES, NODE_BYTES)
+        self._items: list[Any] | None = []
+
+    def add(self, value: Any) -> None:
+        """Append a value as it is now; once the list is too large nothing of it is kept. Raises nothing."""
+        if self._items is None:
+            return
+        kind = type(value)
+        try:
+            self._items.append(self._writer.write(value, 1))
+        except Exception as error:  # code of its class may do anything
+            if self._writer.is_full(0):
+                self._items = None
+            else:
+                is_known = isinstance(error, NotKept)
+                why = str(error) if is_known else f"{type_name(kind)}, {type(error).__name__}"
+                self._items.append(_note(why))
+
+    def all(self) -> Returned:
+        """Return the list, or a note that it was too large."""
+        name = type_name(list)
+        kept = _note(f"{name}, too large") if self._items is None else self._items
+        return Returned(kept, name)
 
 
 def type_name(kind: type) -> str:
@@ -69,14 +100,14 @@ class _Plain(Writer):
             return _note(f"{type_name(kind)}, {type(error).__name__}")
 
     def _other(self, value: Any, kind: type, depth: int) -> Any:
-        if isinstance(value, enum.Enum):
+        if issubclass(kind, enum.Enum):
             return {MARK: kind.__qualname__, "name": value.name}
         fields = _fields(value, kind)
         if fields is not None:
             written = {name: self.write(inner, depth + 1) for name, inner in fields.items()}
             return {MARK: kind.__qualname__, "fields": written}
         for base in (str, int, float, bytes, dict, list, tuple, set, frozenset):
-            if isinstance(value, base):
+            if issubclass(kind, base):
                 return self.write(_as(base, value), depth)
         raise NotKept(type_name(kind))
 
@@ -107,7 +138,7 @@ def _fields(value: Any, kind: type) -> dict[str, Any] | None:
         return dict(zip(names, tuple.__iter__(value), strict=True)) if names else None
     match kind_of(kind):
         case "dataclass":
-            compared = (each for each in dataclasses.fields(value) if each.compare)
+            compared = (each for each in dataclasses.fields(cast(Any, kind)) if each.compare)
             return {each.name: getattr(value, each.name) for each in compared}
         case "model":
             known = getattr(kind, "__pydantic_fields__", {})

@@ -364,6 +364,11 @@ class Session:
         if self._result is None and self.session_id:
             self.result(value)
 
+    def yielded(self, values: Returned) -> None:
+        """Record what the decorated generator yielded, unless it has said itself what counts."""
+        if self._result is None and self.session_id:
+            self._result = values
+
     def open(self) -> None:
         """Start the session without making it the current place; never raises."""
         try:

@@ -290,9 +290,9 @@ class Writer:
         name = name_of(kind)
         if _class_of(name) is not kind:
             return self.other(value, kind, depth)
-        if isinstance(value, enum.Enum):
+        if issubclass(kind, enum.Enum):
             return {MARK: name, "name": value.name}
-        if isinstance(value, Exception):
+        if issubclass(kind, Exception):
             return {**kept_error(value), MARK: name}
         fields = _fields(value, kind)
         written = {key: self.write(inner, depth + 1) for key, inner in fields.items()}
@@ -381,7 +381,7 @@ def _fields(value: Any, kind: type) -> dict[str, Any]:
         if getattr(value, "__pydantic_private__", None):
             raise NotKept(f"{name_of(kind)}, with private attributes")
         return dict(vars(value))
-    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(kind)}
     if vars(value).keys() - fields.keys() if hasattr(value, "__dict__") else ():
         raise NotKept(f"{name_of(kind)}, with attributes that are no fields")
     return fields

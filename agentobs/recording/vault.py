@@ -268,6 +268,7 @@ def read_session(
                 end = fact
                 with _named("how the session ended"):
                     told = _told_at_end(vault, fact)
+                    named |= told.get("started", {})
             elif kind == "attempts":
                 with _named("a request or its answer", fact):
                     wanted = bodies is None or fact["attempt_id"] in bodies

@@ -157,7 +157,7 @@ def redact_named(value: Any) -> Any:
     return _PLAIN.redact_named(value)
 
 
-_NAMES = re.compile(r"password|passwd|secret|apikey|authorization|credential|token\Z")
+_NAMES = re.compile(r"password|passwd|secret|apikey|authorization|credential|cookie|token\Z")
 
 
 def _is_named(key: object, value: Any) -> bool:

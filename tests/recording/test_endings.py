@@ -251,14 +251,15 @@ def test_a_stand_in_is_no_secret(value: str, known: bool) -> None:
     assert bool(wire._credentials(httpx2.Headers({"x-api-key": value}))) is known
 
 
+@agentobs.session("named")
+def named(question: str, password: str, options: dict[str, str]) -> None:
+    """An entry that a replay can call: of a nested function no arguments are recorded."""
+
+
 def test_arguments_with_the_name_of_a_secret_are_not_written(home: Path) -> None:
     """Whatever their values look like."""
 
-    @agentobs.session("named")
-    def agent(question: str, password: str, options: dict[str, str]) -> None:
-        return None
-
-    agent("hello", "my dog's name", {"Api-Key": "letmein", "unit": "km"})
+    named("hello", "my dog's name", {"Api-Key": "letmein", "unit": "km"})
     [session] = recorded(home)
     assert session.arguments is not None
     hidden = session.arguments["password"], session.arguments["options"].pop("Api-Key")

@@ -1,0 +1,69 @@
+"""Credentials of open sessions: the keys that their requests carried, in memory alone.
+
+A key whose form no rule knows is only recognized by the request that carries it. What a session says besides its
+requests (its reason, its result, its name and its arguments) may repeat it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+SESSIONS_MAX = 1_000
+"""Of how many open sessions credentials are known. Our choice."""
+SECRETS_MAX = 64
+"""How many credentials are known of one session; the newest count. Our choice."""
+STARTS_BYTES = 16 * 1024 * 1024
+"""How large the starts of all open sessions may be that are kept until their ends. Our choice."""
+
+
+class Credentials:
+    """The credentials of each open session, and what was written at its start, before they were known."""
+
+    def __init__(self) -> None:
+        """Start with nothing known."""
+        self._secrets: OrderedDict[str, dict[bytes, None]] = OrderedDict()
+        self._starts: OrderedDict[str, bytes] = OrderedDict()
+        self._size = 0
+
+    def __repr__(self) -> str:
+        """Show no credential."""
+        return f"Credentials(sessions={len(self._secrets)})"
+
+    def begin(self, session_id: str, written: bytes) -> None:
+        """Keep what was written at the start of a session, unless it is too large."""
+        self._forget_start(session_id)
+        if len(written) > STARTS_BYTES:
+            return
+        self._starts[session_id] = written
+        self._size += len(written)
+        while self._size > STARTS_BYTES or len(self._starts) > SESSIONS_MAX:
+            self._forget_start(next(iter(self._starts)))
+
+    def learn(self, session_id: str, secrets: Iterable[bytes]) -> None:
+        """Note the credentials of a request."""
+        for secret in secrets:
+            known = self._secrets.setdefault(session_id, {})
+            known.pop(secret, None)
+            known[secret] = None
+            if len(known) > SECRETS_MAX:
+                del known[next(iter(known))]
+            self._secrets.move_to_end(session_id)
+            if len(self._secrets) > SESSIONS_MAX:
+                self._secrets.popitem(last=False)
+
+    def of(self, session_id: str) -> tuple[bytes, ...]:
+        """Return the credentials of a session."""
+        return tuple(self._secrets.get(session_id, ()))
+
+    def start_of(self, session_id: str) -> bytes | None:
+        """Return what was written at the start of a session; None if that was not kept."""
+        return self._starts.get(session_id)
+
+    def forget(self, session_id: str) -> None:
+        """Forget a session that has ended."""
+        self._secrets.pop(session_id, None)
+        self._forget_start(session_id)
+
+    def _forget_start(self, session_id: str) -> None:
+        self._size -= len(self._starts.pop(session_id, b""))

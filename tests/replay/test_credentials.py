@@ -1,0 +1,149 @@
+"""The client's own key, of a form that no rule knows: it is in nothing that is frozen, and replays need no key."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentobs.recording.home import existing_home
+from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.serve import ServedProvider, ServeOptions
+from tests.provider_script import script
+from tests.replay.test_torture_noise import whole
+
+KEY = "corp-7Hn2-access"
+OTHER = "corp-9Qk4-another"
+DESK = """
+import os
+
+import agentobs
+import anthropic
+
+KEY = os.environ["DESK_KEY"]
+
+
+def ask(question):
+    client = agentobs.record(anthropic.Anthropic(api_key=KEY))
+    messages = [{"role": "user", "content": f"{question} My account is {KEY}."}]
+    return client.messages.create(model="claude-haiku-4-5", max_tokens=9, messages=messages)
+
+
+@agentobs.session(f"declared {KEY}")
+def declared(question, account):
+    said = ask(question).content[0].text
+    agentobs.fail(f"401 for {account} at the shop")
+    return {"account": account, "own": f"key {KEY}", KEY: said}
+
+
+@agentobs.session("label")
+def label(question, account):
+    ask(question)
+    agentobs.fail(KEY)
+
+
+@agentobs.session("raising")
+def raising(question, account):
+    ask(question)
+    raise type(f"Refused-{KEY}", (Exception,), {})(f"no access with {KEY}")
+
+
+@agentobs.session("both")
+def both(question, account):
+    ask(question)
+    agentobs.fail(f"refused {KEY}")
+    raise type(f"Refused-{KEY}", (Exception,), {})(f"no access with {KEY}")
+
+
+@agentobs.session("returns")
+def returns(question, account):
+    ask(question)
+    return f"key {KEY}"
+"""
+NAMES = ["declared", "label", "raising", "both", "returns"]
+RUN = """
+import contextlib, desk
+for name in {names}:
+    with contextlib.suppress(Exception):
+        getattr(desk, name)("Refund order 7.", desk.KEY)
+"""
+
+
+def run(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, with another key unless one is given."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("ANTHROPIC_", "PYTEST_"))}
+    known |= {"AGENTOBS_HOME": str(folder / "home"), "PYTHONPATH": str(folder), "DESK_KEY": OTHER}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env={**known, **env},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of agents that were recorded with the key and frozen with another one, and what was printed."""
+    folder = tmp_path_factory.mktemp("desk")
+    (folder / "desk.py").write_text(DESK)
+    answers = [whole(n, "Done.") for n in range(1, 6)]
+    with ServedProvider(script(*answers), ServeOptions(match="order")) as provider:
+        done = run(
+            folder, "-c", RUN.format(names=NAMES), DESK_KEY=KEY, ANTHROPIC_BASE_URL=provider.url
+        )
+    assert done.returncode == 0, done.stderr
+    home = existing_home(folder / "home")
+    ids = [
+        line.value()["session_id"]
+        for each in segment_ids(home)
+        for line in read(facts_path(home, each))
+        if isinstance(line, Line) and line.kind == "session_starts"
+    ]
+    assert len(ids) == len(NAMES)
+    frozen = run(folder, "-m", "agentobs", "freeze", *ids)
+    assert frozen.returncode == 0, frozen.stderr
+    return folder, frozen.stdout + frozen.stderr
+
+
+def test_nothing_that_freeze_writes_or_prints_holds_the_key(desk: tuple[Path, str]) -> None:
+    """Neither files nor their names do, nor what is printed."""
+    folder, told = desk
+    paths = list((folder / "fixtures").rglob("*"))
+    assert len([path for path in paths if path.name == "recording.jsonl"]) == len(NAMES)
+    assert KEY not in told
+    for path in paths:
+        assert KEY.lower() not in str(path).lower().replace("_", "-")
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
+    written = "".join(p.read_text() for p in paths if p.name == "recording.jsonl")
+    assert "401 for [redacted:credential:1] at the shop" in written
+    assert '"own": "key [redacted:credential:1]"' in written
+    assert '"raised": "Refused-[redacted:credential:1]"' in written
+
+
+def test_what_is_recorded_at_the_end_of_a_session_does_not_hold_the_key(
+    desk: tuple[Path, str],
+) -> None:
+    """Nor do the facts of the end; only what was written before the key was first used may."""
+    home = existing_home(desk[0] / "home")
+    seen = 0
+    for each in segment_ids(home):
+        for path in (facts_path(home, each), content_path(home, each)):
+            for line in read(path):
+                assert isinstance(line, Line)
+                if line.kind in ("start", "session_starts"):
+                    continue
+                assert KEY not in str(line.value()), line.kind
+                seen += line.kind == "end"
+    assert seen == len(NAMES)
+
+
+def test_replays_match_with_another_key(desk: tuple[Path, str]) -> None:
+    """Both those of `freeze` and the generated tests; with the first key, too."""
+    folder, told = desk
+    assert told.count("replays: yes") == len(NAMES), told
+    for key in (OTHER, KEY):
+        # `test_fixed` is red as long as the agent fails as recorded, whatever its key.
+        chosen = ("-k", "not test_fixed", "-p", "no:cacheprovider", "fixtures")
+        done = run(folder, "-m", "pytest", "-q", *chosen, DESK_KEY=key)
+        assert done.returncode == 0, done.stdout
