@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from agentobs.recording.home import existing_home
 from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.vault import read_session
+from agentobs.records.exchanges import Returned
+from replay.sharing import without_secrets
 from tests.provider_script import script
 from tests.replay.test_torture_noise import whole
 
@@ -147,3 +151,24 @@ def test_replays_match_with_another_key(desk: tuple[Path, str]) -> None:
         chosen = ("-k", "not test_fixed", "-p", "no:cacheprovider", "fixtures")
         done = run(folder, "-m", "pytest", "-q", *chosen, DESK_KEY=key)
         assert done.returncode == 0, done.stdout
+
+
+def test_a_session_without_an_end_is_masked_by_its_requests(desk: tuple[Path, str]) -> None:
+    """A crash leaves the name and the arguments as they were written before the key was used."""
+    home = existing_home(desk[0] / "home")
+    segments = segment_ids(home)
+    for each in segments:
+        for line in read(facts_path(home, each)):
+            if isinstance(line, Line) and line.kind == "session_starts":
+                session = read_session(home, line.value()["session_id"], segments)
+                break
+    said = f"Refund order 7. My account is {KEY}."
+    crashed = replace(
+        session, name=said, arguments={"question": [said]}, reason=said, signature=f"declared:{said}",
+        raised=said, result=Returned({"said": said}),
+    )  # fmt: skip
+    masked = without_secrets(crashed)
+    assert KEY not in str(masked.arguments)
+    assert KEY not in str((masked.name, masked.reason, masked.signature, masked.raised))
+    assert masked.result is not None
+    assert "My account is [redacted:credential:" in masked.result.value["said"]
