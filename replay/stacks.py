@@ -9,6 +9,7 @@ collector switched off.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,12 @@ def thread_frames() -> dict[int, FrameType]:
         finally:
             if was_on:
                 gc.enable()
+
+
+# A fork while another thread makes the call would leave the child with a held lock and the collector off.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 
 
 def python_threads() -> dict[int, threading.Thread]:

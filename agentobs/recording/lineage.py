@@ -6,6 +6,7 @@ The agent of a fork opens its session as usual and does not know that it is a fo
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +30,11 @@ class Parent:
 NAME_MAX = 128
 """The longest name that is a label, in characters; see `agentobs.records.labels`."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+# A fork while another thread holds it would leave the child with a lock that nobody releases.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 _parent: Parent | None = None
 
 

@@ -7,6 +7,7 @@ in an environment variable, and a file reports requests back to it.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from pathlib import Path
 
@@ -22,7 +23,11 @@ REFUSED = (
     "that are started with subprocess and agentobs.child_environment"
 )
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+# A fork while another thread holds it would leave the child with a lock that nobody releases.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 _held = contextlib.ExitStack()
 _is_refusing = False
 

@@ -147,3 +147,41 @@ def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter() -> None:
     assert int(ran.stdout) > 0
     assert stacks._lock.acquire(blocking=False)
     stacks._lock.release()
+
+
+FORKS = """
+import gc, os, sys, threading
+from agentobs.recording import lineage, strangers
+from replay import stacks
+
+over = False
+def looks():
+    while not over:
+        stacks.thread_frames()
+def takes(lock):
+    while not over:
+        with lock: sum(range(100))
+sys.setswitchinterval(1e-5)
+locks = (lineage._lock, strangers._lock)
+threads = [threading.Thread(target=looks), *(threading.Thread(target=takes, args=(lock,)) for lock in locks)]
+for each in threads: each.start()
+bad = []
+for _ in range(300):
+    child = os.fork()
+    if not child:
+        free = [lock.acquire(timeout=1) for lock in (stacks._lock, *locks)]
+        os._exit(0 if all(free) and gc.isenabled() else 1)
+    bad.append(os.waitpid(child, 0)[1])
+over = True
+for each in threads: each.join()
+assert gc.isenabled()
+print(sum(map(bool, bad)))
+"""
+
+
+def test_a_fork_beside_a_thread_that_looks_leaves_the_child_whole() -> None:
+    """The child can take each lock, and its garbage collector is on."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, timeout=120, check=True
+    )
+    assert ran.stdout == b"0\n"
