@@ -14,6 +14,7 @@ import inspect
 import os
 import runpy
 import sys
+import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -36,7 +37,8 @@ WRAPPERS_MAX = 10
 """The maximum number of nested wrappers that are opened. Our choice."""
 FOLDERS_MAX = 2_000
 """The maximum number of folders that are searched for a script. Our choice."""
-_NOT_SEARCHED = frozenset({"site-packages", "node_modules", "__pycache__", "venv"})
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_NOT_SEARCHED = frozenset({*_INSTALLED, "node_modules", "__pycache__", "venv"})
 
 
 def recorded_call(fixture: Fixture, changes: dict[str, Any]) -> functools.partial[Any]:
@@ -268,11 +270,35 @@ def _is_agent(script: Path) -> bool:
 
 
 def _is_here(file: str | None) -> bool:
+    """Return whether a file is the project's own: it lies under the project directory, and is not part of Python."""
     if file is None:
         return False
     path = Path(file).resolve()
     here = project().resolve()
-    return path.exists() and path.is_relative_to(here) and "site-packages" not in path.parts
+    return (
+        path.is_relative_to(here)
+        and path.exists()
+        and _INSTALLED.isdisjoint(path.parts)
+        and not any(path.is_relative_to(each) for each in _libraries())
+        # A project may hold its environment, and may lie in one.
+        and not any(
+            path.is_relative_to(each) and not here.is_relative_to(each) for each in _prefixes()
+        )
+    )
+
+
+def _libraries() -> Iterator[Path]:
+    """Yield the directories of the standard library and of what is installed."""
+    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
+        if path := sysconfig.get_path(name):
+            yield Path(path).resolve()
+    yield Path(os.__file__).resolve().parent
+
+
+def _prefixes() -> Iterator[Path]:
+    """Yield the directories of Python, and of the virtual environment if it runs in one."""
+    for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix):
+        yield Path(prefix).resolve()
 
 
 def _outside(fixture: Fixture, entry: str, file: str) -> UsageError:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from agentobs.errors import UsageError
 from agentobs.recording.serve import ServedProvider, ServeOptions
-from replay import load
+from replay import Fixture, load
+from replay.entry import _is_here, recorded_call
 from replay.obstacles import why_not_callable
+from replay.project import project_at
 from tests.provider_script import script
 from tests.replay.test_torture_noise import whole
 
@@ -314,9 +317,10 @@ def test_entries_that_cannot_be_called_are_explained(project: Project) -> None:
     told = " ".join(project.freeze(*FIXED).split())
     for reason in (
         "agents:Needs.run is a method of Needs, whose constructor needs prefix",
-        "from agents import Needs replay.run(Needs(prefix=...).run, city=...)",
+        "add the first line, and the second one instead of the dots "
+        "from agents import Needs Needs(prefix=...).run, city=... pytest",
         "agents:not_json was called with client (builtins:object), which a fixture cannot hold",
-        "from agents import not_json replay.run(not_json, client=..., city=...)",
+        "from agents import not_json not_json, client=..., city=... pytest",
         "the session was started by a lambda of agents",
         "the session was started by a function that is defined inside of agents:nesting",
     ):
@@ -362,6 +366,45 @@ def test_an_entry_of_the_command_line(project: Project) -> None:
         assert refused.returncode != 0
         if says != "expected":
             assert says in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("python", "is_refused"),
+    [
+        ("env", True),
+        ("env/lib/python3/site-packages", True),
+        ("other", False),
+        ("", False),
+        ("..", False),
+    ],
+)
+def test_no_entry_lies_in_the_python_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, is_refused: bool
+) -> None:
+    """A project may hold its environment, be one, or lie in one: only what is installed there is refused."""
+    here = tmp_path / "project"
+    file = (
+        here / "env" / "lib" / "python3" / "site-packages" / "tool.py"
+        if "site" in python
+        else here / "env" / "a.py"
+    )
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    for name in ("prefix", "exec_prefix", "base_prefix", "base_exec_prefix"):
+        monkeypatch.setattr(sys, name, str((here / python).resolve()))
+    with project_at(here):
+        assert _is_here(str(file)) is not is_refused
+
+
+def test_no_entry_lies_in_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if Python lies under the project directory, as that of pyenv does below the home directory."""
+    for folder in (Path(subprocess.__file__).parents[depth] for depth in range(3)):
+        with project_at(folder):
+            assert not _is_here(subprocess.__file__)
+        given = {"*": [["id", "-un"]]}
+        header = {"entry": "subprocess:check_output", "arguments": given, "agentobs_fixture": 1}
+        with project_at(folder), pytest.raises(UsageError, match="such code is not started"):
+            recorded_call(Fixture(Path("stranger.jsonl"), header, [], [], []), {})
 
 
 def test_a_fixture_starts_no_script_that_is_not_an_agent(project: Project) -> None:
