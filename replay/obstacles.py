@@ -22,11 +22,6 @@ class NotCallable:
     lines: tuple[str, str]
     """Two lines of Python for the test: an import and the call, with `...` for unknown parts."""
 
-    @property
-    def text(self) -> str:
-        """The reason and the lines, for a terminal."""
-        return f"{self.reason}; add to the test:\n    {self.lines[0]}\n    {self.lines[1]}"
-
 
 def why_not_callable(header: Mapping[str, Any]) -> NotCallable | None:
     """Return why a replay cannot call the recorded entry; None if it can, as far as the recording shows.

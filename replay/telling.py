@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from agentobs.records.shown import listed
 from replay.aligning import aligned, safe, width
 from replay.looks import NATURES
 from replay.sites import Site
@@ -62,11 +63,6 @@ def explanation(found: Divergence, columns: int = COLUMNS) -> str:
         lines += ["", "  what followed in the recording"]
         lines += [line for each in found.left.following for line in _wrapped(each, 4, columns)]
     return "\n".join(line.rstrip() for line in lines)
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Return parts as one listing: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def count(number: int, noun: str) -> str:

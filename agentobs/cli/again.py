@@ -124,9 +124,14 @@ def freeze(
         for session, folder in zip(found, _folders(found, output), strict=True):
             recording = dataclasses.replace(session, **_started(session.entry, entry, arguments))
             frozen = _freeze(recording, folder, until_turn, failing_turn, normalize)
+            is_callable = True
             if not no_check:
                 started = {"--entry": entry, "--args": arguments}
-                check(recording, frozen, home, trials, apply=apply, started=started)
+                is_callable = check(recording, frozen, home, trials, apply=apply, started=started)
+            steps = _next_steps(recording, frozen, folder, is_callable=is_callable)
+            for number, line in enumerate(steps):
+                click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
+            sys.stdout.flush()
 
 
 def _freeze(
@@ -158,14 +163,21 @@ def _freeze(
         click.echo(f"{'wrote' if is_new else 'kept '}  {printable(str(path))}")
     if recording.result and (kind := not_kept_in(recording.result.value)):
         click.echo(f"result  not kept, and not compared: {printable(kind)}")
-    for number, line in enumerate(_next_steps(recording, frozen, folder)):
-        click.echo(f"{'       ' if number else 'next   '}{printable(line)}")
     sys.stdout.flush()
     return frozen
 
 
-def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[str]:
-    """Yield the next steps for a fixture: commands that work for this session, ready to be copied."""
+def _next_steps(
+    recording: Recording, frozen: Frozen, folder: Path, *, is_callable: bool
+) -> Iterator[str]:
+    """Yield the next steps for a fixture: commands that work for this session, ready to be copied.
+
+    Args:
+        recording: the session.
+        frozen: what was written.
+        folder: the folder of the fixture.
+        is_callable: False if the check could not call the entry of the fixture.
+    """
     from replay import load
     from replay.forking import can_fork
     from replay.obstacles import why_not_callable
@@ -177,10 +189,11 @@ def _next_steps(recording: Recording, frozen: Frozen, folder: Path) -> Iterator[
         yield f"edit {shlex.quote(str(frozen.test))}: add the import, and replace the dots with the second line"
         yield f"    {imported}"
         yield f"    {call.removeprefix('replay.run(').removesuffix(')')}"
-    yield f"pytest {where}"
-    if problem is None and can_fork(recording, frozen.turn):
+    if problem is not None or is_callable:
+        yield f"pytest {where}"
+    if problem is None and is_callable and can_fork(recording, frozen.turn):
         yield f"agentobs fork {where} --at {frozen.turn}   continues live from there"
-    if problem is not None:
+    if problem is not None or not is_callable:
         yield f"agentobs serve {where}   answers any client in the provider's place"
 
 

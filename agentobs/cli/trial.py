@@ -6,12 +6,11 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from agentobs.records.shown import printable
+from agentobs.records.shown import listed, printable
 
 if TYPE_CHECKING:
     from agentobs.records.exchanges import Recording
@@ -23,6 +22,7 @@ COLUMNS = 80
 MARGIN = 9
 """The width of the labels before the text, such as `replays: `."""
 
+NAME_IT = "or freeze it again with --entry module:name --args JSON"
 EVERYWHERE = "yes, 2 of 2: also with another directory, date, time zone and hash seed"
 
 
@@ -34,8 +34,8 @@ def check(
     *,
     apply: bool,
     started: Mapping[str, str | None] | None = None,
-) -> None:
-    """Replay a frozen session as a check, and print whether it replays.
+) -> bool:
+    """Replay a frozen session as a check, and print whether it replays; return whether its entry could be called.
 
     Args:
         recording: the session.
@@ -48,19 +48,21 @@ def check(
     from replay.fixture import load
     from replay.obstacles import why_not_callable
 
+    is_callable = True
     if (problem := why_not_callable(load(frozen.fixture).header)) is not None:
+        is_callable = False
         told = _told([f"not tried, because {problem.reason}"])
     else:
         verdict = trials.verdict(frozen.fixture)
         if apply and verdict.rules:
             _add_rules(frozen, verdict.rules)
             verdict = trials.verdict(frozen.fixture)
-        told = lines(
-            verdict, frozen.test, recording.entry, _apply(recording, frozen, home, started or {})
-        )
-        told += _ran(recording)
+        is_callable = verdict.failed is None or verdict.failed.result != "uncallable"
+        told = lines(verdict, _apply(recording, frozen, home, started or {}))
+        told += _ran(recording) if is_callable else []
     click.echo("\n".join(told))
     sys.stdout.flush()
+    return is_callable
 
 
 def _add_rules(frozen: Frozen, rules: Sequence[str]) -> None:
@@ -111,13 +113,11 @@ def _ran(recording: Recording) -> list[str]:
     )
 
 
-def lines(verdict: Verdict, test: Path, entry: str | None, apply: str) -> list[str]:
+def lines(verdict: Verdict, apply: str) -> list[str]:
     """Return the verdict of a trial as lines of text.
 
     Args:
         verdict: the result of the tries.
-        test: the generated test.
-        entry: the recorded entry, as `module:function`.
         apply: the command that adds the proposed rules to the fixture.
     """
     if verdict.replays:
@@ -126,7 +126,8 @@ def lines(verdict: Verdict, test: Path, entry: str | None, apply: str) -> list[s
     if failed is None:
         return _told(["no"])
     if failed.result == "uncallable" and not verdict.changes:
-        return _told([f"not tried, because {failed.text}", *_to_add(test, entry)])
+        parts = [f"not tried, because {failed.text}", failed.cure]
+        return _told(parts if "--entry" in failed.cure else [*parts, NAME_IT])
     parts = [_first(verdict, failed), *(f"  {line}" for line in failed.shown)]
     if failed.why:
         parts.append(failed.why + (f" ({failed.site})" if failed.site else ""))
@@ -184,22 +185,6 @@ def _advice(changes: Sequence[str], failed: Outcome) -> list[str]:
             "or agentobs.world_here().now() in the agent; then record the session again"
         ]
     return []
-
-
-def _to_add(test: Path, entry: str | None) -> list[str]:
-    """Return the lines to add to the test, so that it starts the agent."""
-    module, _, function = (entry or "my_agent:start").partition(":")
-    name = function.partition(".")[0] if "<" not in function else "start"
-    return [
-        f"to start the agent, add to {printable(str(test))}:",
-        f"  from {printable(module)} import {printable(name)}",
-        f'  replay.run({printable(name)}, "its", "arguments")',
-    ]
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Join parts to a list in prose: `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def _told(parts: Sequence[str], label: str = "replays:") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, overload
@@ -111,3 +112,8 @@ def pretty(column: str, value: Any) -> Any:
     if column.endswith("_ratio") and value is not None:
         return f"{value:.1%}"
     return value
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Return parts as one listing: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

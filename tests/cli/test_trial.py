@@ -251,8 +251,9 @@ def frozen(project: Path, *arguments: str) -> dict[str, list[str]]:
     for part in out.split("froze  ")[1:]:
         name = re.findall("^(?:wrote|kept ) *fixtures/(.+)/recording.jsonl", part, re.MULTILINE)[0]
         lines = part.splitlines()
-        begins = [at for at, line in enumerate(lines) if line.startswith("replays")]
-        told[name] = lines[begins[0] :]
+        begins = next(at for at, line in enumerate(lines) if line.startswith("replays"))
+        ends = next(at for at, line in enumerate(lines) if line.startswith("next   "))
+        told[name] = lines[begins:ends]
         assert not any(len(line) > 80 for line in told[name] if "/" not in line), told[name]
     return told
 
@@ -317,7 +318,9 @@ def test_apply_adds_the_rules_that_cure_it(shop: Path, verdicts: dict[str, list[
         assert f"         hidden by the {rules}; to add {them} to the fixture:" in out
         printed = shlex.split(out[-1])
         assert printed[0] == "agentobs"
-        applied = ran(shop, *printed[printed.index("freeze") :]).splitlines()
+        applied = (
+            ran(shop, *printed[printed.index("freeze") :]).partition("next   ")[0].splitlines()
+        )
         assert f"added  the {rules} to fixtures/{name}/recording.jsonl" in applied
         assert applied[-1:] == YES
         names = rules.split(" ", 1)[1].split(" and ")
@@ -381,25 +384,53 @@ def test_one_that_hangs_is_stopped(shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "lines"),
+    ("name", "reason"),
     [
-        ("given-object", "shop:given_object was called with", ""),
-        ("anonymous", "the session was started by", ""),
-        ("outside", "the recorded entry outside:outside is not in a file", "outside outside"),
-        ("gone", "the recorded entry gone:gone is not in a file", "gone gone"),
+        ("given-object", "shop:given_object was called with"),
+        ("anonymous", "the session was started by"),
+        ("outside", "the recorded entry outside:outside is not in a file"),
+        ("gone", "the recorded entry gone:gone is not in a file"),
     ],
 )
 def test_one_that_cannot_be_started_was_not_tried(
-    verdicts: dict[str, list[str]], name: str, reason: str, lines: str
+    verdicts: dict[str, list[str]], name: str, reason: str
 ) -> None:
-    """The reason is said, and the two lines that the test lacks."""
+    """The verdict gives the reason."""
     assert verdicts[name][0].startswith(f"replays: not tried, because {reason}")
-    if not lines:
-        return
-    module, function = lines.split()
-    assert verdicts[name][-2:] == [
-        f"           from {module} import {function}",
-        f'           replay.run({function}, "its", "arguments")',
+
+
+@pytest.mark.parametrize("name", ["outside", "gone"])
+def test_only_what_works_is_proposed_for_an_entry_that_cannot_be_called(
+    shop: Path, name: str
+) -> None:
+    """The report says once how to name another entry; neither pytest nor a fork is proposed: both would fail."""
+    told = " ".join(ran(shop, "freeze", name, "-o", f"fixtures/{name}").split())
+    verdict, steps = told.partition("replays: ")[2].split(" next ")
+    assert verdict.count("--entry module:name --args JSON") == 1
+    assert "Run from the directory that holds it" in verdict
+    assert steps == f"agentobs serve fixtures/{name} answers any client in the provider's place"
+
+
+def test_a_named_entry_starts_one_that_could_not_be_called(shop: Path) -> None:
+    """What the verdict proposes works, and then pytest is proposed."""
+    given = ("--entry", "shop:fine", "--args", '["Hello."]')
+    told = ran(shop, "freeze", "gone", "-o", "fixtures/named", *given)
+    verdict, steps = told[told.index("replays: ") :].split("next   ")
+    assert verdict.splitlines() == YES
+    assert steps.startswith("pytest fixtures/named\n")
+
+
+def test_what_a_test_lacks_is_shown_once(shop: Path) -> None:
+    """The two lines stand below the verdict, and not in it."""
+    told = ran(shop, "freeze", "given-object", "-o", "fixtures/given")
+    verdict, steps = told[told.index("replays: ") :].split("next   ")
+    assert "import" not in verdict
+    assert [line.strip() for line in steps.splitlines()] == [
+        "edit fixtures/given/test_given.py: add the first line, and the second one instead of the dots",
+        "from shop import given_object",
+        "given_object, prompt=..., thing=...",
+        "pytest fixtures/given",
+        "agentobs serve fixtures/given   answers any client in the provider's place",
     ]
 
 
