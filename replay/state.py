@@ -154,16 +154,15 @@ class State:
             )
         self.until, self.live_from, self.tools = turn, turn, tools
 
-    def watch(self, failing_turn: int, tools: ToolPolicy, live_from: int | None = None) -> None:
+    def watch(self, failing_turn: int, tools: ToolPolicy) -> None:
         """Allow the agent to leave the recorded path, and let the tools of a policy run from a turn on.
 
         Args:
             failing_turn: see `Departure.failing_turn`.
             tools: which tools run.
-            live_from: the turn from which they run; default the failing turn.
         """
         self.departure, self.tools = Departure(failing_turn), tools
-        self.live_from = failing_turn if live_from is None else live_from
+        self.live_from = failing_turn
 
     def departs(self, expected: Ask | None = None) -> bool:
         """Return whether the agent may leave the recorded path here; if so, record that it has left it."""

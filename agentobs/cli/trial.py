@@ -48,16 +48,15 @@ def check(
     from replay.fixture import load
     from replay.obstacles import why_not_callable
 
-    is_callable = True
+    is_callable = False
     if (problem := why_not_callable(load(frozen.fixture).header)) is not None:
-        is_callable = False
         told = _told([f"not tried, because {problem.reason}"])
     else:
         verdict = trials.verdict(frozen.fixture)
         if apply and verdict.rules:
             _add_rules(frozen, verdict.rules)
             verdict = trials.verdict(frozen.fixture)
-        is_callable = verdict.failed is None or verdict.failed.result != "uncallable"
+        is_callable = not _is_uncallable(verdict)
         told = lines(verdict, _apply(recording, frozen, home, started or {}))
         told += _ran(recording) if is_callable else []
     click.echo("\n".join(told))
@@ -113,6 +112,12 @@ def _ran(recording: Recording) -> list[str]:
     )
 
 
+def _is_uncallable(verdict: Verdict) -> bool:
+    """Return whether the entry could not be called even in the unchanged surroundings."""
+    failed = verdict.failed
+    return failed is not None and failed.result == "uncallable" and not verdict.changes
+
+
 def lines(verdict: Verdict, apply: str) -> list[str]:
     """Return the verdict of a trial as lines of text.
 
@@ -125,7 +130,7 @@ def lines(verdict: Verdict, apply: str) -> list[str]:
     failed = verdict.failed
     if failed is None:
         return _told(["no"])
-    if failed.result == "uncallable" and not verdict.changes:
+    if _is_uncallable(verdict):
         parts = [f"not tried, because {failed.text}", failed.cure]
         return _told(parts if "--entry" in failed.cure else [*parts, NAME_IT])
     parts = [_first(verdict, failed), *(f"  {line}" for line in failed.shown)]

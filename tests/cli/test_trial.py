@@ -426,7 +426,7 @@ def test_what_a_test_lacks_is_shown_once(shop: Path) -> None:
     verdict, steps = told[told.index("replays: ") :].split("next   ")
     assert "import" not in verdict
     assert [line.strip() for line in steps.splitlines()] == [
-        "edit fixtures/given/test_given.py: add the first line, and the second one instead of the dots",
+        "edit fixtures/given/test_given.py: add the import, and replace the dots with the second line",
         "from shop import given_object",
         "given_object, prompt=..., thing=...",
         "pytest fixtures/given",

@@ -317,7 +317,7 @@ def test_entries_that_cannot_be_called_are_explained(project: Project) -> None:
     told = " ".join(project.freeze(*FIXED).split())
     for reason in (
         "agents:Needs.run is a method of Needs, whose constructor needs prefix",
-        "add the first line, and the second one instead of the dots "
+        "add the import, and replace the dots with the second line "
         "from agents import Needs Needs(prefix=...).run, city=... pytest",
         "agents:not_json was called with client (builtins:object), which a fixture cannot hold",
         "from agents import not_json not_json, client=..., city=... pytest",
