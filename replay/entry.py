@@ -6,7 +6,6 @@ function that is defined in a file under the current directory, or our own comma
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import importlib
 import importlib.util
@@ -311,15 +310,6 @@ def _outside(fixture: Fixture, entry: str, file: str) -> UsageError:
 
 def _refused(fixture: Fixture, found: str, todo: str) -> UsageError:
     return UsageError(found, where=str(fixture.path), todo=todo)
-
-
-def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def let_go(awaitable: Any) -> None:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from agentobs import world
-from agentobs.recording import session
+from agentobs.recording import runs
 from replay.fixture import Fixture
 from replay.sites import is_agents
 
@@ -99,7 +99,7 @@ def observe() -> None:
 def begin(fixture: Fixture) -> str:
     """Note that a replay begins; return a hint about state that an earlier run has left, or an empty string."""
     entry = fixture.header.get("entry")
-    where = session.ran_in(entry) if isinstance(entry, str) else None
+    where = runs.ran_in(entry) if isinstance(entry, str) else None
     key = str(fixture.path.resolve())
     earlier = _replayed.get(key, where)
     changed = [] if _is_isolated else list(_changed(str(entry or "").partition(":")[0]))
@@ -114,7 +114,7 @@ def forget() -> None:
     _seen = 0
     _first.clear()
     _replayed.clear()
-    session.forget_runs()
+    runs.forget()
 
 
 def current_test() -> str:

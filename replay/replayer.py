@@ -20,6 +20,7 @@ from typing import Any
 from agentobs import world
 from agentobs.errors import UsageError
 from agentobs.recording import functions, lineage, patching, wire
+from agentobs.recording.runs import in_event_loop
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
 from agentobs.tracing import ambient
@@ -30,7 +31,7 @@ from replay.arriving import factor
 from replay.children import children
 from replay.departure import Departure, repeats
 from replay.divergence import DivergenceError, Progress, ReplayEnded, ReplayStopped, Suspicion
-from replay.entry import adrained, awaited, drained, in_event_loop, let_go, recorded_call
+from replay.entry import adrained, awaited, drained, let_go, recorded_call
 from replay.failure import failure_of
 from replay.fixture import Ask, Fixture
 from replay.functions import Functions

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from agentobs.errors import error_kind, say_once
 from agentobs.recording.annotations import classes_in
 from agentobs.recording.origins import OPTIMISED, OURS_ALONE, may_hold_variables
 from agentobs.recording.values import is_not_kept, kept_arguments, knowing, not_kept_in
@@ -271,3 +272,12 @@ def version_of(distribution: str) -> Label | None:
         return unchecked(version(distribution))
     except PackageNotFoundError:
         return None
+
+
+def entry_or_nothing(find: Callable[[], Entry]) -> Entry:
+    """Return how a session was started; an empty entry if that cannot be determined."""
+    try:
+        return find()
+    except Exception as error:
+        say_once(f"how a session was started is not recorded: {error_kind(error)}", about="entry")
+        return NOWHERE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from agentobs import world
-from agentobs.errors import UsageError
+from agentobs.errors import UsageError, say_once
 from agentobs.recording.files import OS, Files
 from agentobs.records.canonical import digest
 from agentobs.records.events import wrong_rate
@@ -115,3 +115,12 @@ def content_of(given: Content | None, options: Options) -> Content:
             todo="Say off, vault or export",
         )
     return told  # type: ignore[return-value]  # one of its values
+
+
+def content_or_off(given: Content | None, options: Options) -> Content:
+    """Return where a session's content may go; nowhere, with a warning, if the choice is invalid."""
+    try:
+        return content_of(given, options)
+    except UsageError as error:
+        say_once(f"the content of sessions is not recorded: {error}", about="content")
+        return "off"

@@ -34,25 +34,27 @@ from agentobs.recording import (
     lineage,
     parents,
     patching,
+    runs,
     strangers,
     wire,
 )
 from agentobs.recording.clients import AllClients, record_in
 from agentobs.recording.entry import (
     NOWHERE,
-    Entry,
     entry_of,
     entry_of_call,
+    entry_or_nothing,
     origin,
     outside,
     version_of,
 )
 from agentobs.recording.generators import Iteration, iterating
 from agentobs.recording.home import locate, open_home
-from agentobs.recording.options import Content, Options, check_sampling, content_of
+from agentobs.recording.options import Content, Options, check_sampling, content_of, content_or_off
 from agentobs.recording.origins import follow_jobs
 from agentobs.recording.recorder import Recorder
 from agentobs.recording.returned import returned
+from agentobs.recording.runs import in_event_loop
 from agentobs.recording.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, Returned, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Event, Outcome, Relation, SessionEnd, SessionStart
@@ -304,7 +306,7 @@ class Session:
         self._tags = {str(key): str(value) for key, value in tags.items()}
         self._home = home
         self._link, self._content, self._patch = link, content, patch
-        self._entry = _entry(lambda: entry_of(caller)) if caller else NOWHERE
+        self._entry = entry_or_nothing(lambda: entry_of(caller)) if caller else NOWHERE
         self._failure: tuple[str, str] | None = None
         self._result: Returned | None = None
         self._is_stopped = False
@@ -326,7 +328,7 @@ class Session:
         """
         if self._meter is None:
             return None
-        in_time = flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
+        in_time = flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
         spent = self._meter.total()
         if in_time or _recorder is None:
             return spent
@@ -412,8 +414,8 @@ class Session:
         self._failure, self._result, self._is_stopped = None, None, False
         self._process_id = world.process_id()
         _note_begun(self.session_id)
-        _note_run(self._entry.name)
-        self.content = _content(self._content, options)
+        runs.note(self._entry.name)
+        self.content = content_or_off(self._content, options)
         _open[self.session_id] = self
         parent = lineage.take_parent()
         link: Link = self._link
@@ -463,7 +465,7 @@ class Session:
         if _open.pop(self.session_id, None) is None:
             return
         if self._joined is not None:
-            flush(LOOP_SECONDS if _in_event_loop() else FLUSH_SECONDS)
+            flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
             return
         joining.forget(self.session_id)
         outcome, reason, signature = self._end(error)
@@ -481,7 +483,7 @@ class Session:
         sink.emit(end if is_plain else SessionReturn(end, came_to, raised))
         if self._meter is None:  # no recorder takes them
             jobs.take_ended(self.session_id)
-        if not _in_event_loop():
+        if not in_event_loop():
             flush(FLUSH_SECONDS)
 
     def _end(self, error: BaseException | None) -> tuple[Outcome, str | None, str | None]:
@@ -554,7 +556,7 @@ class Session:
                 content=self._content,
                 patch=self._patch,
             )
-            opened._entry = _entry(lambda: entry_of_call(function, args, kwargs))
+            opened._entry = entry_or_nothing(lambda: entry_of_call(function, args, kwargs))
             return opened
 
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -629,7 +631,7 @@ def _process_place() -> Place:
     with _lock:
         if _process_session is None or _process_session is stopped:
             _process_session = Session("process", {}, None)
-            _process_session._entry = _entry(outside)
+            _process_session._entry = entry_or_nothing(outside)
             opening: Session | None = _process_session
         else:
             opening = None
@@ -662,28 +664,6 @@ def _note_begun(session_id: str) -> None:
         _begun.pop(next(iter(_begun), ""), None)
 
 
-_ran: dict[str, str] = {}
-"""The entries of the sessions that were opened in this process, each with the pytest test that first opened it."""
-
-
-def ran_in(entry: str) -> str | None:
-    """Return the test in which a session of an entry was first opened in this process; None if there was none.
-
-    The test is the id that pytest gives it, or an empty string outside of pytest.
-    """
-    return _ran.get(entry)
-
-
-def forget_runs() -> None:
-    """Forget which entries have run in this process."""
-    _ran.clear()
-
-
-def _note_run(entry: str | None) -> None:
-    if entry is not None and entry not in _ran:
-        _ran[entry] = world.environment().get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-
-
 def _is_stopped(session: Session | None) -> bool:
     """Return whether nothing more of a session is recorded, because something of it could not be written."""
     recorder = _recorder
@@ -698,32 +678,6 @@ def _forked() -> None:
 
 os.register_at_fork(after_in_child=_forked)
 functions.place_outside(place_here)
-
-
-def _entry(find: Callable[[], Entry]) -> Entry:
-    """Return how a session was started; an empty entry if that cannot be determined."""
-    try:
-        return find()
-    except Exception as error:
-        say_once(f"how a session was started is not recorded: {error_kind(error)}", about="entry")
-        return NOWHERE
-
-
-def _content(given: Content | None, options: Options) -> Content:
-    """Return where a session's content may go; where nobody can tell, nowhere, and people are told."""
-    try:
-        return content_of(given, options)
-    except UsageError as error:
-        say_once(f"the content of sessions is not recorded: {error}", about="content")
-        return "off"
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 __all__ = [

@@ -121,7 +121,7 @@ def test_a_divergence_names_requests_that_tie(tmp_path: Path) -> None:
     with pytest.raises(DivergenceError) as diverged, Replayer(fixture) as replay:
         replay.run(untold, Setting(changed="all"))
     text = " ".join(diverged.value.divergence.text().split())
-    assert "requests 1 and 2 are identical and could be concurrent" in text
+    assert "requests 1 and 2 are identical and may be concurrent" in text
     assert "with agentobs.span(NAME)" in text
 
 
