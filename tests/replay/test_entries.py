@@ -398,12 +398,13 @@ def test_no_entry_lies_in_the_python_of_the_project(
 
 def test_no_entry_lies_in_the_standard_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even if Python lies under the project directory, as that of pyenv does below the home directory."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
     for folder in (Path(subprocess.__file__).parents[depth] for depth in range(3)):
         with project_at(folder):
             assert not _is_here(subprocess.__file__)
         given = {"*": [["id", "-un"]]}
         header = {"entry": "subprocess:check_output", "arguments": given, "agentobs_fixture": 1}
-        with project_at(folder), pytest.raises(UsageError, match="such code is not started"):
+        with project_at(folder), pytest.raises(UsageError, match="so it is not started"):
             recorded_call(Fixture(Path("stranger.jsonl"), header, [], [], []), {})
 
 
