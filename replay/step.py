@@ -153,7 +153,7 @@ class Next:
         elif self.failed:
             verdict = "the session fails"
         elif self.differs:
-            verdict = "the agent does something else than recorded"
+            verdict = "the agent does something that differs from the recording"
         elif self.repeats:
             verdict = "the agent makes one more request of the same loop"
         elif self.is_early:
