@@ -21,7 +21,6 @@ import functools
 import os
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -60,10 +59,6 @@ FUTEX = {"x86_64": 202, "aarch64": 98}
 """The system call that waits for a lock (Linux, asm/unistd.h), by machine."""
 ACCEPT = {"x86_64": (43, 288), "aarch64": (202, 242)}
 """`accept` and `accept4`: in a replay only child processes connect, and they are counted separately."""
-READS = {"x86_64": (0, 45, 47), "aarch64": (63, 207, 212)}
-"""`read`, `recvfrom` and `recvmsg`."""
-POLLS = {"x86_64": (232, 281, 441), "aarch64": (22, 441)}
-"""`epoll_wait`, `epoll_pwait` and `epoll_pwait2`."""
 POOL_WORKERS = frozenset({("trio._core._thread_cache", "_work")})
 """Functions in which an idle worker of a thread pool waits with a timeout."""
 SETTLED_NS = 3_000_000
@@ -120,19 +115,10 @@ class ThreadStates:
         Args:
             parked: the threads that have announced how they wait, by identity.
         """
-        found = self._seen(parked) or self._guessed(parked)
+        found = self._shown(parked) if self._is_shown else self._guessed(parked)
         if found == "blocked" and (_has_children() or _alarm_handler() != self._alarm):
             return "outside"
         return found
-
-    def _seen(self, parked: Mapping[int, Parking]) -> Activity | None:
-        """Return what the system shows; None if it does not, as after a change of the user or without a free file."""
-        if not self._is_shown:
-            return None
-        try:
-            return self._shown(parked)
-        except OSError:
-            return None
 
     def has_foreign_threads(self) -> bool:
         """Return whether threads exist that Python did not start: what they wait for cannot be known."""
@@ -165,17 +151,14 @@ class ThreadStates:
 
     def _shown(self, parked: Mapping[int, Parking]) -> Activity:
         agents, _, ours = self._agents()
-        known = {thread.native_id: ident for ident, thread in python_threads().items()}
+        by_native = {thread.native_id: ident for ident, thread in agents.items()}
         found: Activity = "blocked"
         for name in _tasks():
             native = int(name)
             if native in ours:
                 continue
-            ident = known.get(native)
-            parking = None if ident is None else parked.get(ident)
-            state = self._state_of(native, ident if ident in agents else None, parking)
-            if state == "blocked" and ident is None and _has_connection(native):
-                state = "outside"
+            ident = by_native.get(native)
+            state = self._state_of(native, ident, None if ident is None else parked.get(ident))
             if state == "running":
                 return state
             if state == "outside":
@@ -197,10 +180,9 @@ class ThreadStates:
                 return "running"
             return "blocked" if ident is None or _is_idle_worker(ident) else "outside"
         self._timed.pop(native, None)
-        if parking in ("loop", "held") or int(number) in ACCEPT[machine]:
+        if ident is None or parking in ("loop", "held") or int(number) in ACCEPT[machine]:
             return "blocked"
-        # Other threads than the agent's wait for what does not concern it, unless it gave their event loop something.
-        return "blocked" if ident is None and parking != "loop with files" else "outside"
+        return "outside"
 
     def _is_brief(self, native: int, call: str) -> bool:
         """Return whether a wait with a timeout may be for the GIL, which is short."""
@@ -240,10 +222,7 @@ class ThreadStates:
 
 def is_running(native: int) -> bool:
     """Return whether the thread with a native identity runs or is ready; False if the system does not show it."""
-    try:
-        return _shows_system_calls() and (_system_call(native) or "").startswith("running")
-    except OSError:
-        return False
+    return _shows_system_calls() and (_system_call(native) or "").startswith("running")
 
 
 def _position(frame: FrameType) -> tuple[int, int]:
@@ -265,28 +244,6 @@ def _is_idle_worker(ident: int) -> bool:
     return (str(frame.f_globals.get("__name__")), frame.f_code.co_name) in POOL_WORKERS
 
 
-def _has_connection(native: int) -> bool:
-    """Return whether a thread that Python did not start waits in `read` or `epoll` for a connection."""
-    number, _, rest = (_system_call(native) or "").partition(" ")
-    machine = platform.machine()
-    if not number.isdecimal() or int(number) not in READS[machine] + POLLS[machine]:
-        return False
-    file = int(rest.split()[0], 16)
-    if int(number) in READS[machine]:
-        return _is_connected(file)
-    watched = (_read(f"/proc/self/fdinfo/{file}") or "").splitlines()
-    return any(_is_connected(int(line.split()[1])) for line in watched if line.startswith("tfd:"))
-
-
-def _is_connected(file: int) -> bool:
-    """Return whether a file descriptor is a socket with a named peer, and no pair by which threads wake each other."""
-    try:
-        with socket.socket(fileno=os.dup(file)) as connection:
-            return bool(connection.getpeername())
-    except OSError:
-        return False
-
-
 @functools.cache
 def _shows_system_calls() -> bool:
     """Return whether the system names the system calls that threads of this process are blocked in."""
@@ -304,8 +261,6 @@ def _shows_system_calls() -> bool:
                 return True
             REAL_SLEEP(0.0005)
         return False
-    except OSError:
-        return False
     finally:
         blocked.release()
         probe.join()
@@ -317,11 +272,7 @@ def _tasks() -> list[str]:
 
 
 def _system_call(native: int) -> str | None:
-    """Return the line of a thread's system call; None if the thread has ended.
-
-    Raises:
-        OSError: the system does not show it.
-    """
+    """Return the line of a thread's system call; None if the thread has ended."""
     return _read(f"/proc/self/task/{native}/syscall")
 
 
@@ -334,11 +285,11 @@ def _switches(native: int) -> str:
 def _read(path: str) -> str | None:
     try:
         file = os.open(path, os.O_RDONLY)
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
     try:
         return os.read(file, 4096).decode("ascii", "replace").strip()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
     finally:
         os.close(file)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import datetime
-import select
 import selectors
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ import pytest
 
 from agentobs import world
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, virtual_time
-from replay.thread_states import ThreadStates, _has_connection, is_running
+from replay.thread_states import ThreadStates
 from tests.provider_script import streamed, text
 from tests.replay import waiting_agents
 from tests.replay.agents import frozen, recorded
@@ -513,137 +510,3 @@ def test_states_tell_what_a_thread_waits_for() -> None:
             world.pause(0.001)
     for thread in threads:
         thread.join()
-
-
-SERVER = """
-import os, socket, sys, time
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1])
-listener.listen()
-for _ in range(2):  # so that it is no child of the agent
-    if os.fork(): os._exit(0)
-    os.setsid()
-connection, _ = listener.accept()
-connection.recv(10)
-time.sleep(0.5)
-connection.sendall(b"hello\\n")
-"""
-
-
-@pytest.mark.parametrize("is_shown", [True, False])
-def test_a_loop_that_is_older_than_the_replay_waits_for_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shown: bool
-) -> None:
-    """The loop of a background thread gets its answer before a timeout of the agent is due."""
-    if not is_shown:
-        monkeypatch.setattr("replay.thread_states._shows_system_calls", lambda: False)
-    path = str(tmp_path / "socket")
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    subprocess.run([sys.executable, "-c", SERVER, path], check=True)
-
-    async def asks() -> bytes:
-        reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(b"hi")
-        line = await reader.readline()
-        writer.close()
-        return line
-
-    with virtual_time.virtual_time():
-        told = asyncio.run_coroutine_threadsafe(asks(), loop).result(timeout=30)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-    assert told == b"hello\n"
-
-
-@contextlib.contextmanager
-def waited_for(kind: str) -> Iterator[socket.socket]:
-    """Open a connection, or one of a pair of sockets by which threads wake each other; it has nothing to read."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        if kind == "pair":
-            one, other = socket.socketpair()
-        else:
-            one = socket.create_connection(listener.getsockname())
-            other, _ = listener.accept()
-        with one, other:
-            yield one
-
-
-FOREIGN = """
-import ctypes, os, sys, time
-from replay.thread_states import ThreadStates, _has_connection, is_running
-from tests.replay.test_virtual_time import waited_for
-
-libc = ctypes.CDLL(None)
-opened = waited_for(sys.argv[1])
-os.dup2(opened.__enter__().fileno(), 0)
-states = ThreadStates()
-thread = ctypes.c_ulong()
-libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.getchar, ctypes.c_void_p), None)
-found = "running"
-while found == "running":
-    time.sleep(0.01)
-    found = states.activity({})
-print(found, flush=True)
-os._exit(0)
-"""
-
-
-@pytest.mark.parametrize(("watched", "expected"), [("pair", "blocked"), ("connection", "outside")])
-def test_a_thread_of_a_library_may_wait_for_a_connection(watched: str, expected: str) -> None:
-    """What Python did not start counts if it reads from a connection, and not if it waits to be woken."""
-    ran = subprocess.run(
-        [sys.executable, "-c", FOREIGN, watched],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=True,
-        timeout=100,
-    )
-    assert ran.stdout.decode().strip() == expected
-
-
-@pytest.mark.parametrize(("watched", "expected"), [("pair", False), ("connection", True)])
-def test_connections_are_seen_through_epoll(watched: str, expected: bool) -> None:
-    """A library that polls many files waits for those that are connections."""
-    wakes, woken = socket.socketpair()
-    with waited_for(watched) as opened, wakes, woken, select.epoll() as waits:
-        for each in (opened, woken):
-            waits.register(each, select.EPOLLIN)
-        thread = threading.Thread(target=waits.poll)
-        thread.start()
-        native = thread.native_id or 0
-        while is_running(native):
-            world.pause(0.001)
-        found = _has_connection(native)
-        wakes.send(b"!")
-        thread.join()
-    assert found is expected
-
-
-def test_threads_are_judged_otherwise_if_the_system_stops_showing_them(
-    patient: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that has changed its user may not read what its threads wait for: they have not ended."""
-
-    def refuses(_: object) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    states = ThreadStates()
-    over = threading.Event()
-
-    def computes() -> None:
-        while not over.is_set():
-            sum(range(1000))
-
-    monkeypatch.setattr("replay.thread_states._read", refuses)
-    thread = threading.Thread(target=computes)
-    thread.start()
-    seen = {states.activity({}) for _ in range(20)}
-    over.set()
-    thread.join()
-    assert seen == {"running"}
-    with Replayer(patient) as replay:
-        assert replay.run(asks_around, waiting_agents.sleeps, seconds=MINUTE) >= MINUTE
