@@ -51,6 +51,8 @@ SCHEDULERS = frozenset({"asyncio", "concurrent", "threading", "queue", "sched"})
 """Modules of the standard library that compute deadlines: they read the clock that the waits are measured by."""
 RUNNERS = SCHEDULERS | {"functools", "contextvars", "_thread", "contextlib"}
 """Modules of the standard library from which a function of the agent may be called."""
+JOBS = "agentobs.recording.jobs"
+"""The module of ours whose frames stand below those of work items, whosever these are."""
 UNTOUCHED = (
     LEFT_ALONE - {"anthropic", "httpx2", "httpcore2", "anyio", "sniffio", "requests", "urllib3"}
 ) - SCHEDULERS
@@ -154,6 +156,8 @@ def _waiting_clock(frame: FrameType) -> VirtualClock | None:
         return None
     for each in outward(frame):
         package = package_of(each)
+        if each.f_globals.get("__name__") == JOBS:
+            continue  # it runs work items of the agent
         if package not in sys.stdlib_module_names:
             if _is_untouched(package):
                 return None
