@@ -23,7 +23,7 @@ from agentobs.agent.state import Options
 from agentobs.agent.tools import Tool, tool
 from agentobs.records.canonical import digest
 from agentobs.records.exchanges import Answer
-from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions, load
+from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions, leftovers, load
 from tests.provider_script import MODEL, call, cut, streamed, text
 from tests.replay.agents import KEY, frozen, recorded, report, weather
 from tests.replay.mailer import SEND, Mailer, made, mails
@@ -45,6 +45,7 @@ def replayed(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded")
 
 
 def diverges(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded") -> Divergence:
+    leftovers.forget()  # each replay stands for a process of its own
     with pytest.raises(DivergenceError) as raised:
         replayed(fixture, changes, tools)
     return raised.value.divergence
