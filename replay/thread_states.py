@@ -125,7 +125,7 @@ class ThreadStates:
         if not self._is_shown:
             return False
         known = {thread.native_id for thread in python_threads().values()}
-        return any(int(each) not in known for each in _tasks())
+        return any(each not in known for each in _tasks())
 
     def _agents(self) -> tuple[dict[int, threading.Thread], dict[int, threading.Thread], set[int]]:
         """Return the agent's threads by identity, all others by native identity, and the native ids of ours."""
@@ -150,25 +150,41 @@ class ThreadStates:
         return agents, others, ours
 
     def _shown(self, parked: Mapping[int, Parking]) -> Activity:
+        """Judge by what the system shows, in two looks: during the first, one thread may wake or start another."""
         agents, _, ours = self._agents()
         by_native = {thread.native_id: ident for ident, thread in agents.items()}
         found: Activity = "blocked"
-        for name in _tasks():
-            native = int(name)
+        seen: dict[int, tuple[str | None, str | None]] = {}
+        for native in _tasks():
             if native in ours:
                 continue
             ident = by_native.get(native)
-            state = self._state_of(native, ident, None if ident is None else parked.get(ident))
+            switches, call = _switches(native), _system_call(native)
+            state = self._state_of(
+                native, call, switches, ident, None if ident is None else parked.get(ident)
+            )
             if state == "running":
                 return state
             if state == "outside":
                 found = state
-        return found
+            seen[native] = switches, call
+        again = {
+            each: (_switches(each), _system_call(each)) for each in _tasks() if each not in ours
+        }
+        return found if again == seen else "running"
 
-    def _state_of(self, native: int, ident: int | None, parking: Parking | None) -> Activity:
-        call = _system_call(native)
+    def _state_of(
+        self,
+        native: int,
+        call: str | None,
+        switches: str | None,
+        ident: int | None,
+        parking: Parking | None,
+    ) -> Activity:
         if call is None:
             return "blocked"  # it has ended
+        if switches is None:
+            return "running"
         number, _, rest = call.partition(" ")
         if number in ("running", "-1"):
             return "running"
@@ -176,7 +192,7 @@ class ThreadStates:
         if int(number) == FUTEX[machine]:
             if rest.split()[3] == "0x0":
                 return "blocked"
-            if self._is_brief(native, call):
+            if self._is_brief(native, call, switches):
                 return "running"
             return "blocked" if ident is None or _is_idle_worker(ident) else "outside"
         self._timed.pop(native, None)
@@ -184,9 +200,8 @@ class ThreadStates:
             return "blocked"
         return "outside"
 
-    def _is_brief(self, native: int, call: str) -> bool:
+    def _is_brief(self, native: int, call: str, switches: str) -> bool:
         """Return whether a wait with a timeout may be for the GIL, which is short."""
-        switches = _switches(native)
         now = world.monotonic()
         known = self._timed.get(native)
         if known is None or known[:2] != (call, switches):
@@ -222,7 +237,9 @@ class ThreadStates:
 
 def is_running(native: int) -> bool:
     """Return whether the thread with a native identity runs or is ready; False if the system does not show it."""
-    return _shows_system_calls() and (_system_call(native) or "").startswith("running")
+    return _shows_system_calls() and (
+        _switches(native) is None or (_system_call(native) or "").startswith("running")
+    )
 
 
 def _position(frame: FrameType) -> tuple[int, int]:
@@ -266,9 +283,10 @@ def _shows_system_calls() -> bool:
         probe.join()
 
 
-def _tasks() -> list[str]:
-    """Return the native identities of all threads, as text."""
-    return os.listdir(TASKS)  # noqa: PTH208 - it runs at each look, and pathlib costs as much as all the rest
+def _tasks() -> list[int]:
+    """Return the native identities of all threads."""
+    names = os.listdir(TASKS)  # noqa: PTH208 - it runs at each look, and pathlib costs as much as all the rest
+    return [int(name) for name in names]
 
 
 def _system_call(native: int) -> str | None:
@@ -276,9 +294,15 @@ def _system_call(native: int) -> str | None:
     return _read(f"/proc/self/task/{native}/syscall")
 
 
-def _switches(native: int) -> str:
-    """Return how many context switches a thread has had, as text; it changes whenever the thread has run."""
+def _switches(native: int) -> str | None:
+    """Return how many context switches a thread has had, as text; None if it runs or is about to.
+
+    The number changes whenever the thread has run. The state is needed as well: a thread that another CPU is waking
+    still stands in its system call (Linux, TASK_WAKING in include/linux/sched.h).
+    """
     status = _read(f"/proc/self/task/{native}/status") or ""
+    if status.partition("\nState:")[2].lstrip().startswith("R"):
+        return None
     return status[status.find("voluntary_ctxt_switches") :]
 
 
