@@ -93,7 +93,7 @@ def _chosen(fixture: Fixture, turn: int) -> Failure:
             where="--turn",
             todo=f"Choose one from 1 to {max(turns)}" if turns else "It has no answered turn",
         )
-    return Failure(turn, turn, "it was chosen", _functions_in(fixture, turn))
+    return Failure(turn, turn, "the turn was chosen with --turn", _functions_in(fixture, turn))
 
 
 def _turns(fixture: Fixture) -> set[int]:

@@ -376,7 +376,7 @@ def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> 
     assert "def test_same_path" in whole.test.read_text()
     chosen = freeze(session, tmp_path / "chosen", {}, failing_turn=1)
     assert chosen.failure is not None
-    assert (chosen.turn, chosen.failure.reason) == (1, "it was chosen")
+    assert (chosen.turn, chosen.failure.reason) == (1, "the turn was chosen with --turn")
     assert 'replay.until_change(turn=1, tools="live")' in chosen.test.read_text()
     with pytest.raises(UsageError, match="the session has no turn 7"):
         freeze(session, tmp_path / "none", {}, failing_turn=7)
