@@ -98,7 +98,7 @@ class ThreadStates:
         self._stood = {ident: _position(frame) for ident, frame in frames.items() if ident != here}
         self._timed: dict[int, tuple[str, str, int]] = {}
         self._alarm = _alarm_handler()
-        self._is_shown = _shows_system_calls()
+        self._is_shown = _shows_system_calls() and _may_look()
         self._still: dict[int, tuple[object, int, int]] = {}
         """For each thread that looks: the frames of all other threads, since when, and their CPU time then."""
 
@@ -115,7 +115,11 @@ class ThreadStates:
         Args:
             parked: the threads that have announced how they wait, by identity.
         """
-        found = self._shown(parked) if self._is_shown else self._guessed(parked)
+        try:
+            found = self._shown(parked) if self._is_shown else self._guessed(parked)
+        except OSError:  # such as after the process has changed its user
+            self._is_shown = False
+            found = self._guessed(parked)
         if found == "blocked" and (_has_children() or _alarm_handler() != self._alarm):
             return "outside"
         return found
@@ -237,9 +241,12 @@ class ThreadStates:
 
 def is_running(native: int) -> bool:
     """Return whether the thread with a native identity runs or is ready; False if the system does not show it."""
-    return _shows_system_calls() and (
-        _switches(native) is None or (_system_call(native) or "").startswith("running")
-    )
+    try:
+        return _shows_system_calls() and (
+            _switches(native) is None or (_system_call(native) or "").startswith("running")
+        )
+    except OSError:
+        return False
 
 
 def _position(frame: FrameType) -> tuple[int, int]:
@@ -278,9 +285,19 @@ def _shows_system_calls() -> bool:
                 return True
             REAL_SLEEP(0.0005)
         return False
+    except OSError:
+        return False
     finally:
         blocked.release()
         probe.join()
+
+
+def _may_look() -> bool:
+    """Return whether this process may still read its own system calls: not after it has changed its user."""
+    try:
+        return _system_call(threading.get_native_id()) is not None
+    except OSError:
+        return False
 
 
 def _tasks() -> list[int]:
@@ -290,7 +307,11 @@ def _tasks() -> list[int]:
 
 
 def _system_call(native: int) -> str | None:
-    """Return the line of a thread's system call; None if the thread has ended."""
+    """Return the line of a thread's system call; None if the thread has ended.
+
+    Raises:
+        OSError: this process may not read it.
+    """
     return _read(f"/proc/self/task/{native}/syscall")
 
 
@@ -307,13 +328,18 @@ def _switches(native: int) -> str | None:
 
 
 def _read(path: str) -> str | None:
+    """Return what a file of a thread holds; None if the thread has ended.
+
+    Raises:
+        OSError: this process may not read it.
+    """
     try:
         file = os.open(path, os.O_RDONLY)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         return os.read(file, 4096).decode("ascii", "replace").strip()
-    except OSError:
+    except ProcessLookupError:
         return None
     finally:
         os.close(file)

@@ -510,3 +510,22 @@ def test_states_tell_what_a_thread_waits_for() -> None:
             world.pause(0.001)
     for thread in threads:
         thread.join()
+
+
+def test_a_process_that_may_not_look_at_its_threads_judges_by_their_frames(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a change of the user the system calls cannot be read: nobody counts as ended who still computes."""
+
+    def refuse(native: int) -> None:
+        raise PermissionError(native)
+
+    states, stops = ThreadStates(), threading.Event()
+    computing = threading.Thread(target=lambda: [compute() for _ in iter(stops.is_set, True)])
+    monkeypatch.setattr("replay.thread_states._system_call", refuse)
+    computing.start()
+    try:
+        assert {states.activity({}) for _ in range(20)} == {"running"}
+    finally:
+        stops.set()
+        computing.join()
