@@ -37,6 +37,8 @@ from replay.stacks import outward, package_of, python_threads, thread_frames
 
 Activity = Literal["running", "outside", "blocked"]
 """Whether anything in the process can still run."""
+State = Activity | Literal["waking"]
+"""The same of one thread; `waking` is one that does nothing for the agent and may have been woken by a timer."""
 Parking = Literal["lock", "loop", "loop with files", "held"]
 """How a thread waits that has announced its wait: for a lock, in an event loop that has nothing or something open, or
 for its turn to hand over a recorded answer."""
@@ -99,6 +101,8 @@ class ThreadStates:
         self._timed: dict[int, tuple[str, str, int]] = {}
         self._alarm = _alarm_handler()
         self._is_shown = _shows_system_calls() and _may_look()
+        self.is_guess = False
+        """Whether the last answer was `running` only because threads of others may have been woken."""
         self._still: dict[int, tuple[object, int, int]] = {}
         """For each thread that looks: the frames of all other threads, since when, and their CPU time then."""
 
@@ -125,11 +129,22 @@ class ThreadStates:
         return found
 
     def has_foreign_threads(self) -> bool:
-        """Return whether threads exist that Python did not start: what they wait for cannot be known."""
+        """Return whether there are threads of which nobody can know what they wait for.
+
+        They were started in other languages, or by code of the agent that does not use `threading`. Those that wait for
+        a lock without a timeout do not count, such as idle workers of a library: they bring nothing by themselves.
+        """
         if not self._is_shown:
             return False
-        known = {thread.native_id for thread in python_threads().values()}
-        return any(each not in known for each in _tasks())
+        known, frames = python_threads(), thread_frames()
+        loose = [frame for ident, frame in frames.items() if ident not in known]
+        natives = {thread.native_id for thread in known.values()}
+        unknown = [
+            native
+            for native in _tasks()
+            if native not in natives and not _is_locked(_system_call(native))
+        ]
+        return len(unknown) > len(loose) or any(map(_runs_agent_code, loose))
 
     def _agents(self) -> tuple[dict[int, threading.Thread], dict[int, threading.Thread], set[int]]:
         """Return the agent's threads by identity, all others by native identity, and the native ids of ours."""
@@ -155,6 +170,7 @@ class ThreadStates:
 
     def _shown(self, parked: Mapping[int, Parking]) -> Activity:
         """Judge by what the system shows, in two looks: during the first, one thread may wake or start another."""
+        self.is_guess = False
         agents, _, ours = self._agents()
         by_native = {thread.native_id: ident for ident, thread in agents.items()}
         found: Activity = "blocked"
@@ -168,14 +184,16 @@ class ThreadStates:
                 native, call, switches, ident, None if ident is None else parked.get(ident)
             )
             if state == "running":
+                self.is_guess = False
                 return state
             if state == "outside":
                 found = state
+            self.is_guess |= state == "waking"
             seen[native] = switches, call
         again = {
             each: (_switches(each), _system_call(each)) for each in _tasks() if each not in ours
         }
-        return found if again == seen else "running"
+        return found if again == seen and not self.is_guess else "running"
 
     def _state_of(
         self,
@@ -184,20 +202,20 @@ class ThreadStates:
         switches: str | None,
         ident: int | None,
         parking: Parking | None,
-    ) -> Activity:
+    ) -> State:
         if call is None:
             return "blocked"  # it has ended
         if switches is None:
             return "running"
-        number, _, rest = call.partition(" ")
+        number = call.partition(" ")[0]
         if number in ("running", "-1"):
             return "running"
         machine = platform.machine()
+        if _is_locked(call):
+            return "blocked"
         if int(number) == FUTEX[machine]:
-            if rest.split()[3] == "0x0":
-                return "blocked"
             if self._is_brief(native, call, switches):
-                return "running"
+                return "waking" if ident is None else "running"
             return "blocked" if ident is None or _is_idle_worker(ident) else "outside"
         self._timed.pop(native, None)
         if ident is None or parking in ("loop", "held") or int(number) in ACCEPT[machine]:
@@ -278,10 +296,8 @@ def _shows_system_calls() -> bool:
     probe = threading.Thread(target=blocked.acquire, name=PROBE, daemon=True)
     probe.start()
     try:
-        futex = str(FUTEX[platform.machine()])
         for _ in range(50):
-            call = _system_call(probe.native_id or 0) or ""
-            if call.partition(" ")[0] == futex and call.split()[4] == "0x0":
+            if _is_locked(_system_call(probe.native_id or 0)):
                 return True
             REAL_SLEEP(0.0005)
         return False
@@ -290,6 +306,12 @@ def _shows_system_calls() -> bool:
     finally:
         blocked.release()
         probe.join()
+
+
+def _is_locked(call: str | None) -> bool:
+    """Return whether a system call waits for a lock without a timeout."""
+    fields = (call or "").split()
+    return len(fields) > 4 and fields[0] == str(FUTEX[platform.machine()]) and fields[4] == "0x0"
 
 
 def _may_look() -> bool:

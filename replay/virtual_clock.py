@@ -320,11 +320,13 @@ class VirtualClock:
             self._blocked_since, self._activity = None, "running"
             return self._wake_until(self.now())
         activity = self._states.activity(self._parked())
+        is_guess = self._states.is_guess
         if self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
-            activity = "running"
+            activity, is_guess = "running", False
         if activity == "blocked" and here is not None and here.parking == "loop with files":
             activity = "outside"
-        self._note(activity)
+        # Timers of others must not make an agent that hangs look busy.
+        self._note("blocked" if is_guess else activity)
         self._follow(is_outside=activity == "outside")
         if activity == "running":
             return self._wake_until(self.now() - OVERDUE_SECONDS)

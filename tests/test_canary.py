@@ -314,22 +314,28 @@ def _emits(session_id: str) -> None:
         pass
 
 
+_sung: dict[str, Any] = {}
+"""The folder and the session of the song: `_within` gets arguments that can be recorded, and those alone."""
+
+
+def _within(first: str, second: dict[str, str]) -> None:
+    _loop(_sung["folder"])
+    _sdk()
+    here = tracing.place()
+    assert here is not None
+    _sung["opened"].session_id = here.session_id
+    _emits(here.session_id)
+    raise Exotic(canary("exception"))
+
+
 def sing(folder: Path, content: Any) -> str:
     """Put the canary wherever content can enter, in one session; returns its id."""
     tags = {"note": canary("tag"), canary("tag name"): "x"}
     opened = agentobs.session(canary("session name"), tags=tags, content=content)
 
-    def within(first: str, second: dict[str, str]) -> None:
-        _loop(folder)
-        _sdk()
-        here = tracing.place()
-        assert here is not None
-        opened.session_id = here.session_id
-        _emits(here.session_id)
-        raise Exotic(canary("exception"))
-
+    _sung["folder"], _sung["opened"] = folder, opened
     with contextlib.suppress(Exotic):
-        opened(within)(canary("argument"), {canary("key"): canary("argument value")})
+        opened(_within)(canary("argument"), {canary("key"): canary("argument value")})
     with agentobs.session("failed", content=content):
         agentobs.fail(canary("failure"))
     return opened.session_id

@@ -139,7 +139,8 @@ class Tab:
     def draw(self) -> None:
         """Have every figure come into view once, so that all are drawn, and go back to the top."""
         for place in self.page.locator("[data-figure]").all():
-            place.scroll_into_view_if_needed()
+            # Not Playwright's own scrolling, which waits for two frames alike: a page that draws may be busy for long.
+            place.evaluate("each => each.scrollIntoView({ block: 'center', behavior: 'instant' })")
             self.page.wait_for_function(_DRAWN)
         self.page.evaluate("scrollTo(0, 0)")
 

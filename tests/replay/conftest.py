@@ -7,6 +7,8 @@ import time
 import anyio
 import pytest
 
+from replay.thread_states import ThreadStates
+
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -19,3 +21,9 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(time, "sleep", found.append)
     monkeypatch.setattr(anyio, "sleep", sleep)
     return found
+
+
+@pytest.fixture
+def no_foreign_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library has threads of its own, which other tests of the process may have left: a deadlock is certain."""
+    monkeypatch.setattr(ThreadStates, "has_foreign_threads", lambda self: False)

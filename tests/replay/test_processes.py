@@ -136,7 +136,7 @@ def test_a_template_that_has_gone_is_an_error(template: Callable[[Work], Templat
     """The error says what has gone and what to do."""
     forked = template(forever)
     os.kill(forked.process_id, signal.SIGKILL)
-    with pytest.raises(UsageError, match=r"has gone.*--replay-no-fork"):
+    with pytest.raises(UsageError, match=r"has ended.*--replay-no-fork"):
         list(forked.run(0, None))
 
 

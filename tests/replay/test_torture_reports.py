@@ -563,6 +563,7 @@ def test_a_connection(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
     assert report(found) == snapshot
 
 
+@pytest.mark.usefixtures("no_foreign_threads")
 def test_an_agent_that_waits_for_nothing(fixture: Fixture, snapshot: SnapshotAssertion) -> None:
     """Where nothing comes any more, the report says where the agent hangs."""
 

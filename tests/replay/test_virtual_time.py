@@ -388,6 +388,7 @@ def test_threads_that_were_there_before_keep_the_real_time() -> None:
     assert states == [False]
 
 
+@pytest.mark.usefixtures("no_foreign_threads")
 def test_a_deadlock_is_reported_soon_and_by_name(patient: Fixture) -> None:
     """Two threads that wait for each other's lock: the report names both places, and what was recorded next."""
 
@@ -419,6 +420,7 @@ def test_a_deadlock_is_reported_soon_and_by_name(patient: Fixture) -> None:
     assert all(each.site.function.endswith("deadlocks.takes") for each in found.waiting)
 
 
+@pytest.mark.usefixtures("no_foreign_threads")
 def test_a_deadlock_of_tasks_names_what_each_waits_for(patient: Fixture) -> None:
     """Tasks are reported with the queue, the event or the task they wait for."""
 
