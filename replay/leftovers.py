@@ -102,7 +102,10 @@ def begin(fixture: Fixture) -> str:
     where = runs.ran_in(entry) if isinstance(entry, str) else None
     key = str(fixture.path.resolve())
     earlier = _replayed.get(key, where)
-    changed = [] if _is_isolated else list(_changed(str(entry or "").partition(":")[0]))
+    own = str(entry or "").partition(":")[0]
+    changed = (
+        [] if _is_isolated else sorted(_changed(own), key=lambda each: not each.startswith(own))
+    )
     observe()
     _replayed[key] = current_test()
     return "" if earlier is None and not changed else _hint(earlier, changed)

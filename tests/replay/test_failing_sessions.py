@@ -13,7 +13,7 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Recording
-from replay import DivergenceError, Fixture, Next, Replayer, load
+from replay import DivergenceError, Fixture, Next, Replayer, leftovers, load
 from replay.departure import PROMPT_DRIFT, RESULT_DRIFT
 from replay.failure import failure_of
 from replay.freeze import freeze
@@ -231,8 +231,12 @@ def test_another_error_text_is_the_same_failure(tmp_path: Path) -> None:
     assert verdicts(fixture, finish=give_up, refund=fails_otherwise) == RED
 
 
-def test_another_prompt_is_noted_and_proves_nothing(tmp_path: Path) -> None:
+def test_another_prompt_is_noted_and_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The recorded answers still lead to the failure, so a fix of the code shows, and one of the prompt cannot."""
+    # What other tests have left in this process is not to be noted here.
+    monkeypatch.setattr(leftovers, "_is_isolated", True)
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     assert verdicts(fixture, finish=give_up, system="Be kind.") == RED
     assert verdicts(fixture, finish=give_up, system="Be kind.", refund=paid) == GREEN
