@@ -370,6 +370,7 @@ def test_an_agent_that_goes_wrong_is_one_line(
     assert re.sub(r":\d+ in", ":LINE in", out) == f"replays: no, because {told}"
 
 
+@pytest.mark.soak
 def test_one_that_hangs_is_stopped(shop: Path) -> None:
     """One that waits for ever diverges, one that blocks the interpreter is stopped; the line of each is named."""
     told = frozen(shop, "hangs", "busy", "--check-timeout", "10")

@@ -336,6 +336,7 @@ def test_entries_that_cannot_be_called_are_explained(project: Project) -> None:
     assert results == dict.fromkeys(FIXED, "PASSED"), project.output
 
 
+@pytest.mark.soak
 def test_an_entry_of_the_command_line(project: Project) -> None:
     """What the recording does not name can be named: for one replay, or in the fixture."""
     lines = project.freeze("nested", "-o", "fixtures/named", options=("--entry", "agents:nesting"))
@@ -504,7 +505,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("kind", [pytest.param("fork", marks=pytest.mark.soak), "spawn"])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["fork", "spawn"])
 def test_children_of_multiprocessing(tmp_path: Path, kind: str) -> None:
     """A request of one ends the replay with the reason; those that make none work, and a session in one replays."""
     project = Project(tmp_path)

@@ -84,7 +84,16 @@ def desk(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("client", "source"), [*((client, "fixture") for client in CLIENTS), ("raw", "session")]
+    ("client", "source"),
+    [
+        ("sync", "fixture"),
+        ("raw", "session"),
+        *(
+            pytest.param(client, "fixture", marks=pytest.mark.soak)
+            for client in CLIENTS
+            if client != "sync"
+        ),
+    ],
 )
 def test_a_provider_that_verifies_signatures_accepts_a_fork(
     desk: Desk, client: str, source: str
@@ -148,6 +157,7 @@ def test_views_and_commands_tell_a_fork_from_its_parent(desk: Desk) -> None:
     assert "refund-loop-fork-2" in desk.shell("cost", "--by", "session").out
 
 
+@pytest.mark.soak
 def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
     """The session of a fork is whole: it freezes, replays with nobody outside, and is a parent itself."""
     _, folder = a_parent(desk)
@@ -224,10 +234,13 @@ def unnamed(desk: Desk, parent: str, folder: Path) -> str:
     return "does not name the session"
 
 
-LONG = [pytest.param(each, marks=pytest.mark.soak) for each in (without_content, bundled, another)]
+LONG = [
+    pytest.param(each, marks=pytest.mark.soak)
+    for each in (pruned, unnamed, without_content, bundled, another)
+]
 
 
-@pytest.mark.parametrize("lost", [gone, pruned, unnamed, *LONG])
+@pytest.mark.parametrize("lost", [gone, *LONG])
 def test_a_fork_without_the_originals_is_refused(
     desk: Desk, lost: Callable[[Desk, str, Path], str]
 ) -> None:
@@ -244,6 +257,7 @@ def test_a_fork_without_the_originals_is_refused(
     assert len(desk.provider.asked) == asked
 
 
+@pytest.mark.soak
 def test_nothing_masked_is_sent_from_python_either(desk: Desk) -> None:
     """A fork that was opened without its session is refused when it is made."""
     _, folder = a_parent(desk)
@@ -251,6 +265,7 @@ def test_nothing_masked_is_sent_from_python_either(desk: Desk) -> None:
         Replayer(load(folder), ReplayOptions(fork=Fork(2)))
 
 
+@pytest.mark.soak
 def test_a_history_without_ids_needs_no_session(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

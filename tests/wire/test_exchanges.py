@@ -29,12 +29,20 @@ def client_of(url: str) -> Anthropic:
     return Anthropic(api_key=KEY, base_url=url, max_retries=0)
 
 
+def group(number: int) -> pytest.MarkDecorator:
+    return pytest.mark.xdist_group(f"exchanges-{number}")
+
+
+REPLAYED = [
+    pytest.param(number, marks=[group(number), *([] if number < 2 else [pytest.mark.soak])])
+    for number in range(corpus.BATCHES)
+]
+"""A quarter of the batches is replayed in each run, all of them in a long one."""
+
+
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(number, marks=pytest.mark.xdist_group(f"exchanges-{number}"))
-        for number in range(corpus.BATCHES)
-    ],
+    params=[pytest.param(number, marks=group(number)) for number in range(corpus.BATCHES)],
 )
 def batch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -96,6 +104,7 @@ def test_usage_is_what_the_answer_counts_last(batch: Batch) -> None:
         assert batch.rows(usage.ROWS, taken) == counts, taken.file.name
 
 
+@pytest.mark.parametrize("batch", REPLAYED, indirect=True)
 def test_a_frozen_session_replays_byte_for_byte(batch: Batch, tmp_path: Path) -> None:
     """Frozen, loaded and replayed with nothing to connect to, each question gets the recorded bytes again."""
     client = client_of("http://127.0.0.1:9")
