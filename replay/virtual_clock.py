@@ -35,6 +35,8 @@ LOOK_SECONDS = (0.0003, 0.005)
 look costs about 50 us."""
 HELD_LOOKS = 2
 """How many times a held answer must check that it is not its turn before time jumps."""
+BLOCKED_LOOKS = 5
+"""How many looks in a row must find that nothing can run before it counts. Our choice."""
 BURST, BURST_NS = 2_000, 1_000_000_000
 """How many jumps within how many nanoseconds are allowed without a pause. Our choice: an endless polling loop must not
 occupy a whole CPU."""
@@ -126,6 +128,7 @@ class VirtualClock:
         self._live = False
         self._outside_since: tuple[int, int] | None = None
         self._blocked_since: int | None = None
+        self._blocked_until = self._blocked_looks = 0
         self._activity: Activity = "running"
         self._burst = self._burst_ns = self._pauses = self._pause_until = 0
         self._stir = _thread.allocate_lock()
@@ -272,14 +275,14 @@ class VirtualClock:
             if hold not in self._holds:
                 hold.seen = -1
                 self._holds[hold] = None
-                self._blocked_since = None
+                self._blocked_since, self._blocked_looks = None, 0
                 self._stir_keeper()
 
     def let_go(self, hold: Hold) -> None:
         """Note that a recorded answer is no longer held."""
         with self._lock:
             self._holds.pop(hold, None)
-            self._blocked_since = None
+            self._blocked_since, self._blocked_looks = None, 0
 
     def holds_here(self) -> bool:
         """Return whether a recorded answer is held in the calling thread."""
@@ -292,9 +295,14 @@ class VirtualClock:
 
     @property
     def blocked_ns(self) -> int:
-        """How long nothing has been able to run, as of the last look; 0 if something can."""
+        """How long nothing has been able to run, as of the last look; 0 if something can.
+
+        Several looks must have found it: while the machine lets nothing run, time passes without a look.
+        """
         since = self._blocked_since
-        return 0 if since is None else max(world.monotonic() - since, 1)
+        if since is None or self._blocked_looks < BLOCKED_LOOKS:
+            return 0
+        return max(self._blocked_until - since, 1)
 
     def look(self) -> Activity:
         """Look at all threads, jump if nothing can run, and return the state that was found."""
@@ -317,7 +325,7 @@ class VirtualClock:
         `here` is the wait of the calling thread, which is about to block.
         """
         if self.is_live:
-            self._blocked_since, self._activity = None, "running"
+            self._blocked_since, self._blocked_looks, self._activity = None, 0, "running"
             return self._wake_until(self.now())
         activity = self._states.activity(self._parked())
         is_guess = self._states.is_guess
@@ -337,16 +345,18 @@ class VirtualClock:
         deadlines = [wait.deadline for wait in self._waits] + list(self._alarms.values())
         earliest = min(deadlines, default=float("inf"))
         if earliest == float("inf"):
-            self._blocked_since = self._blocked_since or world.monotonic()
+            self._blocked_until = world.monotonic()
+            self._blocked_since = self._blocked_since or self._blocked_until
+            self._blocked_looks += 1
             return False
-        self._blocked_since = None
+        self._blocked_since, self._blocked_looks = None, 0
         return self._jump(earliest)
 
     def _note(self, activity: Activity) -> None:
         """Store the state that was found; a held answer that checks again makes its event loop run for a moment."""
         is_look = activity == "running" and self._holds and self._activity == "blocked"
         if activity != "blocked" and not is_look:
-            self._blocked_since = None
+            self._blocked_since, self._blocked_looks = None, 0
             for hold in self._holds:
                 hold.seen = -1
         self._activity = activity
