@@ -103,6 +103,9 @@ class ThreadStates:
         self._is_shown = _shows_system_calls() and _may_look()
         self.is_guess = False
         """Whether the last answer was `running` only because threads of others may have been woken."""
+        self.moves: object = None
+        """Changes whenever a thread of the agent has run that is neither an event loop nor holds a recorded answer; it
+        is None if the system does not show it."""
         self._still: dict[int, tuple[object, int, int]] = {}
         """For each thread that looks: the frames of all other threads, since when, and their CPU time then."""
 
@@ -175,14 +178,14 @@ class ThreadStates:
         by_native = {thread.native_id: ident for ident, thread in agents.items()}
         found: Activity = "blocked"
         seen: dict[int, tuple[str | None, str | None]] = {}
+        moves: dict[int, str | None] = {}
         for native in _tasks():
             if native in ours:
                 continue
             ident = by_native.get(native)
             switches, call = _switches(native), _system_call(native)
-            state = self._state_of(
-                native, call, switches, ident, None if ident is None else parked.get(ident)
-            )
+            parking = None if ident is None else parked.get(ident)
+            state = self._state_of(native, call, switches, ident, parking)
             if state == "running":
                 self.is_guess = False
                 return state
@@ -190,6 +193,9 @@ class ThreadStates:
                 found = state
             self.is_guess |= state == "waking"
             seen[native] = switches, call
+            if ident is not None and parking in (None, "lock"):
+                moves[native] = switches
+        self.moves = moves
         again = {
             each: (_switches(each), _system_call(each)) for each in _tasks() if each not in ours
         }

@@ -22,13 +22,17 @@ from replay.fixture import Ask
 from replay.lanes import Lane
 from replay.loops import busy_threads, loop_here, timers
 from replay.state import State
+from replay.thread_states import Activity
 from replay.virtual_clock import Hold, VirtualClock
 
 SETTLED_LOOKS = 32
 """How many times others come to run after an answer has ended, before the next one does: a task whose request is
 answered has ended by then, and whoever waits for it goes on. Our choice: each layer of tasks takes two or three."""
 SETTLED_NS = 20_000_000
-"""How long threads get in the same case, in nanoseconds. Our choice."""
+"""How long threads get in the same case, in nanoseconds, if nothing shows whether they still run. Our choice."""
+RUNNING_LOOKS = 250
+"""How many looks may find that others still run, before the answer goes on all the same. Our choice: half a second or
+more."""
 QUICK_LOOKS = 300
 LOOK_SECONDS = 0.002
 """After how many looks there is a pause between two, and how long. Our choice."""
@@ -153,15 +157,28 @@ class Turn:
     def _settling(self) -> float | None:
         """Give the others time to go on with their answers."""
         self._state.waiting.discard(self._ask.number)
-        if self._state.clock is not None:
-            self._state.clock.let_go(self._hold)
         if not self._settled:
             self._since_ns = world.monotonic()
         self._settled += 1
-        if loop_here() is not None:
-            return 0.0 if self._settled <= SETTLED_LOOKS else None
-        over = world.monotonic() - self._since_ns >= SETTLED_NS
-        return None if over else LOOK_SECONDS
+        if loop_here() is not None and self._settled <= SETTLED_LOOKS:
+            return 0.0
+        if self._is_settled():
+            if self._state.clock is not None:
+                self._state.clock.let_go(self._hold)
+            return None
+        return LOOK_SECONDS
+
+    def _is_settled(self) -> bool:
+        """Return whether the others have gone on as far as they can."""
+        activity: Activity = "outside"
+        if (clock := self._virtual()) is not None:
+            self._hold.ident = threading.get_ident()
+            activity = clock.settle(self._hold)
+        elif loop_here() is not None:
+            return True
+        if activity == "running":
+            return self._settled > RUNNING_LOOKS
+        return activity == "blocked" or world.monotonic() - self._since_ns >= SETTLED_NS
 
     def _stopping(self) -> float | None:
         """Wait for whatever stopped the recorded client to stop this one."""
@@ -185,7 +202,7 @@ class Turn:
         """Return whether so many seconds have passed since the first call while nothing else could run."""
         if alarm != self._alarm:
             self._alarm = alarm
-            clock.set_alarm(id(self), clock.now() + seconds)
+            clock.set_alarm(id(self), seconds)
         return clock.has_rung(id(self))
 
     def _took_seconds(self) -> float:

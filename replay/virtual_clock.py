@@ -122,14 +122,17 @@ class VirtualClock:
         self._lock = Entrance()
         self._base = (world.monotonic() - world.process_cpu()) / 1e9
         self._waits: dict[Wait, None] = {}
-        self._alarms: dict[int, float] = {}
+        self._alarms: dict[int, float] = {}  # each with its place on the axis of `_jumped`
         self._holds: dict[Hold, None] = {}
+        self._settling: dict[Hold, None] = {}
+        self._jumped = 0.0
         self._numbers = 0
         self._live = False
         self._outside_since: tuple[int, int] | None = None
         self._blocked_since: int | None = None
         self._blocked_until = self._blocked_looks = 0
         self._activity: Activity = "running"
+        self._moves: object = None
         self._burst = self._burst_ns = self._pauses = self._pause_until = 0
         self._stir = _thread.allocate_lock()
         self._has_closed = False
@@ -254,13 +257,20 @@ class VirtualClock:
             if not was_live:
                 self.go_virtual()
 
-    def set_alarm(self, key: int, at: float) -> None:
-        """Set an alarm to which the clock may jump; `key` identifies it for `has_rung` and `drop_alarm`."""
+    def set_alarm(self, key: int, seconds: float) -> None:
+        """Set an alarm that rings after so many seconds in which nothing could run.
+
+        Only jumps count, not CPU time: however slowly the other threads compute, they do so before the alarm.
+
+        Args:
+            key: identifies it for `has_rung` and `drop_alarm`.
+            seconds: more than 0.
+        """
         with self._lock:
-            self._alarms[key] = at
+            self._alarms[key] = self._jumped + seconds
 
     def has_rung(self, key: int) -> bool:
-        """Return whether an alarm that was set has been reached while nothing else could run."""
+        """Return whether an alarm that was set has rung."""
         return key not in self._alarms
 
     def drop_alarm(self, key: int) -> None:
@@ -282,7 +292,27 @@ class VirtualClock:
         """Note that a recorded answer is no longer held."""
         with self._lock:
             self._holds.pop(hold, None)
-            self._blocked_since, self._blocked_looks = None, 0
+            self._settling.pop(hold, None)
+            self._unsettle()
+
+    def settle(self, hold: Hold) -> Activity:
+        """Note that a held answer goes on as soon as nothing else can run, and return whether something can.
+
+        Until `let_go` time does not jump. Others that settle at the same time count as blocked.
+        """
+        with self._lock:
+            self._holds.pop(hold, None)
+            self._settling[hold] = None
+            self._unsettle()
+            found = self._states.activity(self._parked())
+            if self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
+                return "running"
+            return "blocked" if self._states.is_guess else found
+
+    def move(self) -> None:
+        """Note that an event loop runs something other than the checks of held answers."""
+        with self._lock:
+            self._unsettle()
 
     def holds_here(self) -> bool:
         """Return whether a recorded answer is held in the calling thread."""
@@ -315,7 +345,9 @@ class VirtualClock:
         return self._states.has_foreign_threads()
 
     def _parked(self) -> dict[int, Parking]:
-        parked: dict[int, Parking] = {hold.ident: "held" for hold in self._holds}
+        parked: dict[int, Parking] = {
+            hold.ident: "held" for hold in [*self._holds, *self._settling]
+        }
         parked.update({wait.ident: wait.parking for wait in self._waits})
         return parked
 
@@ -329,10 +361,13 @@ class VirtualClock:
             return self._wake_until(self.now())
         activity = self._states.activity(self._parked())
         is_guess = self._states.is_guess
-        if self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
+        if self._settling or self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
             activity, is_guess = "running", False
         if activity == "blocked" and here is not None and here.parking == "loop with files":
             activity = "outside"
+        if self._states.moves != self._moves:
+            self._moves = self._states.moves
+            self._unsettle()
         # Timers of others must not make an agent that hangs look busy.
         self._note("blocked" if is_guess else activity)
         self._follow(is_outside=activity == "outside")
@@ -342,24 +377,34 @@ class VirtualClock:
             return self._wake_until(self.now())
         if not self._is_settled():
             return False
-        deadlines = [wait.deadline for wait in self._waits] + list(self._alarms.values())
-        earliest = min(deadlines, default=float("inf"))
+        now = self.now()
+        alarms = {key: now + at - self._jumped for key, at in self._alarms.items()}
+        deadlines = [wait.deadline for wait in self._waits]
+        earliest = min([*deadlines, *alarms.values()], default=float("inf"))
         if earliest == float("inf"):
             self._blocked_until = world.monotonic()
             self._blocked_since = self._blocked_since or self._blocked_until
             self._blocked_looks += 1
             return False
         self._blocked_since, self._blocked_looks = None, 0
-        return self._jump(earliest)
+        if self._is_pausing():
+            return False
+        for key in [key for key, at in alarms.items() if at <= earliest]:
+            del self._alarms[key]
+        return self._jump(now, earliest)
 
     def _note(self, activity: Activity) -> None:
         """Store the state that was found; a held answer that checks again makes its event loop run for a moment."""
         is_look = activity == "running" and self._holds and self._activity == "blocked"
         if activity != "blocked" and not is_look:
-            self._blocked_since, self._blocked_looks = None, 0
-            for hold in self._holds:
-                hold.seen = -1
+            self._unsettle()
         self._activity = activity
+
+    def _unsettle(self) -> None:
+        """Let each held answer check again before anything counts as blocked."""
+        self._blocked_since, self._blocked_looks = None, 0
+        for hold in self._holds:
+            hold.seen = -1
 
     def _is_settled(self) -> bool:
         """Return whether each held answer has checked again since nothing else runs."""
@@ -375,18 +420,14 @@ class VirtualClock:
         if before is not None and is_outside:
             self._base += max(seen[0] - before[0] - (seen[1] - before[1]), 0) / 1e9
 
-    def _jump(self, to: float) -> bool:
-        if self._is_pausing():
-            return False
-        ahead = to - self.now()
+    def _jump(self, now: float, to: float) -> bool:
+        ahead = to - now
         if ahead > 0:
             self._base += ahead
+            self._jumped += ahead
             self.ahead_ns += int(ahead * 1e9)
             self.jumps += 1
-        for hold in self._holds:
-            hold.seen = -1
-        for key in [key for key, at in self._alarms.items() if at <= to]:
-            del self._alarms[key]
+        self._unsettle()
         first = min(self._waits, key=_due, default=None)
         return first is not None and first.deadline <= to and self._woken(first)
 

@@ -71,6 +71,10 @@ _late: Undo | None = None
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 _behind: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
 """For loops that have seen earlier replays: how many seconds their clocks are ahead of the real one."""
+_first_timers: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, tuple[float | None, int | None]
+] = weakref.WeakKeyDictionary()
+"""The first timer of each loop, apart from those of held answers, when it last waited: its time and its identity."""
 
 
 def current() -> VirtualClock | None:
@@ -465,14 +469,13 @@ def _is_measured(loop: Any, selector: object) -> bool:
 
 def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None], Any]) -> Any:
     """Wait for the loop's files, or for its next timer on the virtual clock; held answers look again in real time."""
-    due, looks = None, []
-    for timer in loop._scheduled:
-        if timer._cancelled:
-            continue
-        if timer._callback is look_again:
-            looks.append(timer)
-        else:
-            due = timer._when if due is None else min(due, timer._when)
+    timers = [timer for timer in loop._scheduled if not timer._cancelled]
+    looks = [timer for timer in timers if timer._callback is look_again]
+    others = [timer for timer in timers if timer._callback is not look_again]
+    due, first = min(((each._when, id(each)) for each in others), default=(None, None))
+    if (due, first) != _first_timers.get(loop):
+        _first_timers[loop] = due, first
+        clock.move()
 
     def wake() -> bool:
         loop._write_to_self()
@@ -486,6 +489,8 @@ def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None],
             return real(0)
         first_ns = min((timer._args[1] for timer in looks), default=None)
         events = real(None if first_ns is None else max(first_ns - world.monotonic(), 0) / 1e9)
+    if events:
+        clock.move()
     for timer in looks:
         if timer._args[1] <= world.monotonic():
             timer._callback(*timer._args)

@@ -42,8 +42,11 @@ class Provider:
     """Answers a plan with as many tool calls as it asks for, and all else with an answer of its own."""
 
     def __init__(self, delay_s: float) -> None:
-        """Answer after so many seconds, more or less."""
-        self._delay_s, self._lock = delay_s, threading.Lock()
+        """Answer after so many seconds, more or less, and never two at once.
+
+        What an agent sees of two jobs that end at the same time is chance, and no recording tells.
+        """
+        self._delay_s, self._lock, self._gap = delay_s, threading.Lock(), threading.Lock()
         self._chance, self._number = random.Random(7), 0
 
     def answer(self, asked: dict[str, Any]) -> bytes:
@@ -52,6 +55,8 @@ class Provider:
             number, delay_s = self._number, self._delay_s * self._chance.uniform(0.5, 1.5)
         last = asked["messages"][-1]["content"]
         time.sleep(delay_s)
+        with self._gap:
+            time.sleep(self._delay_s)
         if isinstance(last, str) and last.startswith("plan "):
             calls = [call(100 * number + each, "dig") for each in range(int(last.split()[1]))]
             return b"".join(message_events(*calls, number=number))

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -16,9 +17,10 @@ import pytest
 from anthropic import AsyncAnthropic
 
 import agentobs
+from agentobs import world
 from agentobs.recording import jobs, origins
 from agentobs.records.exchanges import Origin
-from replay import DivergenceError, Fixture, Replayer
+from replay import DivergenceError, Fixture, Replayer, turns
 from tests.replay.agents import KEY
 from tests.replay.concurrent_agents import (
     AGENTS,
@@ -49,6 +51,28 @@ def test_each_sub_agent_gets_its_own_answers(tmp_path: Path, name: str, overlaps
     fixture, heard = recorded_agent(tmp_path, AGENTS[name], overlaps=overlaps)
     for noise_s in (0.0, 0.01):
         assert replayed(fixture, AGENTS[name], noise_s) == heard
+
+
+class Slow(Setting):
+    """An agent that computes for longer than an answer is held, and then sleeps."""
+
+    def pause(self) -> None:
+        until = world.process_cpu() + 200_000_000
+        while world.process_cpu() < until:
+            sum(range(1_000))
+        time.sleep(0.005)
+
+
+def test_an_answer_is_held_however_slowly_others_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only time in which nothing could run counts against it."""
+    monkeypatch.setattr(turns, "PAUSES_SECONDS", 0.05)
+    agent = partial(in_objects, wrapper="dict")
+    fixture, heard = recorded_agent(tmp_path, agent, overlaps=True)
+    with Replayer(fixture) as replay:
+        assert replay.run(agent, Slow()) == heard
+    assert replay.suspicions == ()
 
 
 @pytest.mark.parametrize("wrapper", ["block", "model", "nested", "library"])

@@ -409,6 +409,7 @@ def test_no_entry_lies_in_the_standard_library(monkeypatch: pytest.MonkeyPatch) 
             recorded_call(Fixture(Path("stranger.jsonl"), header, [], [], []), {})
 
 
+@pytest.mark.soak
 def test_a_fixture_starts_no_script_that_is_not_an_agent(project: Project) -> None:
     """A fixture may come from anybody: of the scripts that are there it runs none that does not use agentobs."""
     (project.folder / "scripts" / "wipe.py").write_text("print('wiped')\n")

@@ -181,6 +181,7 @@ def test_a_fork_freezes_and_forks_again(desk: Desk) -> None:
     assert desk.provider.refused == []
 
 
+@pytest.mark.soak
 def test_a_fork_of_an_agent_that_asks_for_time_and_ids_freezes(desk: Desk) -> None:
     """It was given those of its parent, and so is its own replay."""
     parent = desk.record(lambda agent: agent.answer("sync", "Where is my refund?", stamps=True))

@@ -59,6 +59,7 @@ class OneByOne(ThreadPoolExecutor):
         super().__init__(1)
 
 
+@pytest.mark.soak
 def test_agents_that_never_met_replay_beside_each_other(
     tmp_path: Path, server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
