@@ -29,14 +29,21 @@ def stopped() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the name of its group behind the id of each test, where `--dist loadgroup` looks for it.
+    """Put the name of its group behind the ID of each test, where `--dist loadgroup` looks for it.
 
-    xdist 3.8 puts it into an attribute that pytest 9.2 does not read any more, so that each process would make each
-    store and each server of a group.
+    The tests that share a fixture of their module are a group as well, so that it is made in one process alone. xdist
+    3.8 puts the name of a group into an attribute that pytest 9.2 no longer reads.
     """
     if not getattr(config.option, "loadgroup", False):
         return
     for item in items:
-        group = item.get_closest_marker("xdist_group")
+        marker = item.get_closest_marker("xdist_group")
+        group = marker.args[0] if marker else item.path.stem if _shares(item) else None
         if group and "@" not in item.nodeid:
-            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
+            item._id = type(item._id).parse(f"{item.nodeid}@{group}")
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture of its module that is made once for all its tests."""
+    used = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - it is private
+    return any(each[-1].scope == "module" for each in used)

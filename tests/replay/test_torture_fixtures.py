@@ -163,17 +163,17 @@ def _full(path: Path, target: Path) -> Path:
 @TOGETHER
 @pytest.mark.timeout(600)
 def test_49_workers_share_a_fixture(pytester: pytest.Pytester, session: Recording) -> None:
-    """Tests on one fixture in four processes pass, and an unused fixture is reported once, by the whole run."""
+    """Tests on one fixture in two processes pass, and an unused fixture is reported once, by the whole run."""
     freeze(session, pytester.path / "fixtures" / "weather", {})
     freeze(session, pytester.path / "fixtures" / "forgotten", {})
     for test in (pytester.path / "fixtures").rglob("test_*.py"):
         test.unlink()
     pytester.makepyfile(
-        USE + '@pytest.mark.replay("fixtures/weather")\n@pytest.mark.parametrize("n", range(16))\n'
+        USE + '@pytest.mark.replay("fixtures/weather")\n@pytest.mark.parametrize("n", range(6))\n'
         "def test_it(n): assert Agent().answer('How is it?') == 'Oslo is wet.'\n"
     )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "4", "-q")
-    result.assert_outcomes(passed=16)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "-q")
+    result.assert_outcomes(passed=6)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     told = "fixtures/forgotten: no collected test names it."
     assert result.stdout.str().count(told) == 1
