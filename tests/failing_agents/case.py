@@ -44,6 +44,9 @@ class Change:
     needs_provider: bool = False
     """Whether only a run with the provider shows that the fix is right, because it changes the prompt: `test_fixed`
     stays red offline and says so."""
+    turn: int | None = None
+    """The earlier turn at which the fix shows, because it changes what a tool returns there: `test_fixed` of the turn
+    that `freeze` chooses stays red and names `--turn`, and the one of this turn passes."""
     only_with_assertion: bool = False
     """Whether the wrong fix changes the failing turn, so that only the author's assertion detects it."""
 

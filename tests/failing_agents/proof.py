@@ -295,8 +295,10 @@ def _fixed(bench: Bench, fixture: Path, *, whole: bool) -> str:
     for number, fix in enumerate(fixes):
         bench.reset(fix)
         verdicts = bench.tests(f"fixed-{number}", fixture)
-        expected = "failed" if fix.needs_provider else "passed"
+        expected = "failed" if fix.needs_provider or fix.turn else "passed"
         wrong = verdicts.wrong(**{REACHES: "passed", FIXED: expected})
+        if fix.turn:
+            wrong = wrong or _fixed_at(bench, fix, fix.turn, verdicts.messages[FIXED])
         if fix.needs_provider and "run the agent with the provider" not in verdicts.messages[FIXED]:
             wrong = wrong or "fixed does not say that the prompt needs a run with the provider"
         if whole and not wrong and fix.assertion:
@@ -307,6 +309,23 @@ def _fixed(bench: Bench, fixture: Path, *, whole: bool) -> str:
         if wrong:
             found.append(f"{number + 1}: {wrong}")
     return "; ".join(found) or "ok"
+
+
+def _fixed_at(bench: Bench, fix: Change, turn: int, message: str) -> str:
+    """Freeze the session at another turn, as the red test says; its tests must be red, and green after the fix."""
+    if "agentobs freeze --turn" not in " ".join(message.split()):
+        return "fixed does not name --turn"
+    bench.reset()
+    more = ("--turn", str(turn), "-o", f"fixtures/turn-{turn}")
+    _, fixture = bench.freeze("buggy", (*bench.case.freeze, *more))
+    if fixture is None:
+        return f"freeze failed at turn {turn}"
+    wrong = bench.tests(f"turn-{turn}-before", fixture).wrong(
+        **{REACHES: "passed", FIXED: "failed"}
+    )
+    bench.reset(fix)
+    fixed = bench.tests(f"turn-{turn}-fixed", fixture)
+    return wrong or fixed.wrong(**{REACHES: "passed", FIXED: "passed"})
 
 
 def _wrong(bench: Bench, fixture: Path) -> str:

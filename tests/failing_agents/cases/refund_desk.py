@@ -34,6 +34,7 @@ CASE = Case(
         Change(
             "the tool before it gives a decimal point",
             (Edit("bot.py", 'total = order["total"]', 'total = order["total"].replace(",", ".")'),),
+            turn=1,
         ),
     ),
     wrong=(
