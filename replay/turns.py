@@ -247,6 +247,7 @@ class Turn:
 
     def over(self) -> None:
         """Note that nobody holds the answer any more."""
+        self._settled, self._alarm = 0, None
         self._state.waiting.discard(self._ask.number)
         if self._state.clock is not None:
             self._state.clock.let_go(self._hold)

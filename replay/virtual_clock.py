@@ -282,6 +282,7 @@ class VirtualClock:
         """Note that a held answer has checked and must wait."""
         with self._lock:
             hold.looks += 1
+            self._settling.pop(hold, None)
             if hold not in self._holds:
                 hold.seen = -1
                 self._holds[hold] = None
