@@ -45,8 +45,8 @@ BLOCKED_NS = 20_000_000
 UNKNOWN_SECONDS = 60.0
 """The assumed duration of an answer whose duration was not recorded. Our choice."""
 PATIENCE = 0.5
-"""After which part of the deadline an answer goes on out of its turn where no event loop says that nothing else can
-happen, as among threads. Our choice."""
+"""After which part of the deadline an answer goes on out of its turn where nothing says that nothing else can happen:
+among threads without a virtual clock, or while a thread waits for something real. Our choice."""
 MARGIN_MS = 5_000
 """How much longer than the recorded client this one has, to give up its request. Our choice."""
 
@@ -242,7 +242,8 @@ class Turn:
 
     def _is_over(self, clock: VirtualClock) -> bool:
         """Return whether nothing can run any more, or the agent made no progress until the deadline."""
-        is_late = self._state.idle_ns() > self._state.options.deadline_seconds * 1e9
+        patience = PATIENCE if clock.is_outside else 1.0
+        is_late = self._state.idle_ns() > self._state.options.deadline_seconds * 1e9 * patience
         return is_late or clock.blocked_ns > BLOCKED_NS
 
     def over(self) -> None:

@@ -42,6 +42,9 @@ BURST, BURST_NS = 2_000, 1_000_000_000
 occupy a whole CPU."""
 PAUSE_NS, PAUSES = 20_000_000, 10
 """The length of the first such pause, and the maximum factor by which later ones are longer."""
+OUTSIDE_SHARE = 0.5
+"""How much of the real time in which a thread waits for something real counts for alarms. Our choice: the machine may
+be slower than the recorded one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -122,10 +125,10 @@ class VirtualClock:
         self._lock = Entrance()
         self._base = (world.monotonic() - world.process_cpu()) / 1e9
         self._waits: dict[Wait, None] = {}
-        self._alarms: dict[int, float] = {}  # each with its place on the axis of `_jumped`
+        self._alarms: dict[int, float] = {}  # each with its place on the axis of `_idle`
         self._holds: dict[Hold, None] = {}
         self._settling: dict[Hold, None] = {}
-        self._jumped = 0.0
+        self._idle = 0.0
         self._numbers = 0
         self._live = False
         self._outside_since: tuple[int, int] | None = None
@@ -260,14 +263,15 @@ class VirtualClock:
     def set_alarm(self, key: int, seconds: float) -> None:
         """Set an alarm that rings after so many seconds in which nothing could run.
 
-        Only jumps count, not CPU time: however slowly the other threads compute, they do so before the alarm.
+        CPU time does not count: however slowly the other threads compute, they do so before the alarm. While a thread
+        waits for something real, `OUTSIDE_SHARE` of the time counts.
 
         Args:
             key: identifies it for `has_rung` and `drop_alarm`.
             seconds: more than 0.
         """
         with self._lock:
-            self._alarms[key] = self._jumped + seconds
+            self._alarms[key] = self._idle + seconds
 
     def has_rung(self, key: int) -> bool:
         """Return whether an alarm that was set has rung."""
@@ -325,6 +329,11 @@ class VirtualClock:
         return {wait.ident: wait.what for wait in list(self._waits)}
 
     @property
+    def is_outside(self) -> bool:
+        """Whether a thread waited for something real when the clock last looked."""
+        return self._activity == "outside"
+
+    @property
     def blocked_ns(self) -> int:
         """How long nothing has been able to run, as of the last look; 0 if something can.
 
@@ -369,19 +378,23 @@ class VirtualClock:
         if self._states.moves != self._moves:
             self._moves = self._states.moves
             self._unsettle()
+        # A held answer that checks again makes its thread run for a moment.
+        if not (activity == "running" and self._holds and self._activity == "outside"):
+            self._follow(is_outside=activity == "outside")
         # Timers of others must not make an agent that hangs look busy.
         self._note("blocked" if is_guess else activity)
-        self._follow(is_outside=activity == "outside")
         if activity == "running":
             return self._wake_until(self.now() - OVERDUE_SECONDS)
         if activity == "outside":
-            return self._wake_until(self.now())
+            now = self.now()
+            self._ring(now, now)
+            return self._wake_until(now)
         if not self._is_settled():
             return False
         now = self.now()
-        alarms = {key: now + at - self._jumped for key, at in self._alarms.items()}
+        alarms = [self._alarm_at(alarm, now) for alarm in self._alarms.values()]
         deadlines = [wait.deadline for wait in self._waits]
-        earliest = min([*deadlines, *alarms.values()], default=float("inf"))
+        earliest = min([*deadlines, *alarms], default=float("inf"))
         if earliest == float("inf"):
             self._blocked_until = world.monotonic()
             self._blocked_since = self._blocked_since or self._blocked_until
@@ -390,9 +403,17 @@ class VirtualClock:
         self._blocked_since, self._blocked_looks = None, 0
         if self._is_pausing():
             return False
-        for key in [key for key, at in alarms.items() if at <= earliest]:
-            del self._alarms[key]
+        self._ring(now, earliest)
         return self._jump(now, earliest)
+
+    def _alarm_at(self, alarm: float, now: float) -> float:
+        """Return when an alarm rings if the process is idle from now on."""
+        return now + alarm - self._idle
+
+    def _ring(self, now: float, until: float) -> None:
+        for key, alarm in list(self._alarms.items()):
+            if self._alarm_at(alarm, now) <= until:
+                del self._alarms[key]
 
     def _note(self, activity: Activity) -> None:
         """Store the state that was found; a held answer that checks again makes its event loop run for a moment."""
@@ -419,13 +440,15 @@ class VirtualClock:
         seen = world.monotonic(), world.process_cpu()
         before, self._outside_since = self._outside_since, seen if is_outside else None
         if before is not None and is_outside:
-            self._base += max(seen[0] - before[0] - (seen[1] - before[1]), 0) / 1e9
+            seconds = max(seen[0] - before[0] - (seen[1] - before[1]), 0) / 1e9
+            self._base += seconds
+            self._idle += seconds * OUTSIDE_SHARE
 
     def _jump(self, now: float, to: float) -> bool:
         ahead = to - now
         if ahead > 0:
             self._base += ahead
-            self._jumped += ahead
+            self._idle += ahead
             self.ahead_ns += int(ahead * 1e9)
             self.jumps += 1
         self._unsettle()

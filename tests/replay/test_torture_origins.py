@@ -7,12 +7,16 @@ import contextvars
 import hashlib
 import inspect
 import random
+import select
+import socket
 import sys
+import threading
 import tracemalloc
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,7 @@ import agentobs
 from agentobs.recording import origins, wire
 from agentobs.recording.session import start_recorder
 from agentobs.records.exchanges import Answer, Origin, Place, Question
-from replay import DivergenceError, Fixture, Replayer
+from replay import DivergenceError, Fixture, Replayer, turns
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.meeting import met
@@ -532,6 +536,39 @@ def test_11_what_a_thread_of_a_pool_did_before_orders_nothing(tmp_path: Path) ->
     for again in (order, ("b", "a", "d", "c")):
         with Replayer(fixture) as replay:
             assert replay.run(shared_jobs, again) == heard[0]
+
+
+@contextmanager
+def polling_thread() -> Iterator[None]:
+    """Run a thread that waits for sockets again and again, as a server that a test has started does."""
+    here, there = socket.socketpair()
+    is_over = threading.Event()
+
+    def wait() -> None:
+        select.select([here], [], [], 0.05)
+
+    def poll() -> None:
+        while not is_over.is_set():
+            wait()
+            select.select([here], [], [], 0.05)
+
+    with here, there, ThreadPoolExecutor(1) as pool:
+        pool.submit(poll)
+        yield
+        is_over.set()
+
+
+def test_11_a_thread_of_others_that_waits_for_sockets_holds_no_answer_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that waits for one which cannot be asked any more goes on after some time."""
+    heard: list[Any] = []
+    order = ("a", "b", "c", "d")
+    recording = met(tmp_path, lambda url: heard.append(shared_jobs(order, url)), [[1, 2, 3], [1]])
+    fixture = frozen(tmp_path, recording, "jobs")
+    monkeypatch.setattr(turns, "PAUSES_SECONDS", 0.05)
+    with polling_thread(), Replayer(fixture) as replay:
+        assert replay.run(shared_jobs, ("b", "a", "d", "c")) == heard[0]
 
 
 def one_context(order: Sequence[str], url: str | None = None) -> list[str]:
