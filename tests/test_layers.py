@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("agentobs", "replay", "exporters", "dashboards")
 
@@ -85,19 +83,23 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_imports_point_down(path: Path) -> None:
-    """A module imports only what lies lower than its room, or in it."""
-    room = room_of(name_of(path))
+def wrong_imports(path: Path) -> Iterator[str]:
+    """Yield what is wrong with the imports of a module."""
+    relative, room = path.relative_to(ROOT).as_posix(), room_of(name_of(path))
     rank = {each: number for number, layer in enumerate(LAYERS) for each in layer}
     for name, deep in imports(ast.parse(path.read_text())):
         other = room_of(name)
         if other == room or (room, other) in SAME_LAYER:
             continue
-        assert rank[other] < rank[room], f"{name_of(path)} imports {name}"
-        assert other not in NEVER.get(room, set()), f"{name_of(path)} imports {name}"
-        relative = path.relative_to(ROOT).as_posix()
-        assert not deep or relative.startswith(DEFERRED), f"deferred import in {relative}"
+        if rank[other] >= rank[room] or other in NEVER.get(room, set()):
+            yield f"{relative} imports {name}"
+        if deep and not relative.startswith(DEFERRED):
+            yield f"{relative} defers the import of {name}"
+
+
+def test_imports_point_down() -> None:
+    """A module imports only what lies lower than its room, or in it."""
+    assert [wrong for path in sources() for wrong in wrong_imports(path)] == []
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -119,17 +121,18 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_only_the_seam_looks_outside(path: Path) -> None:
+def test_only_the_seam_looks_outside() -> None:
     """Clocks, chance, ids and the environment are read in world.py alone; the roof may set the environment."""
-    relative = path.relative_to(ROOT).as_posix()
-    if relative != "agentobs/world.py" and not relative.startswith("agentobs/cli/"):
-        assert AMBIENT.findall(path.read_text()) == []
+    found = {}
+    for path in sources():
+        relative = path.relative_to(ROOT).as_posix()
+        if relative != "agentobs/world.py" and not relative.startswith("agentobs/cli/"):
+            found[relative] = AMBIENT.findall(path.read_text())
+    assert {relative: reads for relative, reads in found.items() if reads} == {}
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_a_module_is_one_idea_said_first(path: Path) -> None:
+def test_a_module_is_one_idea_said_first() -> None:
     """Every module says what it is; none is longer than 700 lines."""
-    text = path.read_text()
-    assert ast.get_docstring(ast.parse(text)), "no docstring"
-    assert text.count("\n") <= 700
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sources()}
+    assert [each for each, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
+    assert [each for each, text in texts.items() if text.count("\n") > 700] == []
