@@ -22,6 +22,9 @@ REPEATS_MIN = 3
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """Tool names as the provider accepts them; no other name enters a sentence or a generated test."""
 
+CHOSEN = "the turn was chosen with --turn"
+"""The reason of a turn that the user chose."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -39,6 +42,13 @@ class Failure:
     empty."""
     tool: str | None = None
     """The tool that failed, if one is known to have."""
+
+    @property
+    def text(self) -> str:
+        """The reason with its turn, for reports."""
+        if self.reason == CHOSEN:
+            return f"turn {self.turn} was chosen with --turn"
+        return f"{self.reason} in turn {self.turn}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ def _chosen(fixture: Fixture, turn: int) -> Failure:
             where="--turn",
             todo=f"Choose one from 1 to {max(turns)}" if turns else "It has no answered turn",
         )
-    return Failure(turn, turn, "the turn was chosen with --turn", _functions_in(fixture, turn))
+    return Failure(turn, turn, CHOSEN, _functions_in(fixture, turn))
 
 
 def _turns(fixture: Fixture) -> set[int]:

@@ -378,7 +378,7 @@ class Replayer:
             decisions=tuple(decisions_of(self._state.records, turn)),
             held=tuple(self._state.calls.held),
             turn=turn,
-            failure=f"{failure.reason} in turn {failure.turn}" if failure else "",
+            failure=failure.text if failure else "",
             remarks=tuple(departure.remarks()),
             is_early=departure.is_early(),
             repeats=due is None and bool(self._state.beyond) and repeats(self._state.beyond[0][1]),

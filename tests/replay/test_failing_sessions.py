@@ -381,6 +381,7 @@ def test_a_session_with_a_wrong_answer_is_frozen_by_its_turn(tmp_path: Path) -> 
     chosen = freeze(session, tmp_path / "chosen", {}, failing_turn=1)
     assert chosen.failure is not None
     assert (chosen.turn, chosen.failure.reason) == (1, "the turn was chosen with --turn")
+    assert chosen.failure.text == "turn 1 was chosen with --turn"
     assert 'replay.until_change(turn=1, tools="live")' in chosen.test.read_text()
     with pytest.raises(UsageError, match="the session has no turn 7"):
         freeze(session, tmp_path / "none", {}, failing_turn=7)
