@@ -33,7 +33,7 @@ from typing import Literal
 
 from agentobs import world
 from agentobs.recording.patching import LEFT_ALONE
-from replay.stacks import outward, package_of, python_threads, thread_frames
+from replay.stacks import native_id, outward, package_of, python_threads, thread_frames
 
 Activity = Literal["running", "outside", "blocked"]
 """Whether anything in the process can still run."""
@@ -141,7 +141,7 @@ class ThreadStates:
             return False
         known, frames = python_threads(), thread_frames()
         loose = [frame for ident, frame in frames.items() if ident not in known]
-        natives = {thread.native_id for thread in known.values()}
+        natives = {native_id(thread) for thread in known.values()}
         unknown = [
             native
             for native in _tasks()
@@ -158,7 +158,7 @@ class ThreadStates:
         frames: dict[int, FrameType] | None = None
         for ident, thread in python_threads().items():
             if ident == here or thread.name in OURS:
-                ours.add(thread.native_id or 0)
+                ours.add(native_id(thread))
             elif thread not in self._before:
                 agents[ident] = thread
             else:
@@ -168,14 +168,14 @@ class ThreadStates:
                 if has_moved and _runs_agent_code(frame):
                     agents[ident] = thread
                 else:
-                    others[thread.native_id or 0] = thread
+                    others[native_id(thread)] = thread
         return agents, others, ours
 
     def _shown(self, parked: Mapping[int, Parking]) -> Activity:
         """Judge by what the system shows, in two looks: during the first, one thread may wake or start another."""
         self.is_guess = False
         agents, _, ours = self._agents()
-        by_native = {thread.native_id: ident for ident, thread in agents.items()}
+        by_native = {native_id(thread): ident for ident, thread in agents.items()}
         found: Activity = "blocked"
         seen: dict[int, tuple[str | None, str | None]] = {}
         moves: dict[int, str | None] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 from replay.divergence import Waiting
 from replay.sites import is_agents, site_at, suspended
-from replay.stacks import outward, python_threads, thread_frames
+from replay.stacks import native_id, outward, python_threads, thread_frames
 from replay.telling import COMPUTES
 from replay.thread_states import OURS, is_running
 
@@ -129,7 +129,7 @@ def _waiting(name: str, chain: list[FrameType], otherwise: str) -> Iterable[Wait
 
 def _in_a_call(thread: threading.Thread, frame: FrameType) -> str:
     """Return what a thread waits for if its innermost frame is the agent's: a lock, or a call outside of Python."""
-    if is_running(thread.native_id or 0):
+    if is_running(native_id(thread)):
         return COMPUTES
     return "a lock, or a call outside of Python" if is_agents(frame.f_code.co_filename) else ""
 

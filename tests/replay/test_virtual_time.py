@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import datetime
+import os
+import select
 import selectors
 import subprocess
 import sys
@@ -486,32 +488,52 @@ def test_who_waits_for_a_child_process_has_more_than_the_deadline(patient: Fixtu
         replay.run(asks_around, starts, seconds=1.5)
 
 
+def seen(states: ThreadStates, expected: str) -> bool:
+    """Return whether that is what is seen in the end; a thread that has just started runs for a moment."""
+    for _ in range(1000):
+        if states.activity({}) == expected:
+            return True
+        world.pause(0.005)
+    return False
+
+
 def test_states_tell_what_a_thread_waits_for() -> None:
     """A lock is waited for by whoever holds it; a timeout that is not virtual, and the processor, are not."""
     held = threading.Lock()
     held.acquire()
     states = ThreadStates()
-
-    def seen(expected: str) -> bool:
-        """Return whether that is what is seen in the end; a thread that has just started runs for a moment."""
-        for _ in range(1000):
-            if states.activity({}) == expected:
-                return True
-            world.pause(0.005)
-        return False
-
-    assert seen("blocked")
+    assert seen(states, "blocked")
     threads = [threading.Thread(target=held.acquire, kwargs={"timeout": t}) for t in (-1, 600)]
     threads[0].start()
-    assert seen("blocked")
+    assert seen(states, "blocked")
     threads[1].start()
-    assert seen("outside")
+    assert seen(states, "outside")
     for _ in threads:
         held.release()
         while not held.locked():  # until one of them has it
             world.pause(0.001)
     for thread in threads:
         thread.join()
+
+
+def test_states_are_told_in_a_forked_process_too() -> None:
+    """Its main thread has another identity than `threading` says: it is neither missed nor taken for another one."""
+    if (child := os.fork()) == 0:
+        try:
+            states, found = ThreadStates(), [False, False]
+            found[0] = seen(states, "blocked")
+            waits, wakes = os.pipe()
+
+            def look() -> None:
+                found[1] = seen(states, "outside")
+                os.write(wakes, b"!")
+
+            threading.Thread(target=look).start()
+            select.select([waits], [], [])
+            os._exit(0 if all(found) else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_process_that_may_not_look_at_its_threads_judges_by_their_frames(
