@@ -10,11 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentobs.recording.functions import record_tool
-    from agentobs.recording.health import statistics
-    from agentobs.recording.kept import keep_result
-    from agentobs.recording.noting import event
+    from agentobs.determinism.functions import record_tool
+    from agentobs.determinism.values import ToolFailed, register_type
+    from agentobs.recording.custom_events import event
     from agentobs.recording.options import Options
+    from agentobs.recording.recorder_health import statistics
+    from agentobs.recording.result_files import keep_result
     from agentobs.recording.session import (
         Session,
         child_environment,
@@ -26,45 +27,44 @@ if TYPE_CHECKING:
         start,
         stop_recorder,
     )
-    from agentobs.recording.values import ToolFailed, register_type
     from agentobs.records.labels import Label
-    from agentobs.store.conversations import load_conversation
-    from agentobs.store.database import connect
-    from agentobs.store.spending import meter_of, spent_today
-    from agentobs.store.worker import Limits, query
+    from agentobs.store.analysis.conversations import load_conversation
+    from agentobs.store.billing.daily_spend import meter_of, spent_today
+    from agentobs.store.duckdb.connection import connect
+    from agentobs.store.duckdb.sql_worker import Limits, query
     from agentobs.tracing import carried, open_span, span, trace_context, trace_environment
     from agentobs.tracing.ambient import world_here
 
 _HOMES = {
-    "statistics": "agentobs.recording.health",
+    "statistics": "agentobs.recording.recorder_health",
     "trace_environment": "agentobs.tracing",
     "world_here": "agentobs.tracing.ambient",
     "trace_context": "agentobs.tracing",
     "span": "agentobs.tracing",
     "open_span": "agentobs.tracing",
     "carried": "agentobs.tracing",
-    "Limits": "agentobs.store.worker",
+    "Limits": "agentobs.store.duckdb.sql_worker",
     "Label": "agentobs.records.labels",
     "Options": "agentobs.recording.options",
     "Session": "agentobs.recording.session",
-    "event": "agentobs.recording.noting",
+    "event": "agentobs.recording.custom_events",
     "fail": "agentobs.recording.session",
-    "keep_result": "agentobs.recording.kept",
+    "keep_result": "agentobs.recording.result_files",
     "record": "agentobs.recording.session",
     "record_all": "agentobs.recording.session",
-    "record_tool": "agentobs.recording.functions",
-    "register_type": "agentobs.recording.values",
+    "record_tool": "agentobs.determinism.functions",
+    "register_type": "agentobs.determinism.values",
     "result": "agentobs.recording.session",
-    "ToolFailed": "agentobs.recording.values",
+    "ToolFailed": "agentobs.determinism.values",
     "session": "agentobs.recording.session",
     "start": "agentobs.recording.session",
     "stop_recorder": "agentobs.recording.session",
     "child_environment": "agentobs.recording.session",
-    "connect": "agentobs.store.database",
-    "query": "agentobs.store.worker",
-    "load_conversation": "agentobs.store.conversations",
-    "meter_of": "agentobs.store.spending",
-    "spent_today": "agentobs.store.spending",
+    "connect": "agentobs.store.duckdb.connection",
+    "query": "agentobs.store.duckdb.sql_worker",
+    "load_conversation": "agentobs.store.analysis.conversations",
+    "meter_of": "agentobs.store.billing.daily_spend",
+    "spent_today": "agentobs.store.billing.daily_spend",
 }
 
 __all__ = [

@@ -9,7 +9,7 @@
 
     ReplaySays              not an error of anybody: marks what a replay raises
 
-`DivergenceError` lives in `replay.divergence`: it must also be an `anthropic.AnthropicError`, so that
+`DivergenceError` lives in `replay.divergence.divergence`: it must also be an `anthropic.AnthropicError`, so that
 the SDK raises it once and as it is, and this module imports nothing.
 """
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from agentobs import world
 from agentobs.errors import error_kind, say_once
-from agentobs.records.events import kind_of
+from agentobs.records.event_catalog import kind_of
 from agentobs.records.exchanges import (
     ModelExchange,
     SessionCall,

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from agentobs.recording.home import existing_home, open_home
+from agentobs.recording.journal.home import existing_home, open_home
 from agentobs.recording.options import Options, Sync
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import (
@@ -25,7 +25,7 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolQuestion,
 )
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.ingest import ingest
 from benchmarks.conversation import Size, answer, history, request_body
 from benchmarks.measure import Cost, compare, cost_of, milliseconds, ratio
 from benchmarks.provider import HEADERS

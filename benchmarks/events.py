@@ -20,7 +20,7 @@ from opentelemetry.sdk._logs.export import (
 
 import agentobs
 from agentobs import tracing
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event

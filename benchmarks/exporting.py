@@ -15,8 +15,9 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
 
-from agentobs.recording.home import Home, existing_home, open_home
-from agentobs.recording.journal import Segment
+from agentobs.recording.journal.home import Home, existing_home, open_home
+from agentobs.recording.journal.segments import Segment
+from agentobs.records.backend import Told
 from agentobs.records.facts import (
     TABLES,
     Attempt,
@@ -31,15 +32,14 @@ from agentobs.records.facts import (
     columns,
 )
 from agentobs.records.labels import Label
-from agentobs.records.told import Told
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio
 from benchmarks.report import Section, Verdict
 from exporters import otlp
-from exporters.after import send_recorded
-from exporters.outbox import Limits
-from exporters.semconv import profile_named
+from exporters.conventions.semconv import profile_named
+from exporters.otlp.backfill import send_recorded
+from exporters.otlp.outbox import Limits
 
 TURNS = 1_000
 """Turns of one round: each is two spans, a model call and a tool call."""
@@ -235,12 +235,12 @@ def _memory(spans: int) -> Section:
 
 _SENDS = """
 import sys, time
-from agentobs.recording.home import existing_home
-from agentobs.store.database import connect
+from agentobs.recording.journal.home import existing_home
+from agentobs.store.duckdb.connection import connect
 from benchmarks.exporting import receiver
 from exporters import otlp
-from exporters.after import send_recorded
-from exporters.semconv import profile_named
+from exporters.otlp.backfill import send_recorded
+from exporters.conventions.semconv import profile_named
 
 def size(name):
     # What `getrusage` tells of the most is that of the process that started this one, too.

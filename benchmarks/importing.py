@@ -12,12 +12,12 @@ from statistics import median
 
 import duckdb
 
-from agentobs.recording.home import Home, open_home
-from agentobs.store.ingest import ingest
+from agentobs.importers.claude_code.transcript_import import import_logs, logs_in
+from agentobs.importers.wire_files import files_in, import_wire
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.store.duckdb.ingest import ingest
 from benchmarks.measure import Cost, compare, cost_of, ratio
 from benchmarks.report import Section
-from exporters.claude_code.importing import import_logs, logs_in
-from exporters.wirefiles import files_in, import_wire
 
 ROUNDS = 5
 ENVIRONMENT = {"transcripts": "AGENTOBS_TRANSCRIPTS", "wire": "AGENTOBS_WIRE"}

@@ -14,15 +14,15 @@ import duckdb
 import httpx2
 
 import agentobs
-from agentobs.recording.compressed import deflated
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.journal.compression import deflated
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
 from agentobs.recording.session import start_recorder
-from agentobs.recording.vault import text_bytes
-from agentobs.store.compressing import compress_ended
-from agentobs.store.ingest import ingest
-from agentobs.store.load import read_marks
-from agentobs.store.rewriting import line_of
+from agentobs.recording.vault.vault import text_bytes
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.loader import read_marks
+from agentobs.store.duckdb.segment_compression import compress_ended
+from agentobs.store.duckdb.segment_rewrite import line_of
 from benchmarks.conversation import Size, answer, run
 from benchmarks.provider import Canned, client
 from benchmarks.report import Section, Verdict

@@ -11,11 +11,11 @@ import duckdb
 import genai_prices
 
 from agentobs.ledger import Meter, book_of, warm
-from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
-from agentobs.store import pricing, publish
-from agentobs.store.schema import migrate
+from agentobs.store.duckdb import generations, price_tables
+from agentobs.store.duckdb.schema import migrate
 from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds, ratio
 from benchmarks.report import Section, Verdict
 from benchmarks.starting import script, start
@@ -212,7 +212,7 @@ SELECT model, sum(input_tokens), sum(output_tokens), sum(cache_read_tokens), sum
 
 def _fill(home: Home) -> None:
     """Publish a store of so many calls, of sessions of a hundred, priced as an ingest does it."""
-    path = publish.draft(home, copy=False)
+    path = generations.draft(home, copy=False)
     with duckdb.connect(str(path)) as connection:
         migrate(connection)
         connection.execute(
@@ -238,7 +238,7 @@ def _fill(home: Home) -> None:
             FROM usage
             """
         )
-        contexts = pricing.new_contexts(connection, "usage", "prices", ["segment"])
-        pricing.add(connection, contexts, book_of(home.path))
+        contexts = price_tables.new_contexts(connection, "usage", "prices", ["segment"])
+        price_tables.add(connection, contexts, book_of(home.path))
         connection.execute("CHECKPOINT")
-    publish.publish(home, path, 0, None)
+    generations.publish(home, path, 0, None)

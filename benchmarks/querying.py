@@ -15,11 +15,11 @@ from typing import Any
 import duckdb
 
 from agentobs.ledger import book_of
-from agentobs.recording.home import Home, open_home
-from agentobs.store import pricing, publish
-from agentobs.store.database import connect, named
-from agentobs.store.schema import SETTINGS, migrate
-from agentobs.store.spending import spent
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.store.billing.daily_spend import spent
+from agentobs.store.duckdb import generations, price_tables
+from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.duckdb.schema import SETTINGS, migrate
 from benchmarks.report import Section, Verdict
 
 CALLS = 10_000_000
@@ -93,9 +93,9 @@ def _fill(home: Home, folder: Path) -> None:
     with duckdb.connect(str(path), config=SETTINGS) as connection:
         migrate(connection)
         connection.execute(_ROWS)
-        pricing.add(
+        price_tables.add(
             connection,
-            pricing.new_contexts(connection, "usage", "prices", ["made"]),
+            price_tables.new_contexts(connection, "usage", "prices", ["made"]),
             book_of(home.path),
         )
         connection.execute(f"ATTACH '{folder / 'plain.duckdb'}' AS other")
@@ -112,8 +112,8 @@ def _fill(home: Home, folder: Path) -> None:
         )
         connection.execute("CHECKPOINT")
         connection.execute("CHECKPOINT other")
-    with publish.locked(home, 10):
-        publish.publish(home, path, 0, None)
+    with generations.locked(home, 10):
+        generations.publish(home, path, 0, None)
 
 
 _NAMES = "input_tokens, output_tokens, cache_read_tokens, cache_write_tokens"

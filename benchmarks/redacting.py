@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from agentobs.redaction import find
-from agentobs.redaction.kinds import KINDS
-from agentobs.redaction.named import NAMED
+from agentobs.redaction.secret_context import NAMED
+from agentobs.redaction.secret_kinds import KINDS
 from benchmarks.measure import Cost, compare, cost_of
 from benchmarks.report import Section, Verdict
 

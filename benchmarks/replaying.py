@@ -26,7 +26,7 @@ import httpx2
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.cli.replays import Asked, replay_many
+from agentobs.cli.replay.batch import Asked, replay_many
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -48,8 +48,8 @@ from benchmarks.measure import Cost, Part, Round, compare, cost_of, milliseconds
 from benchmarks.provider import HEADERS, Canned, canned, client
 from benchmarks.report import Section, Verdict, ratio_rows
 from replay import Fixture, Replayer, load
-from replay.fixture import find_fixture
-from replay.freeze import freeze
+from replay.fixture.format import find_fixture
+from replay.freeze.conversion import freeze
 
 SIZE = Size(deltas=16, result_bytes=1000)
 SHORT, LONG = 50, 1000

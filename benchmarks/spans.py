@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 import agentobs
 from agentobs import tracing
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import Place
 from agentobs.sink import Record, sink

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from agentobs.cli.demo.provider import recording
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange
 from benchmarks.measure import Cost, Round, compare, milliseconds, ratio
 from benchmarks.report import Section, Verdict

@@ -12,7 +12,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from agentobs.store.walltime import Part
+from agentobs.store.analysis.wall_time import Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,13 @@ import duckdb
 
 from agentobs import world
 from agentobs.errors import UsageError, say_once
+from agentobs.records.backend import Told
 from agentobs.records.facts import Event, SessionStart
 from agentobs.records.metadata import is_long
-from agentobs.records.told import Told
-from exporters.intervals import Follower, Interval, Known, digest_of, identity
-from exporters.newfiles import new_file, unwritable
-from exporters.recorded import facts_of, recorded_sessions
-from exporters.semconv import GENAI_BETA, Profile
+from exporters.conventions.intervals import Follower, Interval, Known, digest_of, identity
+from exporters.conventions.semconv import GENAI_BETA, Profile
+from exporters.new_files import new_file, unwritable
+from exporters.stored_facts import facts_of, recorded_sessions
 
 try:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (

@@ -13,31 +13,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replay.divergence import Divergence, DivergenceError
-    from replay.faults import Fault
-    from replay.fixture import Fixture, load
-    from replay.forking import Fork
-    from replay.normalising import Normaliser
-    from replay.options import ReplayOptions
-    from replay.replayer import Replayer
-    from replay.script import calls, fails, says
-    from replay.step import Next, Step
+    from replay.comparison.normalizers import Normaliser
+    from replay.divergence.divergence import Divergence, DivergenceError
+    from replay.fixture.format import Fixture, load
+    from replay.playback.replayer import Replayer
+    from replay.scenario.faults import Fault
+    from replay.scenario.fork_plan import Fork
+    from replay.scenario.next_step import Next, Step
+    from replay.scenario.replay_options import ReplayOptions
+    from replay.scenario.script import calls, fails, says
 
 _HOMES = {
-    "Divergence": "replay.divergence",
-    "DivergenceError": "replay.divergence",
-    "Fault": "replay.faults",
-    "Fixture": "replay.fixture",
-    "Fork": "replay.forking",
-    "Normaliser": "replay.normalising",
-    "ReplayOptions": "replay.options",
-    "Replayer": "replay.replayer",
-    "Next": "replay.step",
-    "Step": "replay.step",
-    "calls": "replay.script",
-    "fails": "replay.script",
-    "load": "replay.fixture",
-    "says": "replay.script",
+    "Divergence": "replay.divergence.divergence",
+    "DivergenceError": "replay.divergence.divergence",
+    "Fault": "replay.scenario.faults",
+    "Fixture": "replay.fixture.format",
+    "Fork": "replay.scenario.fork_plan",
+    "Normaliser": "replay.comparison.normalizers",
+    "ReplayOptions": "replay.scenario.replay_options",
+    "Replayer": "replay.playback.replayer",
+    "Next": "replay.scenario.next_step",
+    "Step": "replay.scenario.next_step",
+    "calls": "replay.scenario.script",
+    "fails": "replay.scenario.script",
+    "load": "replay.fixture.format",
+    "says": "replay.scenario.script",
 }
 
 __all__ = [

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
 
     from agentobs.world import World
-    from replay.client import RecordedSession
-    from replay.replayer import Replayer
+    from replay.playback.replayer import Replayer
+    from replay.pytest_plugin.client_fixtures import RecordedSession
 
 _REPLAY = pytest.StashKey["Replayer"]()
 _PENDING = pytest.StashKey[Any]()
@@ -116,7 +116,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if mark is None or "_replay_place" not in metafunc.fixturenames:
         return
     from agentobs.errors import UsageError
-    from replay.marks import many
+    from replay.pytest_plugin.marker import many
 
     try:
         found = many(mark, metafunc.definition.path.parent, metafunc.config.rootpath)
@@ -130,7 +130,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Note which fixtures are named, and in which folders, whether the test will be deselected or not."""
     mark = item.get_closest_marker("replay")
     if mark is not None:
-        from replay.unused import note
+        from replay.pytest_plugin.unused_fixtures import note
 
         note(item.config.stash[_NAMED], mark, item.path.parent, item.config.rootpath)
 
@@ -142,21 +142,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     marked = any(item.get_closest_marker("replay") is not None for item in session.items)
     if not marked or config.option.collectonly:
         return
-    from replay.isolation import Isolation, is_switched_off
+    from replay.isolation.isolation import Isolation, is_switched_off
 
     if not is_switched_off(config):
         config.pluginmanager.register(Isolation(session), "agentobs-isolation")
         return
-    from replay import leftovers
+    from replay.agent_code import leftover_state
 
-    leftovers.observe()
+    leftover_state.observe()
 
 
 @pytest.fixture
 def _replay_place(request: pytest.FixtureRequest) -> Path:
     """Return where the one fixture of a test lies."""
     from agentobs.errors import UsageError
-    from replay.marks import located, many, paths_of
+    from replay.pytest_plugin.marker import located, many, paths_of
 
     if hasattr(request, "param"):
         place: Path = request.param
@@ -190,7 +190,7 @@ def replay(request: pytest.FixtureRequest, _replay_place: Path) -> Iterator[Repl
 
     When the test ends, a divergence fails it even where the agent swallowed the exception.
     """
-    from replay.project import project_at
+    from replay.agent_code.project import project_at
 
     with _told():
         replayed = _prepared(request, _replay_place)
@@ -215,10 +215,10 @@ def _project(config: pytest.Config) -> Path:
 
 
 def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:
-    from replay.fixture import load
-    from replay.live import Live
-    from replay.marks import options_of
-    from replay.replayer import Replayer
+    from replay.fixture.format import load
+    from replay.playback.replayer import Replayer
+    from replay.pytest_plugin.live_run import Live
+    from replay.pytest_plugin.marker import options_of
 
     options = options_of(_mark(request))
     if request.config.option.replay_update:
@@ -231,11 +231,11 @@ def _prepared(request: pytest.FixtureRequest, place: Path) -> Replayer:
 
 def _renewed(request: pytest.FixtureRequest, place: Path) -> Replayer:
     """Return what records a test anew, or replays what was shown already and is to be written."""
-    from replay.fixture import load
-    from replay.live import Renewed, empty
-    from replay.marks import file_of, options_of
-    from replay.renewing import Pending
-    from replay.replayer import Replayer
+    from replay.fixture.format import load
+    from replay.playback.replayer import Replayer
+    from replay.pytest_plugin.live_run import Renewed, empty
+    from replay.pytest_plugin.marker import file_of, options_of
+    from replay.pytest_plugin.renewal import Pending
 
     temporary, config = request.getfixturevalue("tmp_path_factory"), request.config
     base = temporary.getbasetemp()
@@ -265,7 +265,7 @@ def _mark(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def replay_client(replay: Replayer) -> Anthropic:
     """Return a client of the SDK that is answered from the fixture."""
-    from replay.client import sync_client
+    from replay.pytest_plugin.client_fixtures import sync_client
 
     return sync_client(replay)
 
@@ -273,7 +273,7 @@ def replay_client(replay: Replayer) -> Anthropic:
 @pytest.fixture
 def replay_async_client(replay: Replayer) -> AsyncAnthropic:
     """Return an async client of the SDK that is answered from the fixture."""
-    from replay.client import async_client
+    from replay.pytest_plugin.client_fixtures import async_client
 
     return async_client(replay)
 
@@ -281,7 +281,7 @@ def replay_async_client(replay: Replayer) -> AsyncAnthropic:
 @pytest.fixture
 def replay_session(replay: Replayer) -> RecordedSession:
     """Return the facts of the session that was recorded: its name, entry, arguments and outcome."""
-    from replay.client import session_of
+    from replay.pytest_plugin.client_fixtures import session_of
 
     return session_of(replay.fixture)
 
@@ -289,7 +289,7 @@ def replay_session(replay: Replayer) -> RecordedSession:
 @pytest.fixture
 def replay_world(replay_async_client: AsyncAnthropic) -> World:
     """Return the world in force: for an agent of our loop, with its client, and tools that answer from the fixture."""
-    from replay.client import world_of
+    from replay.pytest_plugin.client_fixtures import world_of
 
     return world_of(replay_async_client)
 
@@ -297,7 +297,7 @@ def replay_world(replay_async_client: AsyncAnthropic) -> World:
 @pytest.fixture
 def trajectory(snapshot: SnapshotAssertion) -> SnapshotAssertion:
     """Return a snapshot to compare a replay with: `assert replay == trajectory`."""
-    from replay.snapshots import TrajectoryExtension
+    from replay.pytest_plugin.snapshot import TrajectoryExtension
 
     return snapshot.use_extension(TrajectoryExtension)
 
@@ -308,7 +308,7 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
     replayed = item.stash.get(_REPLAY, None)
     if replayed is None:
         return (yield)
-    from replay.divergence import ReplayEnded
+    from replay.divergence.divergence import ReplayEnded
 
     try:
         try:
@@ -343,7 +343,7 @@ def _forget(item: Any) -> None:
 
 def _write(item: pytest.Item, replayed: Replayer) -> None:
     """Show or write what a test that has passed recorded."""
-    from replay.live import Renewed
+    from replay.pytest_plugin.live_run import Renewed
 
     pending, waiting = item.stash.get(_PENDING, (None, None))
     if pending is None:
@@ -416,7 +416,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput["replay_named"] = {folder: list(used) for folder, used in named.items()}
         return
-    from replay.unused import left
+    from replay.pytest_plugin.unused_fixtures import left
 
     config.stash[_LEFT] = found = left(config, named)
     if found and config.option.replay_unused == "fail" and not session.exitstatus:

@@ -24,7 +24,7 @@ def stopped() -> Iterator[None]:
     yield
     if (sessions := sys.modules.get("agentobs.recording.session")) is not None:
         sessions.stop_recorder()
-    if (leftovers := sys.modules.get("replay.leftovers")) is not None:
+    if (leftovers := sys.modules.get("replay.agent_code.leftover_state")) is not None:
         leftovers.forget()
 
 

@@ -24,22 +24,22 @@ from click.testing import CliRunner
 import agentobs
 from agentobs import tracing
 from agentobs.agent import Permissions, tool
-from agentobs.agent.agents import Agent
-from agentobs.agent.asking import Reply
+from agentobs.agent.execution.live_answers import Reply
 from agentobs.agent.hooks import Command, Hook, table
 from agentobs.agent.permissions import Rule
-from agentobs.agent.sub_agents import sub_agents
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.cli import cli
 from agentobs.recording import session as sessions
-from agentobs.recording.home import existing_home
+from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
 from agentobs.recording.session import start_recorder
 from agentobs.records.facts import Event, SpanEnd, SpanStart
 from agentobs.records.labels import unchecked
 from agentobs.sink import sink
 from exporters import otlp, perfetto
-from exporters.after import send_recorded
-from exporters.semconv import PROFILES, profile_named
+from exporters.conventions.semconv import PROFILES, profile_named
+from exporters.otlp.backfill import send_recorded
 from tests.agent.provider import Provider, call, error, message, streamed, text
 from tests.agent.provider import Reply as Answer
 from tests.exporters.acting import play

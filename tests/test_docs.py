@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import last_session
 

@@ -6,11 +6,12 @@ import ast
 import re
 from pathlib import Path
 
-from agentobs.records import differing
-from replay import divergence as code
-from replay import proposals, sites
-from replay.divergence import SHOWN, VERSION
-from replay.forms import FORMS
+from agentobs.records import differences
+from replay.agent_code import call_sites
+from replay.comparison import rule_proposals
+from replay.comparison.value_forms import FORMS
+from replay.divergence import divergence as code
+from replay.divergence.divergence import SHOWN, VERSION
 
 ROOT = Path(__file__).parent.parent
 SNAPSHOTS = ROOT / "tests" / "replay" / "__snapshots__" / "test_torture_reports.ambr"
@@ -32,7 +33,7 @@ CLASSES = (
 
 def divergence() -> str:
     """Return the document."""
-    files = [str(module.__file__) for module in (code, differing, proposals, sites)]
+    files = [str(module.__file__) for module in (code, differences, rule_proposals, call_sites)]
     tree = ast.parse("\n".join(Path(file).read_text(encoding="utf-8") for file in files))
     parts = [_fields(tree, "Divergence")]
     parts += [f"\n### {name}\n\n{_fields(tree, name)}" for name in CLASSES]

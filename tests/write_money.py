@@ -12,7 +12,7 @@ from typing import Any
 from agentobs.records.exchanges import ModelExchange, Place, Question
 from agentobs.records.facts import UsageRow
 from agentobs.records.labels import Label
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start
 
 DAY = 86_400 * SECOND
@@ -243,5 +243,6 @@ cost report leaves the priority tier out, so ours does too.
 
 `agentobs.spent_today()` returns the dollars that all processes of a home spent since midnight (UTC), what is not
 ingested yet included. It is meant to be asked before each call of a model: an answer is kept for two seconds, and
-it raises nothing. Calls without a price add nothing; `agentobs.store.spending.spent(since_ns)` counts them, too.
+it raises nothing. Calls without a price add nothing; `agentobs.store.billing.daily_spend.spent(since_ns)` counts
+them, too.
 """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentobs.redaction.kinds import KINDS
-from agentobs.redaction.looking import CONTEXT
-from agentobs.redaction.rules import BUDGET_NS, OVERRUNS_MAX, STEPS_MAX
+from agentobs.redaction.scanner import CONTEXT
+from agentobs.redaction.secret_kinds import KINDS
+from agentobs.redaction.user_rules import BUDGET_NS, OVERRUNS_MAX, STEPS_MAX
 
 
 def redaction() -> str:

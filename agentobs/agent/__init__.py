@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from agentobs.agent.agents import Agent
-from agentobs.agent.asking import Consent, Inbox, Reply
+from agentobs.agent.broadcast import Broadcast, Missed
 from agentobs.agent.budget import Budget
-from agentobs.agent.classifier import Classifier
+from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
-from agentobs.agent.context.fitting import compact
 from agentobs.agent.events import (
     BackgroundResult,
     BudgetReached,
@@ -38,17 +36,19 @@ from agentobs.agent.events import (
     ToolDispatch,
     ToolDone,
 )
+from agentobs.agent.execution.classifier import Classifier
+from agentobs.agent.execution.live_answers import Consent, Inbox, Reply
 from agentobs.agent.hooks import Hook
-from agentobs.agent.listening import Broadcast, Missed
+from agentobs.agent.lifecycle_hooks import end
 from agentobs.agent.loop import complete, live_world, run
-from agentobs.agent.occasions import end
+from agentobs.agent.model.prompt import Section, SystemPrompt
+from agentobs.agent.model.thinking import Adaptive, Budgeted
 from agentobs.agent.permissions import Decision, Permissions, Rule, from_settings
-from agentobs.agent.prompt import Section, SystemPrompt
-from agentobs.agent.resuming import forked, resumed
+from agentobs.agent.sessions.resumption import forked, resumed
 from agentobs.agent.state import Conversation, Options
-from agentobs.agent.sub_agents import finish, sub_agents
-from agentobs.agent.thinking import Adaptive, Budgeted
-from agentobs.agent.tools import Tool, declared, tool
+from agentobs.agent.sub_agents.starter import finish, sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.tool import Tool, declared, tool
 from agentobs.world import Abort
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from agentobs.agent.permissions import Decision
 from agentobs.ledger import Meter
-from agentobs.records.canonical import Json
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import QuerySource, ToolAnswer, ToolQuestion
 from agentobs.records.usage import Usage, usage_rows
 

@@ -17,26 +17,26 @@ from pathlib import Path
 
 from anthropic import AsyncAnthropic
 
-from agentobs.agent import output, recovery, telling
-from agentobs.agent.asking import Inbox, LiveAnswers, Person, token_refresh
-from agentobs.agent.classifier import Classifier, classified
-from agentobs.agent.context import compacting
-from agentobs.agent.context.fitting import ask_fitting
-from agentobs.agent.context.nudging import nudge
-from agentobs.agent.context.spending import check as check_budget
-from agentobs.agent.dispatch import Dispatcher
+from agentobs.agent import telemetry
+from agentobs.agent.agent_run import Run
+from agentobs.agent.compaction import compaction
+from agentobs.agent.compaction.nudge import nudge
+from agentobs.agent.compaction.overflow import ask_fitting
+from agentobs.agent.context.token_budget import check as check_budget
 from agentobs.agent.events import Event, FollowUp, OutputRetry, Result, Steering
-from agentobs.agent.execution import Keep, live_tools
-from agentobs.agent.holding import is_over_budget, within_budget
+from agentobs.agent.execution.classifier import Classifier, classified
+from agentobs.agent.execution.hook_runner import LiveHooks
+from agentobs.agent.execution.live_answers import Inbox, LiveAnswers, Person, token_refresh
+from agentobs.agent.execution.tool_runner import Keep, live_tools
 from agentobs.agent.hooks import Hook
-from agentobs.agent.hooks.live import LiveHooks
-from agentobs.agent.interrupt import Stopped
-from agentobs.agent.limits import is_cut, is_unfinished
-from agentobs.agent.occasions import after_failure, at_the_beginning, before_the_end
-from agentobs.agent.planning import Crew
-from agentobs.agent.prompt import Written
-from agentobs.agent.requesting import stands, unfinished
-from agentobs.agent.running import Run
+from agentobs.agent.interruption import Stopped
+from agentobs.agent.lifecycle_hooks import after_failure, at_the_beginning, before_the_end
+from agentobs.agent.model import error_classes
+from agentobs.agent.model.output_limits import is_cut, is_unfinished
+from agentobs.agent.model.prompt import Written
+from agentobs.agent.model.thinking import check as check_thinking
+from agentobs.agent.requests.budget_check import is_over_budget, within_budget
+from agentobs.agent.requests.turn_request import stands, unfinished
 from agentobs.agent.state import (
     Conversation,
     Options,
@@ -52,11 +52,13 @@ from agentobs.agent.state import (
     told_apart,
     with_context,
 )
-from agentobs.agent.sub_agents import Starter, check_agents, entered
-from agentobs.agent.thinking import check as check_thinking
-from agentobs.agent.tools import Tool, check_tools
+from agentobs.agent.sub_agents.starter import Starter, check_agents, entered
+from agentobs.agent.tool_calls.dispatcher import Dispatcher
+from agentobs.agent.tool_calls.plan import Crew
+from agentobs.agent.tools import structured_output
+from agentobs.agent.tools.tool import Tool, check_tools
 from agentobs.errors import ReplaySays, UsageError
-from agentobs.records.canonical import Json
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
 from agentobs.world import Abort, World, in_force
 
@@ -157,7 +159,7 @@ async def run(
     check_thinking(options.thinking, options.max_tokens, options.betas, options.extra)
     check_budget(options.token_budget)
     talk = Conversation() if conversation is None else conversation
-    owed = output.declaration(options.output) if options.output is not None else None
+    owed = structured_output.declaration(options.output) if options.output is not None else None
     this = Run(world, options, tools, owed, talk, begin(talk, prompt), world.now(), source)
     async with aclosing(_played(this)) as events:
         async for event in events:
@@ -172,14 +174,14 @@ async def _played(this: Run) -> AsyncGenerator[Event, None]:
                 async with aclosing(_turns(this, told)) as turns:
                     async for event in turns:
                         yield event
-            except recovery.PROVIDER_ERRORS as error:
-                this.failed(recovery.terminal_reason(error), error)
+            except error_classes.PROVIDER_ERRORS as error:
+                this.failed(error_classes.terminal_reason(error), error)
                 async for ran in after_failure(this, told.place):
                     yield ran
                 raise
             finally:
                 told.subtype, told.is_stopped = this.subtype, this.is_stopped
-    except recovery.PROVIDER_ERRORS:
+    except error_classes.PROVIDER_ERRORS:
         pass
     except ReplaySays:
         raise
@@ -188,11 +190,11 @@ async def _played(this: Run) -> AsyncGenerator[Event, None]:
     yield this.result(told.place)
 
 
-def _told(this: Run) -> contextlib.AbstractContextManager[telling.Interaction]:
+def _told(this: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
     agent = this.options.agent
     if this.parent is not None and not this.is_background:
-        return telling.sub_agent(agent)
-    return telling.interaction(this.world, agent, is_background=this.is_background)
+        return telemetry.sub_agent(agent)
+    return telemetry.interaction(this.world, agent, is_background=this.is_background)
 
 
 async def complete(
@@ -212,7 +214,7 @@ async def complete(
     raise AssertionError("a run ended without a result")
 
 
-async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, None]:
+async def _turns(this: Run, told: telemetry.Interaction) -> AsyncGenerator[Event, None]:
     """Take turns until one is the last."""
     async for ran in at_the_beginning(this, told.place):
         yield ran
@@ -225,7 +227,7 @@ async def _turns(this: Run, told: telling.Interaction) -> AsyncGenerator[Event, 
     this.following = with_context(this.state, texts)
     while this.following is not None:
         state, this.following = this.following, None
-        here, this.depth = telling.in_turn(this.world, told.place, state.turn), 0
+        here, this.depth = telemetry.in_turn(this.world, told.place, state.turn), 0
         async for reached in within_budget(this, here, f"{state.turn}:before"):
             yield reached
         tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None
@@ -277,7 +279,7 @@ async def _turn(
             state, asked = broken_off(state, message)
         else:
             state, asked = answered(state, message), calls(message)
-    except recovery.PROVIDER_ERRORS:
+    except error_classes.PROVIDER_ERRORS:
         for stood in _as_far_as_it_came(this):
             yield stood
         raise
@@ -287,7 +289,7 @@ async def _turn(
         message, doubles = told_apart({"content": [], **this.broken[-1]}, this.used)
         state, asked = broken_off(state, message)
     else:
-        compacting.counted(this, state.messages, this.answers[-1].get("usage"))
+        compaction.counted(this, state.messages, this.answers[-1].get("usage"))
     # The answer enters the conversation before its tools run: a run that is killed here can be resumed.
     this.keep(state)
     this.used |= {question.tool_use_id for question in asked}
@@ -341,7 +343,7 @@ async def _after_tools(
         this.ended("error_max_structured_output_retries", "max_structured_output_retries")
     elif most is not None and state.tool_turns >= most:
         this.ended("error_max_turns", "max_turns")
-        telling.event(this.world, here, "max_turns", None, {"max_turns": most})
+        telemetry.event(this.world, here, "max_turns", None, {"max_turns": most})
     else:
         this.following = state
 
@@ -360,11 +362,11 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
         if number > this.options.max_output_retries:
             this.ended("error_max_structured_output_retries", "max_structured_output_retries")
             return
-        telling.event(this.world, here, "structured_output_retry", None, {"number": number})
-        this.following = go_on(state, [output.NUDGE], "structured_output_retry")
+        telemetry.event(this.world, here, "structured_output_retry", None, {"number": number})
+        this.following = go_on(state, [structured_output.NUDGE], "structured_output_retry")
         yield OutputRetry(state.turn, number)
         return
-    said = await telling.ask(this.world, here, "steering", f"{state.turn}:end")
+    said = await telemetry.ask(this.world, here, "steering", f"{state.turn}:end")
     if said:
         this.following = go_on(state, said, "steering")
         yield _steered(this, here, state.turn, tuple(said), ())
@@ -375,10 +377,10 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
         for each in told_of:
             yield each
         return
-    said = await telling.ask(this.world, here, "follow_up", f"{state.turn}:end")
+    said = await telemetry.ask(this.world, here, "follow_up", f"{state.turn}:end")
     if said:
         this.following = go_on(state, said, "follow_up")
-        telling.event(this.world, here, "follow_up", None, {"texts": len(said)})
+        telemetry.event(this.world, here, "follow_up", None, {"texts": len(said)})
         yield FollowUp(state.turn, tuple(said))
         return
     nudged = nudge(this, here)
@@ -393,7 +395,7 @@ async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGen
 def _steered(
     this: Run, here: Place | None, turn: int, texts: tuple[str, ...], skipped: tuple[str, ...]
 ) -> Steering:
-    telling.event(
+    telemetry.event(
         this.world, here, "steering", None, {"texts": len(texts), "skipped": len(skipped)}
     )
     return Steering(turn, texts, skipped)
@@ -404,8 +406,8 @@ def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
     streaming = point.split(":")[1] not in ("dispatch", "call", "hook", "consent", "tool", "tools")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
-    telling.told(this.world, here, question, this.world.now(), {"count": count})
-    telling.event(this.world, here, "abort", point.split(":")[1], {"count": count})
+    telemetry.told(this.world, here, question, this.world.now(), {"count": count})
+    telemetry.event(this.world, here, "abort", point.split(":")[1], {"count": count})
 
 
 async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] | None:
@@ -420,7 +422,7 @@ async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] 
     asked = [tool.name for tool in tools if tool.available is not None]
     if not asked:
         return tools
-    there = await telling.ask(this.world, here, "tool_set", str(turn), asked)
+    there = await telemetry.ask(this.world, here, "tool_set", str(turn), asked)
     missing = [t for t in tools if t.available is not None and t.name not in there]
     needed = [tool.name for tool in missing if not tool.optional]
     if needed:
@@ -433,9 +435,9 @@ async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] 
 def _check(tools: Sequence[Tool], options: Options) -> None:
     check_tools(tools)
     check_agents(tools)
-    if options.output is not None and any(tool.name == output.NAME for tool in tools):
+    if options.output is not None and any(tool.name == structured_output.NAME for tool in tools):
         raise UsageError(
-            f"a tool is named {output.NAME}, which is how the output is given",
+            f"a tool is named {structured_output.NAME}, which is how the output is given",
             todo="Give the tool another name",
         )
 

@@ -14,21 +14,21 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from agentobs.agent import output
 from agentobs.agent.budget import Budget
-from agentobs.agent.cache import Lifetime, Sent, marked
 from agentobs.agent.context import Context, Progress
 from agentobs.agent.events import Result, SubAgent, ToolDone, Transition
 from agentobs.agent.hooks import Hook
+from agentobs.agent.model.prompt import Rendered, SystemPrompt, as_given, rendered
+from agentobs.agent.model.prompt_cache import Lifetime, Sent, marked
+from agentobs.agent.model.retry import Breaker
+from agentobs.agent.model.thinking import Thinking, request_fields
 from agentobs.agent.permissions import Denials, Permissions, Rule
-from agentobs.agent.prompt import Rendered, SystemPrompt, as_given, rendered
-from agentobs.agent.retrying import Breaker
-from agentobs.agent.thinking import Thinking, request_fields
-from agentobs.agent.tools import Tool, declarations
+from agentobs.agent.tools import structured_output as output
+from agentobs.agent.tools.tool import Tool, declarations
 from agentobs.ledger import Meter
-from agentobs.records.canonical import Json
+from agentobs.provider.messages import is_blank, tool_uses, unthought
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
-from agentobs.records.messages import is_blank, tool_uses, unthought
 from agentobs.world import Abort
 
 Prompt = str | list[Json]
@@ -155,7 +155,7 @@ class Background:
     events: deque[SubAgent]
     """What has happened in it, to be told when its result enters the conversation."""
     began: Denials = field(default_factory=Denials)
-    """The denials that it began with, see `agentobs.agent.trust`."""
+    """The denials that it began with, see `agentobs.agent.tool_calls.trust`."""
 
     @property
     def is_left(self) -> bool:

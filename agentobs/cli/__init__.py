@@ -22,78 +22,102 @@ _COMMANDS = {
         "agentobs.cli.run",
         "Run the agent loop on a prompt against the real provider, recorded.",
     ),
-    "sessions": ("agentobs.cli.look", "List recorded sessions, the newest first."),
-    "show": ("agentobs.cli.look", "Show one session: turns, tools, money, where the time went."),
+    "sessions": ("agentobs.cli.inspection.sessions", "List recorded sessions, the newest first."),
+    "show": (
+        "agentobs.cli.inspection.sessions",
+        "Show one session: turns, tools, money, where the time went.",
+    ),
     "diagnose": (
-        "agentobs.cli.diagnose",
+        "agentobs.cli.inspection.diagnosis",
         "Tell which failure signatures a session shows, and what to do about them.",
     ),
     "time": (
-        "agentobs.cli.times",
+        "agentobs.cli.inspection.time_use",
         "Split the wall time of each interaction of a session, without overlap.",
     ),
     "tools": (
-        "agentobs.cli.times",
+        "agentobs.cli.inspection.time_use",
         "Show the slowest tools: p50, p95 and p99, net of waiting for people.",
     ),
     "waits": (
-        "agentobs.cli.times",
+        "agentobs.cli.inspection.time_use",
         "Show how long people were waited for, and what became of hooks.",
     ),
-    "models": ("agentobs.cli.times", "Show how long each model takes to begin its answer."),
-    "orphans": ("agentobs.cli.times", "Show what was open when a process died."),
+    "models": (
+        "agentobs.cli.inspection.time_use",
+        "Show how long each model takes to begin its answer.",
+    ),
+    "orphans": ("agentobs.cli.inspection.time_use", "Show what was open when a process died."),
     "cost": (
-        "agentobs.cli.cost",
+        "agentobs.cli.inspection.cost_commands",
         "Show what was spent, by model, session, day, agent or source; reconcile with the invoice.",
     ),
-    "reprice": ("agentobs.cli.cost", "Price stored calls again with other prices: a what-if."),
-    "cache": ("agentobs.cli.cost", "Show what caching saved, and what misses wasted and why."),
-    "sql": ("agentobs.cli.sql", "Ask the store in SQL, read-only."),
-    "dashboard": ("agentobs.cli.dashboard", "Show recordings in a browser, live."),
-    "freeze": ("agentobs.cli.again", "Make a recorded session a fixture and a test."),
+    "reprice": (
+        "agentobs.cli.inspection.cost_commands",
+        "Price stored calls again with other prices: a what-if.",
+    ),
+    "cache": (
+        "agentobs.cli.inspection.cost_commands",
+        "Show what caching saved, and what misses wasted and why.",
+    ),
+    "sql": ("agentobs.cli.inspection.sql", "Ask the store in SQL, read-only."),
+    "dashboard": ("agentobs.cli.inspection.dashboard", "Show recordings in a browser, live."),
+    "freeze": ("agentobs.cli.replay.freeze", "Make a recorded session a fixture and a test."),
     "replay": (
-        "agentobs.cli.again",
+        "agentobs.cli.replay.freeze",
         "Rerun an agent against a fixture and show where it parts from it.",
     ),
     "fork": (
-        "agentobs.cli.fork",
+        "agentobs.cli.replay.fork",
         "Replay a fixture or a session up to a turn, and continue live from there.",
     ),
     "diff": (
-        "agentobs.cli.compare",
+        "agentobs.cli.inspection.diff",
         "Compare two sessions step by step, with money, tokens and time of each.",
     ),
     "serve": (
-        "agentobs.cli.again",
+        "agentobs.cli.replay.freeze",
         "Answer over loopback HTTP from a recording, in the provider's place.",
     ),
-    "import": ("agentobs.cli.imports", "Bring in sessions that were recorded elsewhere."),
+    "import": ("agentobs.cli.transfer.imports", "Bring in sessions that were recorded elsewhere."),
     "labels": (
-        "agentobs.cli.labels",
+        "agentobs.cli.maintenance.label_audit",
         "List every reviewed label in the source, with its reason.",
     ),
     "export": (
-        "agentobs.cli.export",
+        "agentobs.cli.transfer.export",
         "Write what was recorded to files for other tools: tables, flame graphs.",
     ),
     "bundle": (
-        "agentobs.cli.bundle",
+        "agentobs.cli.transfer.bundle",
         "Put sessions into one file that another machine imports, without what was said.",
     ),
     "report": (
-        "agentobs.cli.report",
+        "agentobs.cli.inspection.report",
         "Write one HTML file that shows a session, or a range of them.",
     ),
-    "journal": ("agentobs.cli.journal", "Print what a segment holds, record by record."),
-    "ingest": ("agentobs.cli.keep", "Publish what was recorded into the DuckDB file."),
+    "journal": (
+        "agentobs.cli.maintenance.journal",
+        "Print what a segment holds, record by record.",
+    ),
+    "ingest": (
+        "agentobs.cli.maintenance.store_commands",
+        "Publish what was recorded into the DuckDB file.",
+    ),
     "doctor": (
-        "agentobs.cli.doctor",
+        "agentobs.cli.maintenance.doctor",
         "Look for what is wrong with the set-up and the recordings, and say what to do.",
     ),
-    "verify": ("agentobs.cli.keep", "Read everything back and report what is damaged."),
-    "prune": ("agentobs.cli.keep", "Delete old sessions, or only what was said in them."),
+    "verify": (
+        "agentobs.cli.maintenance.store_commands",
+        "Read everything back and report what is damaged.",
+    ),
+    "prune": (
+        "agentobs.cli.maintenance.store_commands",
+        "Delete old sessions, or only what was said in them.",
+    ),
     "repair": (
-        "agentobs.cli.keep",
+        "agentobs.cli.maintenance.store_commands",
         "Mend what is damaged; what is replaced goes to <home>/damaged/.",
     ),
 }
@@ -158,7 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _say_error(told: str) -> None:
     """Print an error; what it quotes may hold what would steer a terminal, which shows as escapes."""
-    from agentobs.records.shown import printable
+    from agentobs.records.display import printable
 
     for line in told.split("\n"):
         click.echo(printable(line), err=True)

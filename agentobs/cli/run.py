@@ -17,9 +17,9 @@ import click
 
 from agentobs import world
 from agentobs.cli import home_option
-from agentobs.cli.answers import open_store, session_of
+from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.errors import UsageError
-from agentobs.records.shown import printable
+from agentobs.records.display import printable
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 """How much work a model may be asked to put in; a test holds this to what the loop knows."""
@@ -162,7 +162,7 @@ def run(
             todo="Set one, or see `agentobs demo`, which needs none",
         )
     from agentobs.agent.permissions import from_settings
-    from agentobs.recording.home import open_home
+    from agentobs.recording.journal.home import open_home
     from agentobs.recording.session import session, start
 
     given = {"allow": list(allow), "ask": list(ask), "deny": list(deny)}
@@ -316,7 +316,7 @@ async def answer(
         resumed,
     )
     from agentobs.agent import run as run_loop
-    from agentobs.recording.kept import keep_result
+    from agentobs.recording.result_files import keep_result
     from agentobs.recording.session import record
 
     found, abort = load_tools(tools) if tools else [], Abort()
@@ -373,7 +373,7 @@ async def answer(
 def _spent_today() -> Decimal:
     """Return what was spent today where this session is recorded."""
     from agentobs.recording.session import start_recorder
-    from agentobs.store.spending import spent_today
+    from agentobs.store.billing.daily_spend import spent_today
 
     recorder = start_recorder()
     return spent_today(home=str(recorder.home.path) if recorder is not None else None)
@@ -382,7 +382,7 @@ def _spent_today() -> Decimal:
 def _load(asked: Any) -> Any:
     """Read an earlier session from where this one is recorded."""
     from agentobs.recording.session import start_recorder
-    from agentobs.store.conversations import load_conversation
+    from agentobs.store.analysis.conversations import load_conversation
 
     recorder = start_recorder()
     return load_conversation(asked, recorder.home if recorder is not None else None)
@@ -493,7 +493,7 @@ def load_tools(named: str) -> list[Any]:
     Raises:
         UsageError: it cannot be imported, or holds no tools.
     """
-    from agentobs.agent.tools import Tool
+    from agentobs.agent.tools.tool import Tool
 
     module, _, name = named.partition(":")
     sys.path.insert(0, str(Path.cwd()))

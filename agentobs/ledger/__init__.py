@@ -7,7 +7,11 @@ an overlay of ours for what it lacks. Nothing here reads a clock: a price list i
 
 from __future__ import annotations
 
-from agentobs.ledger.book import (
+from agentobs.ledger.cost import Cost, Part, cost_of
+from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
+from agentobs.ledger.model_names import canonical_model
+from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.ledger.price_book import (
     FOREVER,
     Context,
     PriceBook,
@@ -19,10 +23,6 @@ from agentobs.ledger.book import (
     resolve,
     use_home,
 )
-from agentobs.ledger.cost import Cost, Part, cost_of
-from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
-from agentobs.ledger.models import canonical_model
-from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
 from agentobs.ledger.runaway import RISING_TURNS, Runaway, runaway
 
 __all__ = [

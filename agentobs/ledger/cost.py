@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from agentobs.ledger.book import Context, PriceBook, UnitPrices, in_force
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.ledger.price_book import Context, PriceBook, UnitPrices, in_force
 from agentobs.records.labels import is_label
 from agentobs.records.usage import Usage
 

@@ -16,10 +16,10 @@ from decimal import Decimal
 from typing import Any
 
 from agentobs.errors import say_once
-from agentobs.ledger.book import Context, PriceBook, in_force
 from agentobs.ledger.cost import UNNAMED, price_of, status_of, units_of
-from agentobs.ledger.models import canonical_model
+from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
+from agentobs.ledger.price_book import Context, PriceBook, in_force
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Certainty, Usage, usage_rows
 

@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentobs.errors import UsageError
-from agentobs.ledger.models import canonical_model
+from agentobs.ledger.model_names import canonical_model
 
 DIGITS = 6
 """Digits after the point that a price per million has room for: twelve for a single token."""

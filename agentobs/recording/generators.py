@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Protocol
 
 from agentobs import tracing
-from agentobs.recording.returned import ReturnedItems
+from agentobs.determinism.return_values import ReturnedItems
 from agentobs.records.exchanges import Place, Returned
 
 

@@ -10,10 +10,10 @@ from typing import Literal, get_args
 
 from agentobs import world
 from agentobs.errors import UsageError, say_once
-from agentobs.recording.files import OS, Files
-from agentobs.records.canonical import digest
-from agentobs.records.events import wrong_rate
-from agentobs.records.told import Backend
+from agentobs.recording.journal.file_system import OS, Files
+from agentobs.records.backend import Backend
+from agentobs.records.canonical_json import digest
+from agentobs.records.event_catalog import wrong_rate
 from agentobs.redaction import Rule
 
 Content = Literal["off", "vault", "export"]

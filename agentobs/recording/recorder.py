@@ -27,18 +27,18 @@ from typing import Any
 from agentobs import world
 from agentobs.errors import HomeError, error_kind, say_once
 from agentobs.ledger import Meter
-from agentobs.recording import wire
-from agentobs.recording.accounts import OTHERS, Accounts, kind_of, reason_of
-from agentobs.recording.home import Home
-from agentobs.recording.interpreter import Interpretation, Interpreter, session_of
+from agentobs.recording.facts.interpreter import Interpretation, Interpreter, session_of
+from agentobs.recording.journal.home import Home
 from agentobs.recording.options import Options
-from agentobs.recording.progress import Progress
-from agentobs.recording.sealing import Sealer, content_key
-from agentobs.recording.sweeping import Sweeper
-from agentobs.recording.writer import Writer
+from agentobs.recording.record_accounts import OTHERS, Accounts, kind_of, reason_of
+from agentobs.recording.recorder_progress import Progress
+from agentobs.recording.segment_writer import Writer
+from agentobs.recording.span_sweeper import Sweeper
+from agentobs.recording.vault.encryption import Sealer, content_key
+from agentobs.recording.wire import transport
+from agentobs.records.backend import Backend, Told
 from agentobs.records.exchanges import SessionReturn, is_beside, weight
 from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd, UsageRow
-from agentobs.records.told import Backend, Told
 from agentobs.redaction import Redactor
 from agentobs.sink import Record
 
@@ -130,7 +130,7 @@ class Recorder:
         self._sweeper = Sweeper(self.options)
         self._begin()
         self._is_always = self.options.sync == "always"
-        wire.attend(self, wait_seconds=ALWAYS_SECONDS if self._is_always else 0.0)
+        transport.attend(self, wait_seconds=ALWAYS_SECONDS if self._is_always else 0.0)
         atexit.register(self.close)
         os.register_at_fork(after_in_child=_weakly(self, "_forked"))
 
@@ -171,7 +171,7 @@ class Recorder:
             elif isinstance(record, InteractionEnd):
                 self._going_on.discard(record.interaction_id)
             elif isinstance(record, SessionEnd | SessionReturn):
-                for exchange in wire.take_open(session_of(record), but=self._going_on):
+                for exchange in transport.take_open(session_of(record), but=self._going_on):
                     self(exchange)
             self._take_in(record)
         except Exception as error:
@@ -207,7 +207,7 @@ class Recorder:
         """
         if self._closed:
             return True
-        for exchange in wire.take_open():
+        for exchange in transport.take_open():
             self(exchange)
         done = self._progress.wait(seconds, give_up=self._is_stuck)
         with self._lock:
@@ -216,8 +216,8 @@ class Recorder:
         self._end(seconds)
         self._close_backends()
         atexit.unregister(self.close)
-        if wire.is_attended_by(self):
-            wire.attend(None)
+        if transport.is_attended_by(self):
+            transport.attend(None)
         if not done:
             self._say_unwritten()
         return done
@@ -312,7 +312,7 @@ class Recorder:
 
     def _forked(self) -> None:
         """In a child process: leave the parent's segment alone and start with an own one."""
-        wire.forget_open()
+        transport.forget_open()
         for meter in self._meters.values():
             meter.forked()
         closed = self._closed
@@ -496,9 +496,9 @@ class Recorder:
 
     def _tell_begun(self) -> None:
         """Write what there is of exchanges that have not ended; where that fails, their sessions are not recorded."""
-        if not wire.is_attended_by(self):
+        if not transport.is_attended_by(self):
             return
-        for exchange in wire.open_for(int(SYNC_SECONDS * 1e9)):
+        for exchange in transport.open_for(int(SYNC_SECONDS * 1e9)):
             if self._refused_before(exchange) is None:
                 interpretation = self._interpreter.so_far(exchange)
                 if interpretation is not None:
@@ -558,7 +558,7 @@ class Recorder:
 
     def _has_work(self) -> bool:
         waits = self._refusal is not None or self._has_gaps()
-        return self._is_dirty or waits or wire.has_open()
+        return self._is_dirty or waits or transport.has_open()
 
     def _dirty(self) -> None:
         """Have what was written made durable soon."""

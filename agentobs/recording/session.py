@@ -25,21 +25,17 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from agentobs import tracing, world
-from agentobs.errors import HomeError, UsageError, error_kind, say_once
-from agentobs.ledger import Meter, Spent, use_home
-from agentobs.recording import (
+from agentobs.determinism import (
     functions,
     jobs,
-    joining,
-    lineage,
-    parents,
-    patching,
-    runs,
-    strangers,
-    wire,
+    multiprocessing_children,
+    parent_process,
+    patches,
+    process_history,
+    session_inheritance,
 )
-from agentobs.recording.clients import AllClients, record_in
-from agentobs.recording.entry import (
+from agentobs.determinism.callers import follow_jobs
+from agentobs.determinism.entry import (
     NOWHERE,
     entry_of,
     entry_of_call,
@@ -48,14 +44,18 @@ from agentobs.recording.entry import (
     outside,
     version_of,
 )
+from agentobs.determinism.process_history import in_event_loop
+from agentobs.determinism.return_values import returned
+from agentobs.errors import HomeError, UsageError, error_kind, say_once
+from agentobs.ledger import Meter, Spent, use_home
+from agentobs.recording import lineage
 from agentobs.recording.generators import Iteration, iterating
-from agentobs.recording.home import locate, open_home
+from agentobs.recording.journal.home import locate, open_home
 from agentobs.recording.options import Content, Options, check_sampling, content_of, content_or_off
-from agentobs.recording.origins import follow_jobs
 from agentobs.recording.recorder import Recorder
-from agentobs.recording.returned import returned
-from agentobs.recording.runs import in_event_loop
-from agentobs.recording.sdk_spans import SdkSpan, settle
+from agentobs.recording.wire import transport
+from agentobs.recording.wire.clients import AllClients, record_in
+from agentobs.recording.wire.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, Returned, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Event, Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, is_label, unchecked
@@ -120,7 +120,7 @@ def record(client: C, *, home: str | None = None, sdk_span: SdkSpan | None = Non
     recorder = start_recorder(home)
 
     def take(each: Any) -> None:
-        wire.instrument(each, _process_place)
+        transport.instrument(each, _process_place)
         settle(each, sdk_span, recorder.options.backends if recorder else ())
 
     if not record_in(client, take):
@@ -155,7 +155,11 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
     replay nothing is started.
     """
     global _recorder
-    if parents.ask_parent() or strangers.refuse_requests() or wire.is_answered():
+    if (
+        parent_process.ask_parent()
+        or multiprocessing_children.refuse_requests()
+        or transport.is_answered()
+    ):
         return None
     with _lock:
         if _recorder is None:
@@ -167,9 +171,9 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
                 return None
             sink.attach(_recorder)
             tracing.place_outside(_process_place)
-            wire.propagate(_recorder.options.propagate)
+            transport.propagate(_recorder.options.propagate)
             use_home(_recorder.home.path)
-            if (joined := joining.joined()) is not None:
+            if (joined := session_inheritance.joined()) is not None:
                 _recorder.join(joined.place.session_id, joined.content)
             atexit.register(stop_recorder)
         elif home is not None and locate(home) != _recorder.home.path:
@@ -228,7 +232,7 @@ def child_environment(name: str) -> dict[str, str]:
     given = ambient.ambient_of(here.session_id) if here is not None else None
     home = str(_recorder.home.path) if _recorder is not None else None
     content = known.content if known is not None else "vault"
-    return joining.variables(here, name, home, content, given)
+    return session_inheritance.variables(here, name, home, content, given)
 
 
 def flush(seconds: float = 5.0) -> bool:
@@ -277,7 +281,7 @@ def session(
     link: Link = ("resume", resume) if resume else ("fork", fork) if fork else None
     if content is not None:
         content_of(content, Options())
-    patched = patching.check_patch(patch)
+    patched = patches.check_patch(patch)
     return Session(name, tags or {}, home, sys._getframe(1), link, content, patched)
 
 
@@ -398,7 +402,7 @@ class Session:
         follow_jobs()
         jobs.begin()
         recorder = start_recorder(self._home)
-        if (joined := joining.joined()) is not None:
+        if (joined := session_inheritance.joined()) is not None:
             self._joined, self.session_id = joined.place, joined.place.session_id
             self.content = content_of(joined.content, Options())  # type: ignore[arg-type]
             self._process_id = world.process_id()
@@ -414,7 +418,7 @@ class Session:
         self._failure, self._result, self._is_stopped = None, None, False
         self._process_id = world.process_id()
         _note_begun(self.session_id)
-        runs.note(self._entry.name)
+        process_history.note(self._entry.name)
         self.content = content_or_off(self._content, options)
         _open[self.session_id] = self
         parent = lineage.take_parent()
@@ -453,7 +457,7 @@ class Session:
     def hold(self) -> None:
         """Have the standard library answer from the session, where that was asked for; never raises."""
         try:
-            self._held.enter_context(patching.patched(self._patch))
+            self._held.enter_context(patches.patched(self._patch))
         except Exception as error:
             say_once(f"nothing is patched: {error_kind(error)}", about="patching")
 
@@ -467,7 +471,7 @@ class Session:
         if self._joined is not None:
             flush(LOOP_SECONDS if in_event_loop() else FLUSH_SECONDS)
             return
-        joining.forget(self.session_id)
+        session_inheritance.forget(self.session_id)
         outcome, reason, signature = self._end(error)
         end = SessionEnd(
             session_id=self.session_id,
@@ -586,7 +590,7 @@ class Session:
 def place_here() -> Place | None:
     """Return where the caller is: outside every session in that of the process; None where nothing is recorded."""
     here = tracing.place()
-    if here is None and (_recorder is not None or wire.is_answered()):
+    if here is None and (_recorder is not None or transport.is_answered()):
         return _process_place()
     return here
 
@@ -623,9 +627,9 @@ def result(value: Any) -> None:
 def _process_place() -> Place:
     """Return the place of exchanges outside every session, opening the process's own at the first."""
     global _process_session
-    if (joined := joining.joined()) is not None:
+    if (joined := session_inheritance.joined()) is not None:
         return joined.place
-    if wire.is_answered():
+    if transport.is_answered():
         return Place("replay")
     stopped = _process_session if _is_stopped(_process_session) else None
     with _lock:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
-from agentobs.records.canonical import digest
+from agentobs.records.canonical_json import digest
 from agentobs.records.facts import SessionEnd, SessionStart
 from agentobs.records.labels import is_label
 

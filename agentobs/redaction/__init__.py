@@ -23,8 +23,15 @@ from agentobs.redaction.findings import (
     placeholder,
     tag_of,
 )
-from agentobs.redaction.looking import CONTEXT, LEAD, scan, unpacked
-from agentobs.redaction.rules import BUDGET_NS, OVERRUNS_MAX, OverrunError, Rule, expression, told
+from agentobs.redaction.scanner import CONTEXT, LEAD, scan, unpacked
+from agentobs.redaction.user_rules import (
+    BUDGET_NS,
+    OVERRUNS_MAX,
+    OverrunError,
+    Rule,
+    expression,
+    told,
+)
 
 __all__ = [
     "CONTEXT",

@@ -14,7 +14,7 @@ from agentobs.tracing.places import (
     session_closed,
     session_opened,
 )
-from agentobs.tracing.remote import (
+from agentobs.tracing.propagation import (
     remote_parent,
     started_by,
     trace_context,

@@ -23,8 +23,8 @@ from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart, SpanStatus
 from agentobs.records.labels import Label, unchecked
 from agentobs.records.metadata import Metadata, numbers_and_labels
-from agentobs.records.quick import maker
-from agentobs.records.spans import OURS
+from agentobs.records.record_factory import maker
+from agentobs.records.span_names import OURS
 from agentobs.sink import sink
 from agentobs.tracing.places import (
     Frame,
@@ -36,7 +36,7 @@ from agentobs.tracing.places import (
     place,
     step_in,
 )
-from agentobs.tracing.remote import remote_parent
+from agentobs.tracing.propagation import remote_parent
 
 
 @dataclass(frozen=True, slots=True)

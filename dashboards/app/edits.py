@@ -1,6 +1,6 @@
 """Edits: what one request has otherwise than the one before it, part by part, with equal text left out.
 
-Pure functions over two JSON bodies. The work is bounded as in `agentobs.records.differing`, and so is what is shown.
+Pure functions over two JSON bodies. The work is bounded as in `agentobs.records.differences`, and so is what is shown.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from agentobs.records.canonical import Json
-from agentobs.records.differing import Difference, common, differences, unequal
-from dashboards.spoken import messages_of, unmarked
-from dashboards.texts import text_of, visible
+from agentobs.records.canonical_json import Json
+from agentobs.records.differences import Difference, common, differences, unequal
+from dashboards.content.message_view import messages_of, unmarked
+from dashboards.content.visible_text import text_of, visible
 
 MOST_EDITS = 60
 MOST_LINES = 120

@@ -16,31 +16,31 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from agentobs.errors import AgentobsError, UsageError
-from agentobs.store.publish import first_line
+from agentobs.store.duckdb.generations import first_line
 from dashboards.app import (
-    asking,
-    attempts,
-    changes,
-    fleet,
-    ledgers,
-    listing,
-    pairs,
-    sessions,
-    transcripts,
+    attempt_page,
+    changes_page,
+    fleet_page,
+    ledger_page,
+    pair_page,
+    session_list,
+    session_page,
+    sql_page,
+    transcript_page,
 )
-from dashboards.app.reading import BusyError
 from dashboards.app.site import KINDS, Site, answer, asset_paths, asset_text, site_of
+from dashboards.app.store_view import BusyError
 
 _PARTS = (
-    listing,
-    fleet,
-    asking,
-    transcripts,
-    ledgers,
-    sessions,
-    changes,
-    attempts,
-    pairs,
+    session_list,
+    fleet_page,
+    sql_page,
+    transcript_page,
+    ledger_page,
+    session_page,
+    changes_page,
+    attempt_page,
+    pair_page,
 )
 """An id may hold slashes: a route that ends in one comes after those that go on behind it."""
 BODY_BYTES = 1024 * 1024

@@ -23,11 +23,18 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from agentobs import world
 from agentobs.errors import UsageError
-from agentobs.recording.home import Home
-from dashboards.app.guarding import PASSWORD_LENGTH, Guard, Keys, hosts_of, network_of, new_secret
-from dashboards.app.reading import Reader
+from agentobs.recording.journal.home import Home
+from dashboards.app.access_guard import (
+    PASSWORD_LENGTH,
+    Guard,
+    Keys,
+    hosts_of,
+    network_of,
+    new_secret,
+)
 from dashboards.app.routes import application
 from dashboards.app.site import Compare, Site
+from dashboards.app.store_view import Reader
 
 PORT = 8787
 """The port where none is named. Our choice; where it is taken, the next free one of TRIES is."""

@@ -11,11 +11,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from agentobs.recording.home import Home
-from agentobs.records.canonical import digest
-from dashboards.app.questions import Questions
-from dashboards.app.reading import Reader
-from dashboards.pages import page, plotly_script
+from agentobs.recording.journal.home import Home
+from agentobs.records.canonical_json import digest
+from dashboards.app.query_processes import Questions
+from dashboards.app.store_view import Reader
+from dashboards.panels.templates import page, plotly_script
 
 Compare = Callable[[Home, str, str], Mapping[str, Any]]
 """Compares two sessions by their ids, as `agentobs diff --json` does. Readers do not import each other: it is lent."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dashboards.drawing import formats
-from dashboards.drawing.texts import Line, lines_of
+from dashboards.drawing import number_formats
+from dashboards.drawing.text_layout import Line, lines_of
 
 Kind = Literal["linear", "log", "date", "category"]
 
@@ -19,7 +19,7 @@ _STEPS_MS = (
     *(1000.0 * n for n in (1, 2, 5, 10, 15, 30)),
     *(60_000.0 * n for n in (1, 2, 5, 10, 15, 30)),
     *(3_600_000.0 * n for n in (1, 2, 3, 6, 12)),
-    *(formats.DAY_MS * n for n in (1, 2, 4, 7, 14)),
+    *(number_formats.DAY_MS * n for n in (1, 2, 4, 7, 14)),
 )  # fmt: skip
 """How far ticks of dates are apart, below a month."""
 PAD = 0.05
@@ -99,8 +99,11 @@ class Axis:
         told = self.told.get("type")
         self.kind = told if told in ("linear", "log", "date", "category") else _kind(known)
         if self.kind == "date":
-            whole = all((formats.milliseconds(each) or 0) % formats.DAY_MS == 0 for each in known)
-            self.least_step = formats.DAY_MS if whole else 0.0
+            whole = all(
+                (number_formats.milliseconds(each) or 0) % number_formats.DAY_MS == 0
+                for each in known
+            )
+            self.least_step = number_formats.DAY_MS if whole else 0.0
         if self.kind != "category":
             return
         order = [str(each) for each in self.told.get("categoryarray") or ()]
@@ -118,11 +121,11 @@ class Axis:
             return None
         if self.kind == "category":
             found = self.places.get(_name(value))
-            if found is None and formats.is_number(value):
+            if found is None and number_formats.is_number(value):
                 return float(value)
             return None if found is None else float(found)
         if self.kind == "date":
-            return formats.milliseconds(value)
+            return number_formats.milliseconds(value)
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -146,12 +149,14 @@ class Axis:
         if value is None:
             return ""
         if self.kind == "date":
-            ms = formats.milliseconds(value)
+            ms = number_formats.milliseconds(value)
             return (
-                "" if ms is None else formats.dated(ms, form or "%b %-d, %Y").replace("<br>", " ")
+                ""
+                if ms is None
+                else number_formats.dated(ms, form or "%b %-d, %Y").replace("<br>", " ")
             )
-        if formats.is_number(value) and self.kind != "category":
-            text = formats.number(value, form or str(self.told.get("hoverformat") or ""))
+        if number_formats.is_number(value) and self.kind != "category":
+            text = number_formats.number(value, form or str(self.told.get("hoverformat") or ""))
             prefix, suffix = self.told.get("tickprefix") or "", self.told.get("ticksuffix") or ""
             return text if form else f"{prefix}{text}{suffix}"
         return str(value)
@@ -162,7 +167,9 @@ class Axis:
         given = self.told.get("range")
         if isinstance(given, list | tuple) and len(given) == 2:
             # A range of a logarithmic axis is told in powers, one of categories in their numbers.
-            ends = [formats.milliseconds(each) if self.kind == "date" else each for each in given]
+            ends = [
+                number_formats.milliseconds(each) if self.kind == "date" else each for each in given
+            ]
             low = low if ends[0] is None else float(ends[0])
             high = high if ends[1] is None else float(ends[1])
         elif str(self.told.get("autorange")) == "reversed":
@@ -181,7 +188,9 @@ class Axis:
         pads_low = self.reach.pads_low and not (mode == "tozero" and low == 0)
         pads_high = self.reach.pads_high and not (mode == "tozero" and high == 0)
         if low == high:
-            half = {"date": formats.DAY_MS / 2, "log": 0.5}.get(self.kind, max(abs(low), 1.0))
+            half = {"date": number_formats.DAY_MS / 2, "log": 0.5}.get(
+                self.kind, max(abs(low), 1.0)
+            )
             return low - half * pads_low or low - half, high + half
         spread = (high - low) / (1 - PAD * (pads_low + pads_high))
         low, high = low - spread * PAD * pads_low, high + spread * PAD * pads_high
@@ -213,11 +222,11 @@ class Axis:
             name = next((name for name, place in self.places.items() if place == at), "")
             return f"{prefix}{name}{suffix}"
         if self.kind == "date":
-            return formats.dated(at, form, self.step)
+            return number_formats.dated(at, form, self.step)
         value = 10**at if self.kind == "log" else at
         if not form and self.told.get("separatethousands"):
             form = ",.10~g" if abs(value) < 1e12 else ""
-        return f"{prefix}{formats.number(value, form)}{suffix}"
+        return f"{prefix}{number_formats.number(value, form)}{suffix}"
 
     def _places(self, low: float, high: float) -> list[float]:
         """Return where ticks stand, where the figure does not name them."""
@@ -235,7 +244,9 @@ class Axis:
             return self._dates(low, high, room)
         given = self.told.get("dtick")
         self.step = (
-            float(given) if formats.is_number(given) and given else _nice((high - low) / room)
+            float(given)
+            if number_formats.is_number(given) and given
+            else _nice((high - low) / room)
         )
         first = math.ceil(low / self.step - 1e-6)
         count = min(int((high - first * self.step) / self.step + 1e-6) + 1, MOST_TICKS)
@@ -244,29 +255,29 @@ class Axis:
     def _dates(self, low: float, high: float, room: float) -> list[float]:
         wanted = max((high - low) / room, self.least_step)
         given = self.told.get("dtick")
-        if formats.is_number(given) and given:
+        if number_formats.is_number(given) and given:
             self.step = float(given)
-        elif wanted > 14 * formats.DAY_MS:
+        elif wanted > 14 * number_formats.DAY_MS:
             return self._months(low, high, wanted)
         else:
             self.step = next((each for each in _STEPS_MS if each >= wanted), _STEPS_MS[-1])
         # A week begins on a Monday, as the fifth day of 1970 was.
-        offset = 4 * formats.DAY_MS if self.step % (7 * formats.DAY_MS) == 0 else 0.0
+        offset = 4 * number_formats.DAY_MS if self.step % (7 * number_formats.DAY_MS) == 0 else 0.0
         first = math.ceil((low - offset) / self.step - 1e-6)
         count = min(int((high - offset) / self.step - first + 1e-6) + 1, MOST_TICKS)
         return [(first + n) * self.step + offset for n in range(count)]
 
     def _months(self, low: float, high: float, wanted: float) -> list[float]:
-        month_ms = 30.4375 * formats.DAY_MS
+        month_ms = 30.4375 * number_formats.DAY_MS
         step = next(
             (n for n in (1, 2, 3, 6, 12, 24, 60, 120) if n * month_ms >= wanted * 0.75), 600
         )
         self.step = step * month_ms
-        first, last = formats.moment(low), formats.moment(high)
+        first, last = number_formats.moment(low), number_formats.moment(high)
         number = math.ceil((first.year * 12 + first.month - 1) / step) * step
         found = []
         while number <= last.year * 12 + last.month - 1:
-            at = formats.milliseconds(f"{number // 12:04}-{number % 12 + 1:02}-01")
+            at = number_formats.milliseconds(f"{number // 12:04}-{number % 12 + 1:02}-01")
             found += [at] if at is not None else []
             number += step
         return found

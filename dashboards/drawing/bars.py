@@ -9,13 +9,7 @@ from typing import Any
 
 from dashboards.drawing.axes import Axis
 from dashboards.drawing.pen import Pen
-from dashboards.drawing.texts import (
-    fitted,
-    hover_text,
-    line_width,
-    lines_of,
-    one,
-)
+from dashboards.drawing.text_layout import fitted, hover_text, line_width, lines_of, one
 
 Trace = dict[str, Any]
 THINNEST = 1.2

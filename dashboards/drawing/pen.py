@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dashboards import style
-from dashboards.drawing.texts import Line, clean
+from dashboards.drawing.text_layout import Line, clean
 
 _COLOUR = re.compile(r"#[0-9a-f]{3,8}|rgba?\([0-9., %]{1,40}\)|[a-z]{3,24}", re.IGNORECASE)
 _CLEAR = re.compile(r"transparent|none|rgba\([^)]*,\s*0(?:\.0*)?\)|", re.IGNORECASE)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dashboards.drawing.axes import Axis
 from dashboards.drawing.pen import Pen, near
-from dashboards.drawing.texts import hover_text, lines_of, one
+from dashboards.drawing.text_layout import hover_text, lines_of, one
 
 Trace = dict[str, Any]
 Spot = tuple[int, float, float]

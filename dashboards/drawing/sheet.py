@@ -13,11 +13,13 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards import style
-from dashboards.drawing import bars, legends, notes, points
+from dashboards.drawing import annotations as notes
+from dashboards.drawing import bars, points
+from dashboards.drawing import legend as legends
 from dashboards.drawing.axes import Axis, Tick
 from dashboards.drawing.bars import Bar, Trace
 from dashboards.drawing.pen import LINE, SIZE, Pen, escaped, near
-from dashboards.drawing.texts import clean, fitted, line_width, lines_of
+from dashboards.drawing.text_layout import clean, fitted, line_width, lines_of
 
 HEIGHT = 380
 """How high a figure is that does not say, in pixels; our choice."""

@@ -4,10 +4,7 @@ A figure is drawn with floats, which is its only use of them: the rows keep the 
 not exact its label says so.
 """
 
-from dashboards.figures.comparing import two_sessions
-from dashboards.figures.context import context_growth
-from dashboards.figures.divergence import divergence
-from dashboards.figures.money import (
+from dashboards.figures.costs import (
     MOST_AGENTS,
     PARTS,
     cache_efficiency,
@@ -17,11 +14,14 @@ from dashboards.figures.money import (
     cost_by_model,
     cost_by_name,
 )
+from dashboards.figures.divergence_path import divergence
+from dashboards.figures.durations import blocked_on_user, first_token, time_split
+from dashboards.figures.session_pair import two_sessions
 from dashboards.figures.signatures import failure_signatures
-from dashboards.figures.time import blocked_on_user, first_token, time_split
 from dashboards.figures.tokens import session_turns
-from dashboards.figures.tools import tool_errors, tool_latency
+from dashboards.figures.tool_statistics import tool_errors, tool_latency
 from dashboards.figures.waterfall import session_waterfall
+from dashboards.figures.window_growth import context_growth
 
 __all__ = [
     "MOST_AGENTS",

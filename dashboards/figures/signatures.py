@@ -13,7 +13,7 @@ from datetime import date
 import plotly.graph_objects as go
 
 from dashboards.figures.days import Calendar, calendar, day_of, draw_days
-from dashboards.figures.words import Row, count, nothing, plain
+from dashboards.figures.phrases import Row, count, nothing, plain
 from dashboards.style import FAINT, GRID, ORANGE, RED, SILVER, Mark, bar, layout
 
 MOST_SIGNATURES = 12

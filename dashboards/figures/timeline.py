@@ -7,24 +7,14 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from agentobs.records.shown import seconds
-from agentobs.store.walltime import PARTS, Part
-from dashboards.figures.elapsed import PLOT, Elapsed, ticks
-from dashboards.figures.lanes import BANDS, Track
-from dashboards.figures.time import NAMES
+from agentobs.records.display import seconds
+from agentobs.store.analysis.wall_time import PARTS, Part
+from dashboards.figures.durations import NAMES
+from dashboards.figures.elapsed_time import PLOT, Elapsed, ticks
+from dashboards.figures.lane_tracks import BANDS, Track
+from dashboards.figures.phrases import plain
 from dashboards.figures.tracks import NO_END, Stretch
-from dashboards.figures.words import plain
-from dashboards.style import (
-    FAINT,
-    GRID,
-    INK,
-    ON_BRIGHT,
-    PAPER,
-    PARTS_OF_TIME,
-    RED,
-    bar,
-    layout,
-)
+from dashboards.style import FAINT, GRID, INK, ON_BRIGHT, PAPER, PARTS_OF_TIME, RED, bar, layout
 
 THINNEST = 0.002
 """How wide a bar is drawn at least, as a share of the width, where there is room. Our choice."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.figures.words import Row, count, lane_of, money, nothing, plain, sureness
+from dashboards.figures.phrases import Row, count, lane_of, money, nothing, plain, sureness
 from dashboards.style import GRID, INK, TOKENS, bar, layout
 
 MOST_TURNS = 320

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from agentobs.store.walltime import Part
+from agentobs.store.analysis.wall_time import Part
 
 
 @dataclass(frozen=True, slots=True)

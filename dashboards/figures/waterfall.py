@@ -14,12 +14,12 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from agentobs.store.walltime import PARTS, Piece
-from dashboards.figures.elapsed import Elapsed, elapsed
-from dashboards.figures.lanes import Track, tracks_of
+from agentobs.store.analysis.wall_time import PARTS, Piece
+from dashboards.figures.elapsed_time import Elapsed, elapsed
+from dashboards.figures.lane_tracks import Track, tracks_of
+from dashboards.figures.phrases import Row, nothing, plain
 from dashboards.figures.timeline import WORDS, drawn
 from dashboards.figures.tracks import NO_END, STATES, Stretch, coarser
-from dashboards.figures.words import Row, nothing, plain
 
 NARROW = 900
 """Bars narrower than this part of the width are put together with their neighbours: about a pixel. Our choice."""
@@ -52,7 +52,7 @@ def session_waterfall(
 
     Args:
         rows: the rows of the query `session_waterfall`.
-        path: the critical paths of its interactions, from `agentobs.store.walltime`.
+        path: the critical paths of its interactions, from `agentobs.store.analysis.wall_time`.
         most: how many bars are drawn at most, but for one in each track; neighbours of one track that are too narrow
             to be told from each other are drawn as one that says how many it is.
         window: from when to when to draw it, in nanoseconds since 1970; None for all of it.

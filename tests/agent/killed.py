@@ -16,8 +16,8 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs.agent import Conversation, Message, Result, live_world, resumed, run, tool
-from agentobs.agent.agents import Agent
-from agentobs.agent.sub_agents import sub_agents
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.recording.session import start_recorder
 from tests.agent.scene import options
 

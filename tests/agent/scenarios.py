@@ -48,7 +48,7 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.agent.permissions import SOURCES
-from agentobs.records.canonical import canonical
+from agentobs.records.canonical_json import canonical
 from tests.agent.provider import Provider, call, cut_after, error, message, streamed, text, whole
 from tests.agent.scenario import Outside, Scenario
 from tests.agent.scene import options
@@ -728,10 +728,10 @@ SCENARIOS |= OF_SESSIONS
 
 def record(names: Sequence[str]) -> None:
     """Record scenarios into their fixtures, with their events."""
-    from agentobs.recording.home import open_home
-    from agentobs.recording.journal import segment_ids
-    from agentobs.recording.vault import read_session
-    from replay.writing import write as fixture_bytes
+    from agentobs.recording.journal.home import open_home
+    from agentobs.recording.journal.segments import segment_ids
+    from agentobs.recording.vault.vault import read_session
+    from replay.fixture.writer import write as fixture_bytes
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["AGENTOBS_HOME"] = str(Path(folder) / "home")

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from anthropic import AsyncAnthropic
 
 from agentobs import tracing
-from agentobs.agent.asking import LiveAnswers
 from agentobs.agent.events import Event, Result
-from agentobs.agent.execution import live_tools
+from agentobs.agent.execution.live_answers import LiveAnswers
+from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.loop import run
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation, Options, Tools
-from agentobs.agent.tools import Tool
+from agentobs.agent.tools.tool import Tool
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.sink import Record, sink

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.agent import Abort, Conversation, Event, Result, tool
+from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
-from agentobs.agent.context.fitting import compact
 from agentobs.world import World
 from tests.agent.provider import Reply, call, error, message, streamed, text
 from tests.agent.scenario import Outside, Scenario

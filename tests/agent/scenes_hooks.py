@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.agent import Permissions, tool
-from agentobs.agent.classifier import Classifier
+from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.hooks import Command, Hook, PromptHook, table
 from tests.agent.provider import Reply, call, message, streamed, text, whole
 from tests.agent.scenario import Outside, Scenario

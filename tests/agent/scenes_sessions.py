@@ -14,8 +14,8 @@ from typing import Any
 
 import agentobs
 from agentobs.agent import Tool, forked, resumed, tool
-from agentobs.agent.agents import Agent
-from agentobs.agent.sub_agents import sub_agents
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import Record
 from tests.agent.provider import call, message, streamed, text

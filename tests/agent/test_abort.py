@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 
-from agentobs.agent.asking import Consent
 from agentobs.agent.budget import Budget
 from agentobs.agent.events import (
     Event,
@@ -22,14 +21,15 @@ from agentobs.agent.events import (
     ToolDispatch,
     ToolDone,
 )
+from agentobs.agent.execution.live_answers import Consent
 from agentobs.agent.loop import complete
 from agentobs.agent.permissions import Permissions
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import tool
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.agent.tools.tool import tool
+from agentobs.provider.messages import fault
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ToolExchange, WorldExchange
 from agentobs.records.facts import InteractionEnd
-from agentobs.records.messages import fault
 from agentobs.world import Abort
 from tests.provider_script import script
 from tests.provider_script import streamed as sent

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from anthropic import AnthropicError
 
-from agentobs.agent import model
-from agentobs.agent.asking import Inbox, Reply
 from agentobs.agent.events import Coercion, Retry, Tombstone, ToolDispatch, ToolDone
+from agentobs.agent.execution.live_answers import Inbox, Reply
 from agentobs.agent.permissions import Permissions
+from agentobs.agent.requests import attempt
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import tool
+from agentobs.agent.tools.tool import tool
 
 from .provider import Provider, call, cut_after, event_bytes, message, streamed, text, whole
 from .provider import Reply as Sent
@@ -129,7 +129,7 @@ def test_arguments_of_the_wrong_type(given: Any, outcome: str) -> None:
 
 def test_an_endless_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that never ends is given up at a bound, with an error that says so."""
-    monkeypatch.setattr(model, "ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(attempt, "ANSWER_BYTES_MAX", 10_000)
     started = {"type": "message_start", "message": {**DONE, "content": []}}
     block = {"type": "content_block_start", "index": 0, "content_block": text("")}
     delta = {"type": "text_delta", "text": "on and on " * 20}
@@ -301,7 +301,7 @@ def test_a_line_without_end() -> None:
     """A stream that never ends a line is bounded like any other."""
     endless = Sent((b"data: ", b"x" * 10_000_000), headers=STREAM)
     with pytest.MonkeyPatch.context() as patch, Provider([endless]) as provider:
-        patch.setattr(model, "ANSWER_BYTES_MAX", 1_000_000)
+        patch.setattr(attempt, "ANSWER_BYTES_MAX", 1_000_000)
         result = result_of(events_of(provider))
     assert "goes on after 1,000,000 bytes" in str(result.error_text)
 

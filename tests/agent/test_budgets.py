@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agentobs.agent.asking import Consent
 from agentobs.agent.budget import Budget, Spent, reached
 from agentobs.agent.events import BudgetReached, Limit, ToolDone
+from agentobs.agent.execution.live_answers import Consent
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import tool
+from agentobs.agent.tools.tool import tool
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import Event as EventFact

@@ -23,8 +23,8 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.agent.state import begin, request
+from agentobs.provider.messages import fault
 from agentobs.records.facts import Event
-from agentobs.records.messages import fault
 
 from .provider import MODEL, Provider, call, message, streamed, text
 from .scene import ANYTHING, events_of, in_loop, of_kind, recorded, result_of
@@ -276,11 +276,11 @@ def test_a_recording_with_marks_stays_small_and_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark moves with each request; a fixture holds the history once all the same."""
-    from agentobs.recording.home import open_home
-    from agentobs.recording.journal import segment_ids
-    from agentobs.recording.vault import read_session
+    from agentobs.recording.journal.home import open_home
+    from agentobs.recording.journal.segments import segment_ids
+    from agentobs.recording.vault.vault import read_session
     from replay import Replayer, load
-    from replay.writing import write
+    from replay.fixture.writer import write
 
     sizes = {}
     monkeypatch.setenv("AGENTOBS_HOME", str(tmp_path / "home"))

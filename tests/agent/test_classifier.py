@@ -20,13 +20,13 @@ from agentobs.agent import (
     ToolDone,
     tool,
 )
-from agentobs.agent.asking import LiveAnswers
-from agentobs.agent.asking import Reply as Said
-from agentobs.agent.classifier import CALL_CHARS_MAX, Classifier
-from agentobs.agent.execution import live_tools
+from agentobs.agent.execution.classifier import CALL_CHARS_MAX, Classifier
+from agentobs.agent.execution.daemon_threads import LEFT_MAX
+from agentobs.agent.execution.live_answers import LiveAnswers
+from agentobs.agent.execution.live_answers import Reply as Said
+from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.permissions import Denials
-from agentobs.agent.threads import LEFT_MAX
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange, WorldQuestion, is_inside_answer
 from agentobs.records.facts import SpanStart

@@ -13,13 +13,13 @@ import anthropic
 import pytest
 
 from agentobs import tracing
-from agentobs.agent.dispatch import TOGETHER, Dispatcher, Step
 from agentobs.agent.events import ToolDispatch, ToolDone
-from agentobs.agent.planning import Crew
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import Tool, tool
+from agentobs.agent.tool_calls.dispatcher import TOGETHER, Dispatcher, Step
+from agentobs.agent.tool_calls.plan import Crew
+from agentobs.agent.tools.tool import Tool, tool
 from agentobs.errors import ReplaySays
-from agentobs.recording.interpreter import Interpreter
+from agentobs.recording.facts.interpreter import Interpreter
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 from agentobs.records.facts import SpanStart
 from agentobs.records.labels import Label

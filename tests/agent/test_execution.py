@@ -18,10 +18,10 @@ import anthropic
 import httpx2
 import pytest
 
-from agentobs.agent import execution, threads
-from agentobs.agent.execution import LiveTools, live_tools
-from agentobs.agent.results import ITEMS_MAX
-from agentobs.agent.tools import Tool, declared, tool
+from agentobs.agent.execution import daemon_threads, tool_runner
+from agentobs.agent.execution.tool_runner import LiveTools, live_tools
+from agentobs.agent.tools.results import ITEMS_MAX
+from agentobs.agent.tools.tool import Tool, declared, tool
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 
@@ -266,7 +266,7 @@ def test_a_tool_that_is_too_slow(gate: threading.Event) -> None:
 
 def test_a_tool_that_will_not_be_cancelled_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """An async tool that holds on to its work when it is cancelled does not hold up its answer."""
-    monkeypatch.setattr(execution, "CLEAN_UP_S", 0.01)
+    monkeypatch.setattr(tool_runner, "CLEAN_UP_S", 0.01)
     held = asyncio.Event()
 
     @tool(timeout_s=0.01)
@@ -289,7 +289,7 @@ def test_threads_that_never_return_are_few(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many calls that were given up may be at work; then a call fails at once, until some have ended."""
-    monkeypatch.setattr(threads, "LEFT_MAX", 3)
+    monkeypatch.setattr(daemon_threads, "LEFT_MAX", 3)
 
     @tool(timeout_s=0.01)
     def hang() -> None:
@@ -297,11 +297,11 @@ def test_threads_that_never_return_are_few(
 
     async def ask() -> list[str]:
         live = live_tools([hang])
-        while threads._Work.left:  # those of other tests
+        while daemon_threads._Work.left:  # those of other tests
             await asyncio.sleep(0.001)
         outcomes = [(await live.run_tool(asked("hang"))).outcome for _ in range(4)]
         gate.set()
-        while threads._Work.left == threads.LEFT_MAX:
+        while daemon_threads._Work.left == daemon_threads.LEFT_MAX:
             await asyncio.sleep(0.001)
         return [*outcomes, (await live.run_tool(asked("hang"))).outcome]
 
@@ -312,7 +312,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     """Threads do not survive a fork: the child's first call does not wait for one that stayed behind."""
     script = """
 import asyncio, os, sys
-from agentobs.agent.threads import in_thread
+from agentobs.agent.execution.daemon_threads import in_thread
 
 asyncio.run(in_thread(os.getpid))
 child = os.fork()
@@ -720,8 +720,8 @@ def test_the_interpreter_ends_though_a_tool_never_does() -> None:
     """Neither the event loop nor the interpreter waits for a plain function that never returns."""
     script = """
 import asyncio, threading
-from agentobs.agent.execution import live_tools
-from agentobs.agent.tools import tool
+from agentobs.agent.execution.tool_runner import live_tools
+from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ToolQuestion
 
 @tool(timeout_s=0.01)

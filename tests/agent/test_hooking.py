@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agentobs.agent.agents import Agent
-from agentobs.agent.asking import Reply
 from agentobs.agent.budget import Budget
 from agentobs.agent.context import Context
 from agentobs.agent.events import (
@@ -23,14 +21,16 @@ from agentobs.agent.events import (
     ToolDispatch,
     ToolDone,
 )
+from agentobs.agent.execution.live_answers import Reply
 from agentobs.agent.hooks import Hook, HookEvent, table
+from agentobs.agent.lifecycle_hooks import STOP_BLOCKS_MAX, end
 from agentobs.agent.loop import complete
-from agentobs.agent.occasions import STOP_BLOCKS_MAX, end
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.state import Conversation
-from agentobs.agent.sub_agents import sub_agents
-from agentobs.agent.tools import tool
-from agentobs.records.canonical import Json
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.agent.tools.tool import tool
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import WorldQuestion
 from agentobs.records.facts import Event as EventFact
 from agentobs.records.facts import SpanStart

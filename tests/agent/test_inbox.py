@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import ANY
 
-from agentobs.agent.asking import Inbox
 from agentobs.agent.events import Event, FollowUp, Steering, ToolDispatch, ToolDone
-from agentobs.agent.tools import tool
+from agentobs.agent.execution.live_answers import Inbox
+from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ToolAnswer, WorldExchange
 from agentobs.records.facts import Event as EventFact
 

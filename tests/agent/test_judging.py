@@ -9,7 +9,7 @@ import pytest
 
 from agentobs.agent.events import HookRan, Result
 from agentobs.agent.hooks import Hook, PromptHook, table
-from agentobs.agent.tools import tool
+from agentobs.agent.tools.tool import tool
 from tests.agent.hooks.playing import SMALL, played
 from tests.agent.provider import Provider, Reply, call, error, message, streamed, text, whole
 from tests.agent.scene import of_kind

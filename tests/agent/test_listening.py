@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from agentobs.agent.broadcast import Broadcast, Missed
 from agentobs.agent.events import Event, Message, Result, TextDelta, ToolDispatch, ToolDone
-from agentobs.agent.listening import Broadcast, Missed
 from agentobs.agent.loop import run
-from agentobs.agent.tools import declared, tool
-from agentobs.records.canonical import Json
+from agentobs.agent.tools.tool import declared, tool
+from agentobs.records.canonical_json import Json
 
 from .provider import Provider, call, message, streamed, text
 from .scene import events_of, in_loop, options, ticking_world

@@ -31,7 +31,7 @@ from agentobs.agent.events import (
 )
 from agentobs.agent.loop import complete, live_world, run
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import Tool, tool
+from agentobs.agent.tools.tool import Tool, tool
 from agentobs.errors import ReplaySays
 from agentobs.records.exchanges import Place, ToolAnswer, ToolExchange, ToolQuestion
 from agentobs.records.facts import Event as EventFact

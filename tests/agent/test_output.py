@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agentobs.agent.asking import Inbox
 from agentobs.agent.events import Event, OutputRetry, ToolDispatch, ToolDone
-from agentobs.agent.tools import tool
+from agentobs.agent.execution.live_answers import Inbox
+from agentobs.agent.tools.tool import tool
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import ToolExchange
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentobs.agent.asking import Consent, Reply
 from agentobs.agent.events import Denial, Permission, ToolDone
+from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import tool
+from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import ToolExchange, WorldExchange
 from agentobs.records.facts import Permission as PermissionFact
 

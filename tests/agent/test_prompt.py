@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentobs.agent import Conversation, Section, SettingHeld, SystemPrompt, tool
-from agentobs.agent.prompt import rendered
+from agentobs.agent.model.prompt import rendered
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import WorldExchange
 

@@ -11,10 +11,10 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs.agent import Conversation, Result, live_world, run
-from agentobs.agent.recalling import conversation_of, unmarked
-from agentobs.agent.resuming import conversation_from
+from agentobs.agent.sessions.reconstruction import conversation_of, unmarked
+from agentobs.agent.sessions.resumption import conversation_from
+from agentobs.provider.messages import fault
 from agentobs.records.exchanges import ModelExchange, Recording, ToolExchange, WorldExchange
-from agentobs.records.messages import fault
 from replay import Replayer, load
 from tests.agent.scenarios import FIXTURES, SCENARIOS
 from tests.agent.scene import options

@@ -10,8 +10,7 @@ import anthropic
 import httpx2
 import pytest
 
-from agentobs.agent.limits import of_use
-from agentobs.agent.recovery import (
+from agentobs.agent.model.error_classes import (
     FOLLOWS,
     CircuitOpenError,
     CutError,
@@ -26,7 +25,8 @@ from agentobs.agent.recovery import (
     terminal_reason,
     text_of,
 )
-from agentobs.agent.retrying import (
+from agentobs.agent.model.output_limits import of_use
+from agentobs.agent.model.retry import (
     LONGEST_ASKED_S,
     UNATTENDED_S,
     Breaker,

@@ -25,7 +25,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentobs.agent.asking import Inbox
 from agentobs.agent.events import (
     Continuation,
     Event,
@@ -37,11 +36,12 @@ from agentobs.agent.events import (
     Retry,
     TextDelta,
 )
-from agentobs.agent.limits import CONTINUATIONS_MAX
+from agentobs.agent.execution.live_answers import Inbox
 from agentobs.agent.loop import run
+from agentobs.agent.model.output_limits import CONTINUATIONS_MAX
 from agentobs.agent.state import Conversation, begin
-from agentobs.agent.tools import tool
-from agentobs.records.messages import fault
+from agentobs.agent.tools.tool import tool
+from agentobs.provider.messages import fault
 from agentobs.world import Abort
 
 from .provider import (

@@ -11,7 +11,7 @@ import anthropic
 import pytest
 from anthropic import AccessToken
 
-from agentobs.agent import limits
+from agentobs.agent.agent_run import Run
 from agentobs.agent.events import (
     Continuation,
     Degraded,
@@ -24,21 +24,15 @@ from agentobs.agent.events import (
     ToolDispatch,
     ToolDone,
 )
-from agentobs.agent.interrupt import Stopped
+from agentobs.agent.interruption import Stopped
 from agentobs.agent.loop import complete, live_world, run
-from agentobs.agent.recovery import PROVIDER_ERRORS
-from agentobs.agent.running import Run
+from agentobs.agent.model import output_limits
+from agentobs.agent.model.error_classes import PROVIDER_ERRORS
+from agentobs.agent.model.thinking import Budgeted
+from agentobs.agent.requests.maintenance_request import Upkeep, upkeep
 from agentobs.agent.state import Conversation, begin
-from agentobs.agent.thinking import Budgeted
-from agentobs.agent.tools import tool
-from agentobs.agent.upkeep import Upkeep, upkeep
-from agentobs.records.exchanges import (
-    ModelExchange,
-    Place,
-    QuerySource,
-    WorldExchange,
-    lane_under,
-)
+from agentobs.agent.tools.tool import tool
+from agentobs.records.exchanges import ModelExchange, Place, QuerySource, WorldExchange, lane_under
 from agentobs.records.facts import Event as Fact
 from agentobs.world import Abort
 
@@ -360,7 +354,7 @@ def test_the_model_goes_on_from_a_cut_answer_three_times() -> None:
     )
     assert result.text == "One, two, three, four"
     assert [m["role"] for m in talk.messages] == ["user", "assistant"] * 4
-    assert talk.messages[2]["content"] == [text(limits.GO_ON)]
+    assert talk.messages[2]["content"] == [text(output_limits.GO_ON)]
 
 
 def test_an_answer_that_is_finished_in_parts() -> None:
@@ -549,7 +543,7 @@ def test_pauses_are_bounded() -> None:
         result = result_of(events_of(provider, stream=False))
     assert (result.terminal_reason, len(provider.requests)) == (
         "too_many_pauses",
-        limits.PAUSES_MAX + 1,
+        output_limits.PAUSES_MAX + 1,
     )
     assert (result.error, result.error_text) == (
         "PausedError",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentobs.agent.results import (
+from agentobs.agent.tools.results import (
     BINARY_CHARS_MAX,
     IMAGE_CHARS_MAX,
     ITEMS_CHARS_MAX,

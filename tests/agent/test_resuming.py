@@ -16,13 +16,14 @@ import pytest
 
 import agentobs
 from agentobs.agent import Budget, BudgetReached, Conversation, Result, complete, live_world
-from agentobs.agent.recalling import conversation_of, interrupted, unheard
-from agentobs.agent.resuming import conversation_from, forked, resumed
+from agentobs.agent.sessions.reconstruction import conversation_of, interrupted, unheard
+from agentobs.agent.sessions.resumption import conversation_from, forked, resumed
 from agentobs.agent.state import INTERRUPTED
 from agentobs.errors import AgentobsError, RecordingError, UsageError
 from agentobs.ledger import Meter
-from agentobs.recording.journal import content_path, segment_ids
-from agentobs.records.canonical import Json
+from agentobs.provider.messages import fault
+from agentobs.recording.journal.segments import content_path, segment_ids
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import (
     Answer,
     Chunk,
@@ -38,8 +39,7 @@ from agentobs.records.exchanges import (
     WorldQuestion,
 )
 from agentobs.records.facts import UsageRow
-from agentobs.records.messages import fault
-from agentobs.store.database import connect, named
+from agentobs.store.duckdb.connection import connect, named
 from tests.store.making import T0, a_home, attempt, end, record, session_id, start, usage_row
 
 from .provider import MODEL, Provider, call, message, streamed, text

@@ -17,18 +17,18 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs.agent import Abort, Conversation, finish, live_world, resumed, run, sub_agents, tool
-from agentobs.agent.agents import Agent
-from agentobs.agent.classifier import Classifier
-from agentobs.agent.hooked import UNSEEN
+from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.permissions import Permissions
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import segment_ids
+from agentobs.agent.sessions.hook_history import UNSEEN
+from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import segment_ids
 from agentobs.recording.session import flush, start_recorder
-from agentobs.recording.vault import read_session
+from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import WorldQuestion
 from replay import Replayer, load
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.replay.crowd import Inventor, inventing
 
 from .provider import Provider, Reply, call, error, message, streamed, text, whole

@@ -25,9 +25,9 @@ from agentobs.agent import (
     sub_agents,
     tool,
 )
-from agentobs.agent.asking import Consent
+from agentobs.agent.execution.live_answers import Consent
 from agentobs.agent.hooks import Hook, table
-from agentobs.agent.rising import WAITING_MAX
+from agentobs.agent.tool_calls.sub_agent_events import WAITING_MAX
 from agentobs.records.exchanges import WorldQuestion
 from agentobs.world import World
 from tests.holding import hold

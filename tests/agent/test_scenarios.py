@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from agentobs.records.canonical import digest
+from agentobs.records.canonical_json import digest
 from tests.agent.scenarios import FIXTURES, SCENARIOS, replay
 
 

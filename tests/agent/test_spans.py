@@ -11,15 +11,15 @@ import pytest
 
 import agentobs
 from agentobs import tracing, world
-from agentobs.agent.asking import Consent, Reply
 from agentobs.agent.events import Event, Retry
+from agentobs.agent.execution.hook_runner import LiveHooks
+from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.agent.hooks import Command, Hook
-from agentobs.agent.hooks.hooks import table
-from agentobs.agent.hooks.live import LiveHooks
+from agentobs.agent.hooks.declarations import table
 from agentobs.agent.loop import run as play
 from agentobs.agent.permissions import Permissions
-from agentobs.agent.tools import tool
-from agentobs.records.canonical import Json
+from agentobs.agent.tools.tool import tool
+from agentobs.records.canonical_json import Json
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.sink import Record
 from agentobs.world import Abort

@@ -16,8 +16,8 @@ from agentobs.agent.state import (
     request,
     told_apart,
 )
-from agentobs.agent.tools import declared
-from agentobs.records.canonical import Json
+from agentobs.agent.tools.tool import declared
+from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 
 from .provider import call, message, text

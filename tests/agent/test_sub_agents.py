@@ -36,11 +36,11 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.agent.budget import Budget
-from agentobs.agent.rising import WAITING_MAX
+from agentobs.agent.tool_calls.sub_agent_events import WAITING_MAX
 from agentobs.errors import UsageError
+from agentobs.provider.messages import fault
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import InteractionEnd, InteractionStart, SpanEnd, SpanStart
-from agentobs.records.messages import fault
 from tests.holding import hold
 
 from .provider import Provider, call, error, message, streamed, text

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from agentobs.agent import Adaptive, Budgeted, Conversation, Result, ThinkingCleared, run, tool
+from agentobs.agent.model.thinking import THINKING, Thinking, without_thinking
 from agentobs.agent.state import State, request
-from agentobs.agent.thinking import THINKING, Thinking, without_thinking
 from agentobs.errors import UsageError
+from agentobs.provider.messages import fault
 from agentobs.records.exchanges import WorldExchange
 from agentobs.records.facts import Event
-from agentobs.records.messages import fault
 from tests.wire.corpus import Exchange, files, read
 
 from .provider import Provider, Reply, call, message, streamed, text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentobs.agent.events import ToolDone
-from agentobs.agent.tools import tool
+from agentobs.agent.tools.tool import tool
 from agentobs.records.exchanges import WorldExchange
 
 from .provider import Provider, call, message, streamed, text

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from agentobs.agent.tools import (
+from agentobs.agent.tools.tool import (
     COMPLAINTS_MAX,
     Tool,
     bind,

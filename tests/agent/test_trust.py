@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agentobs.agent import Agent, Conversation, Permissions, SubAgent, run, sub_agents, tool
-from agentobs.agent.classifier import Classifier
 from agentobs.agent.events import ToolDone
+from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.permissions import Denials
-from agentobs.agent.trust import hand_down, hand_up, trust_in
+from agentobs.agent.tool_calls.trust import hand_down, hand_up, trust_in
 from agentobs.records.exchanges import WorldQuestion
 
 from .hooks.playing import SMALL, played

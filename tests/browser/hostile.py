@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import duckdb
 
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.records import facts
 from agentobs.records.labels import Label
 from agentobs.sink import Record
-from agentobs.store import publish
-from agentobs.store.schema import SETTINGS
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.schema import SETTINGS
 from tests.browser.stories import Story, text, thinking
 
 RUN = "window.hacked=1"
@@ -141,10 +141,10 @@ def spoil(home: Home, but: str) -> None:
             {"but": but},
         )
         connection.execute("CHECKPOINT")
-    generation = publish.glance(home)
+    generation = generations.glance(home)
     assert generation is not None
-    with publish.locked(home, 10):
-        publish.publish(home, draft, generation.facts_bytes, generation, generation.read)
+    with generations.locked(home, 10):
+        generations.publish(home, draft, generation.facts_bytes, generation, generation.read)
 
 
 def _labels(fact: type) -> set[str]:

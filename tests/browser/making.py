@@ -13,12 +13,12 @@ from typing import Any
 import duckdb
 
 from agentobs.ledger import book_of
-from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal.home import Home, open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.sink import Record
-from agentobs.store import pricing, publish
-from agentobs.store.ingest import ingest
-from agentobs.store.schema import SETTINGS, migrate
+from agentobs.store.duckdb import generations, price_tables
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.schema import SETTINGS, migrate
 from tests.browser.hostile import spoil, tell_hostile
 from tests.browser.stories import SECOND, Story, text, thinking
 from tests.exporters.making_rich import rich_home
@@ -241,11 +241,11 @@ def large(path: Path, sessions: int = SESSIONS) -> Home:
         migrate(connection)
         for statement in _ROWS:
             connection.execute(statement.replace("{sessions}", str(sessions)))
-        contexts = pricing.new_contexts(connection, "usage", "prices", ["made"])
-        pricing.add(connection, contexts, book_of(home.path))
+        contexts = price_tables.new_contexts(connection, "usage", "prices", ["made"])
+        price_tables.add(connection, contexts, book_of(home.path))
         connection.execute("CHECKPOINT")
-    with publish.locked(home, 10):
-        publish.publish(home, draft, 0, None)
+    with generations.locked(home, 10):
+        generations.publish(home, draft, 0, None)
     return home
 
 

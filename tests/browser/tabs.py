@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Locator, Page, Request, Response

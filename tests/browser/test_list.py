@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.browser.making import SESSIONS
 from tests.browser.tabs import Tab
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.store.database import connect
-from dashboards.report import session_report
+from agentobs.store.duckdb.connection import connect
+from dashboards.report.html_report import session_report
 from tests.browser.tabs import Tab
 from tests.store.making import a_home, attempt, end, record, session_id, start
 

@@ -20,9 +20,9 @@ from anthropic import Anthropic
 
 import agentobs
 from agentobs.cli import main
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Recording
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.provider_script import script
 from tests.replay.agents import KEY, MODEL, Agent, answers, last_session, recorded
 

@@ -13,8 +13,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from agentobs.agent import Permissions
-from replay.comparing import Part, asked_since, compared, plain_lanes, totals
-from replay.freeze import freeze
+from replay.divergence.session_diff import Part, asked_since, compared, plain_lanes, totals
+from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import last_session, recorded

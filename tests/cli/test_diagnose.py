@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.store.diagnosis import SIGNATURES
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.store.analysis.diagnosis import SIGNATURES
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text
 from tests.store.making import T0, a_home, conversation, end, permission, record, session_id, start

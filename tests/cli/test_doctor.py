@@ -15,13 +15,13 @@ import pytest
 
 import agentobs
 from agentobs import errors, world
-from agentobs.cli.doctor import INSTRUMENTATIONS, content, instrumentation
-from agentobs.recording.home import Home
+from agentobs.cli.maintenance.doctor import INSTRUMENTATIONS, content, instrumentation
+from agentobs.recording.journal.home import Home
 from agentobs.records.facts import Event, SpanEnd, SpanStart
 from agentobs.records.labels import Label
-from agentobs.store.checkup import Finding, check_home
-from agentobs.store.database import connect, named
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.checkup import Finding, check_home
+from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.duckdb.ingest import ingest
 from tests.cli.test_commands import Shell
 from tests.store.making import SECOND, a_home, attempt, end, record, session_id, start, write_facts
 

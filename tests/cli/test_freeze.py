@@ -12,10 +12,10 @@ import pytest
 
 import agentobs
 from agentobs.agent.events import Result
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
 from replay import DivergenceError, Replayer, ReplayOptions, load
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell, unlucky
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, answers, recorded
@@ -142,8 +142,8 @@ def no_content(home: Path) -> None:
 
 
 def pruned(home: Path) -> None:
-    from agentobs.recording.home import existing_home
-    from agentobs.store.pruning import prune
+    from agentobs.recording.journal.home import existing_home
+    from agentobs.store.duckdb.retention import prune
 
     prune(existing_home(home), sessions=ids(home), what="content")
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from agentobs.cli import cli, main
-from agentobs.cli.labels import sources, uses_in
+from agentobs.cli.maintenance.label_audit import sources, uses_in
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Ended, Shell
 from tests.provider_script import streamed, text
 from tests.replay.agents import recorded

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 import agentobs
-from agentobs.agent.thinking import Effort
+from agentobs.agent.model.thinking import Effort
 from agentobs.cli.run import EFFORTS
 from tests.agent.provider import Provider, call, error, message, streamed, text, whole
 from tests.cli.test_commands import Shell
@@ -119,7 +119,7 @@ def test_a_classifier(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_effort_and_another_model(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model thinks as it was told to; after three overloads in a row the other one is asked."""
-    monkeypatch.setattr("agentobs.agent.retrying.FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr("agentobs.agent.model.retry.FIRST_WAIT_S", 0.001)
     busy = error(529, "overloaded_error")
     with Provider([busy, busy, busy, streamed(DONE)]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.agent.asking import Consent, Reply
 from agentobs.agent.events import Event, ToolDone
+from agentobs.agent.execution.live_answers import Consent, Reply
 from tests.cli.test_commands import Shell
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import Mailer, once

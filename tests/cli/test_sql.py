@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 import agentobs
-from agentobs.cli.sql import ROWS, sql
-from agentobs.recording.home import Home
-from agentobs.store.ingest import ingest
-from agentobs.store.publish import current
-from agentobs.store.worker import Limits
+from agentobs.cli.inspection.sql import ROWS, sql
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.generations import current
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.sql_worker import Limits
 from tests.cli.test_commands import Shell
 from tests.store.making import ROOT, a_home, conversation, record
 
@@ -173,7 +173,7 @@ def test_ctrl_c_kills_the_worker(home: Home) -> None:
     while not (children := children_of(process.pid)):
         time.sleep(0.01)
     [worker_id] = children
-    while "agentobs.store.worker_main" not in command_of(worker_id):
+    while "agentobs.store.duckdb.sql_worker_main" not in command_of(worker_id):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

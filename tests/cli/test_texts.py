@@ -10,14 +10,14 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.recording.home import existing_home
+from agentobs.recording.journal.home import existing_home
 from agentobs.recording.options import Options
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import start_recorder
-from agentobs.records.told import Told
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.texts import Texts
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.records.backend import Told
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.label_texts import Texts
 from replay import DivergenceError, Replayer, load
 from tests.cli.test_commands import Shell
 from tests.provider_script import script, streamed, text

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer
-from replay.fixture import load
-from replay.trial import seconds_ahead
+from replay.fixture.format import load
+from replay.trial.fixture_trial import seconds_ahead
 from tests.provider_script import call, script, streamed, text
 
 pytestmark = pytest.mark.xdist_group("trial")
@@ -510,7 +510,7 @@ READS = """
 import time
 steady = time.monotonic()
 real = time.time()
-from replay.clock import shift_clock
+from replay.trial.clock_shift import shift_clock
 AHEAD = 40_000_000
 shift_clock(AHEAD)
 import datetime, email.utils

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import plotly.graph_objects as go
 
-from agentobs.store.database import named
+from agentobs.store.duckdb.connection import named
 from dashboards.style import DARK
 
 MOST_MARKS = 2_000

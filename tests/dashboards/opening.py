@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import agentobs
-from agentobs.cli.compare import comparison_of
-from agentobs.recording.home import Home, existing_home
+from agentobs.cli.inspection.diff import comparison_of
+from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.options import Options as Recorded
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import start_recorder
-from agentobs.store.database import connect
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.store.duckdb.connection import connect
 from dashboards.app.server import Options, bind, serve
 from tests.provider_script import script
 from tests.replay.agents import Agent, answers

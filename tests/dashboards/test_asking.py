@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 import pytest
 
-from agentobs.recording.home import Home, open_home
-from agentobs.store.asking import query_names
-from agentobs.store.ingest import ingest
-from agentobs.store.worker import Limits
-from dashboards.app import questions
-from dashboards.app.asking import typed
-from dashboards.app.questions import AT_ONCE, CELL, LIMITS, SHOWN_BYTES, Questions
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.sql_worker import Limits
+from agentobs.store.named_queries import query_names
+from dashboards.app import query_processes
+from dashboards.app.query_processes import AT_ONCE, CELL, LIMITS, SHOWN_BYTES, Questions
+from dashboards.app.sql_page import typed
 from tests.dashboards.opening import Client, Got, opened
 from tests.store.making import conversation, record, session_id
 
@@ -243,4 +243,4 @@ def test_a_long_statement_is_cut_and_a_link_asks_nothing(client: Client) -> None
     """A GET with a statement in it runs nothing; a form that is too long is refused."""
     assert 'id="answer"' not in client.get(f"/sql?sql={quote('SELECT 42')}").html
     assert client.press("/sql", part=False, sql="x" * 2_000_000).status == 413
-    assert questions.LIMITS.rows == 200
+    assert query_processes.LIMITS.rows == 200

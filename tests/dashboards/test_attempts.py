@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording.home import Home
-from agentobs.recording.vault import Vault
+from agentobs.recording.journal.home import Home
+from agentobs.recording.vault.vault import Vault
 from agentobs.records.exchanges import Answer, Failure
 from tests.dashboards.opening import Client, asked, attempts, only_session, opened, weather
 from tests.exporters.making_rich import rich_home

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from dashboards.app.edits import LINE, MOST_EDITS, MOST_LINES, Line, edits, text_lines
 from tests.dashboards.opening import Client, attempts, opened, weather
 from tests.exporters.making_rich import rich_home

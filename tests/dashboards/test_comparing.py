@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentobs.cli import main
-from dashboards.figures.comparing import MOST_STEPS, two_sessions
+from dashboards.figures.session_pair import MOST_STEPS, two_sessions
 from tests.dashboards.drawn import HOSTILE, hold, says
 from tests.store.making import (
     MODEL,

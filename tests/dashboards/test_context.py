@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from dashboards.figures import context_growth
-from dashboards.figures.context import MOST_LANES, MOST_POINTS
+from dashboards.figures.window_growth import MOST_LANES, MOST_POINTS
 from tests.dashboards.drawn import hold, hostile, marks, nobody, rows_of, says
 from tests.store.making import SECOND, T0, a_home, record, session_id
 from tests.store.talking import Talk

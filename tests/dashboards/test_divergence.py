@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.figures.divergence import MOST_AFTER, divergence
+from dashboards.figures.divergence_path import MOST_AFTER, divergence
 from replay import DivergenceError, Fixture, Replayer
 from tests.dashboards.drawn import HOSTILE, hold, says
 from tests.replay.agents import WEATHER, Agent, weather

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dashboards import style
 from dashboards.drawing import css, svg
-from dashboards.drawing.formats import number
-from dashboards.drawing.texts import width_of
+from dashboards.drawing.number_formats import number
+from dashboards.drawing.text_layout import width_of
 from dashboards.style import BLUE, GREEN, INK, ORANGE, RED, Mark, bar
 
 NS = "{http://www.w3.org/2000/svg}"

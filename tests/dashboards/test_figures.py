@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from dashboards import figures
 from tests.dashboards.drawn import Draw, Rows, hold, hostile, nobody, rows_of, says
 from tests.store.making import T0, a_home, record, session_id, start, usage_row, write_facts

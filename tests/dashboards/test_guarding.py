@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import Message
 
-from agentobs.recording.home import open_home
-from dashboards.app import guarding, server
-from dashboards.app.guarding import Guard, Keys, network_of
+from agentobs.recording.journal.home import open_home
+from dashboards.app import access_guard, server
+from dashboards.app.access_guard import Guard, Keys, network_of
 from dashboards.app.server import Bound, Options
 from tests.dashboards.opening import FORM, Got
 
@@ -433,7 +433,7 @@ async def _unreached(*_: Any) -> None:
 
 def test_others_must_know_the_password(remote: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where other machines may open it, a form asks for the password, over TLS; a token is not printed."""
-    monkeypatch.setattr(guarding, "DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(access_guard, "DELAY_SECONDS", 0.0)
     assert remote.address == f"https://dash.test:{remote.keys.port}/"
     assert remote.keys.token is None
     ours = f"https://127.0.0.1:{remote.keys.port}"
@@ -472,7 +472,9 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
     sleep_truly = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
-        if seconds != guarding.DELAY_SECONDS:  # a server of another test, in a thread of its own
+        if (
+            seconds != access_guard.DELAY_SECONDS
+        ):  # a server of another test, in a thread of its own
             await sleep_truly(seconds)
             return
         waited.append(seconds)
@@ -498,8 +500,8 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
         return int(sent[0]["status"])
 
     async def many() -> tuple[int, int, int, int, list[int], int]:
-        waiting = [asyncio.create_task(attempt("wrong")) for _ in range(guarding.PARALLEL)]
-        while len(waited) < guarding.PARALLEL:
+        waiting = [asyncio.create_task(attempt("wrong")) for _ in range(access_guard.PARALLEL)]
+        while len(waited) < access_guard.PARALLEL:
             await asyncio.wait(waiting, timeout=0)
         beside = await attempt("wrong"), await attempt(PASSWORD)
         others = await attempt(PASSWORD, "192.0.2.2"), await attempt(PASSWORD, "2001:db8::1")
@@ -507,9 +509,9 @@ def test_passwords_are_tried_slowly_and_few_at_once(monkeypatch: pytest.MonkeyPa
         return *beside, *others, await asyncio.gather(*waiting), await attempt(PASSWORD)
 
     guard = Guard(_unreached, keys)
-    assert asyncio.run(many()) == (429, 429, 303, 303, [403] * guarding.PARALLEL, 303)
-    assert waited == [guarding.DELAY_SECONDS] * guarding.PARALLEL
-    assert guarding.DELAY_SECONDS >= 1
+    assert asyncio.run(many()) == (429, 429, 303, 303, [403] * access_guard.PARALLEL, 303)
+    assert waited == [access_guard.DELAY_SECONDS] * access_guard.PARALLEL
+    assert access_guard.DELAY_SECONDS >= 1
 
 
 def test_who_signs_out_is_forgotten(door: Bound, remote: Bound) -> None:
@@ -558,11 +560,11 @@ def test_who_sends_half_a_form_keeps_nobody_out(
     """While forms are sent slowly the right password passes at once; what does not come in time is not waited for."""
     form = urlencode({"password": PASSWORD}).encode()
     with contextlib.ExitStack() as held:
-        for _ in range(2 * guarding.PARALLEL):
+        for _ in range(2 * access_guard.PARALLEL):
             held.enter_context(login(remote, b"password=", 1000))
         with login(remote, form, len(form)) as line:
             assert line.recv(100).split(b" ")[1] == b"303"
-    monkeypatch.setattr(guarding, "FORM_SECONDS", 0.1)
+    monkeypatch.setattr(access_guard, "FORM_SECONDS", 0.1)
     with login(remote, b"password=", 1000) as line:
         assert line.recv(100).split(b" ")[1] == b"408"
 

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from agentobs.cli import cli
-from agentobs.recording.home import Home
-from agentobs.records.shown import money
-from dashboards.app.ledgers import PAGE
+from agentobs.recording.journal.home import Home
+from agentobs.records.display import money
+from dashboards.app.ledger_page import PAGE
 from tests.dashboards.opening import Client, asked, opened
 from tests.store.making import a_home, attempt, conversation, end, record, session_id, start
 

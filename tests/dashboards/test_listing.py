@@ -14,13 +14,13 @@ from urllib.parse import quote, urlencode
 import duckdb
 import pytest
 
-from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal.home import Home, open_home
 from agentobs.records.labels import label
 from agentobs.sink import Record
-from agentobs.store.database import connect
-from dashboards.app import fleet, reading
-from dashboards.app.listing import COLUMNS, PAGE, Asked, asked_of, chosen
-from dashboards.panels import Panel, fleet_panels
+from agentobs.store.duckdb.connection import connect
+from dashboards.app import fleet_page, store_view
+from dashboards.app.session_list import COLUMNS, PAGE, Asked, asked_of, chosen
+from dashboards.panels.panels import Panel, fleet_panels
 from tests.dashboards.opening import Client, opened
 from tests.store.making import (
     MODEL,
@@ -326,14 +326,14 @@ def test_a_fleet_is_made_once_for_each_state(
         ranges.append(bounds["until_ns"])
         return fleet_panels(connection, **bounds)
 
-    monkeypatch.setattr(fleet, "fleet_panels", counted)
-    monkeypatch.setattr(fleet, "FOLLOWED_NS", 10**15)
+    monkeypatch.setattr(fleet_page, "fleet_panels", counted)
+    monkeypatch.setattr(fleet_page, "FOLLOWED_NS", 10**15)
     with opened(home) as client:
         for _ in range(3):
             assert "agentobs-revision" in client.get("/fleet").html
         client.get("/fleet?day_to=2026-10-01")
         assert len(ranges) == 2
-        monkeypatch.setattr(fleet, "FOLLOWED_NS", 0)
+        monkeypatch.setattr(fleet_page, "FOLLOWED_NS", 0)
         slow = client.get("/fleet")
         assert "agentobs-revision" not in slow.html
         assert "does not follow what is new" in slow.words
@@ -395,8 +395,8 @@ def test_a_few_long_pages_keep_nobody_from_the_others(
 ) -> None:
     """While ranges are made, two wait at most, others are told to come again, and lists and revisions are answered."""
     slow = Slow()
-    monkeypatch.setattr(fleet, "fleet_panels", slow)
-    monkeypatch.setattr(reading, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(fleet_page, "fleet_panels", slow)
+    monkeypatch.setattr(store_view, "TURN_SECONDS", 0.01)
     statuses: list[int] = []
     with opened(home) as client:
 
@@ -410,7 +410,7 @@ def test_a_few_long_pages_keep_nobody_from_the_others(
         asking = [threading.Thread(target=ask, args=(day,)) for day in range(1, 13)]
         for thread in asking:
             thread.start()
-        while len(statuses) < len(asking) - reading.MOST_MAKING:
+        while len(statuses) < len(asking) - store_view.MOST_MAKING:
             assert client.get("/").status == 200
             assert client.get("/revision").status == 200
         assert statuses == [503] * 10
@@ -438,7 +438,7 @@ def test_what_nobody_waits_for_is_not_made(home: Home, monkeypatch: pytest.Monke
 
     with opened(home) as client:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(fleet, "fleet_panels", forever)
+            patched.setattr(fleet_page, "fleet_panels", forever)
             with socket.create_connection((client.host, client.port)) as line:
                 head = f"Host: {client.named}\r\nCookie: {client.cookie}\r\n\r\n"
                 line.sendall(f"GET /fleet?day_from=2026-10-01 HTTP/1.1\r\n{head}".encode())

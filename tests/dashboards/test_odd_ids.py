@@ -7,11 +7,11 @@ from pathlib import Path
 
 import duckdb
 
-from agentobs.recording.home import Home
-from agentobs.store import publish
-from agentobs.store.ingest import ingest
-from agentobs.store.schema import SETTINGS
-from dashboards.pages import segment
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.schema import SETTINGS
+from dashboards.panels.templates import segment
 from tests.dashboards.opening import attempts, opened
 from tests.store.making import a_home, attempt, end, record, session_id, start
 
@@ -57,7 +57,7 @@ def _rename(home: Home, names: dict[str, str]) -> None:
                     sql = f"UPDATE {table} SET {column} = ? WHERE {column} = ?"
                     connection.execute(sql, [new, old])
         connection.execute("CHECKPOINT")
-    generation = publish.glance(home)
+    generation = generations.glance(home)
     assert generation is not None
-    with publish.locked(home, 10):
-        publish.publish(home, draft, generation.facts_bytes, generation, generation.read)
+    with generations.locked(home, 10):
+        generations.publish(home, draft, generation.facts_bytes, generation, generation.read)

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from agentobs.cli import cli
-from agentobs.cli.compare import comparison_of
-from agentobs.recording.home import Home
-from dashboards.app.pairs import PAGE
+from agentobs.cli.inspection.diff import comparison_of
+from agentobs.recording.journal.home import Home
+from dashboards.app.pair_page import PAGE
 from dashboards.figures import two_sessions
-from dashboards.pairing import row, totals
+from dashboards.panels.pair_summary import row, totals
 from tests.dashboards.opening import Client, opened
 from tests.store.making import (
     SECOND,

@@ -14,13 +14,13 @@ import plotly.graph_objects as go
 import pytest
 
 from agentobs.sink import Record
-from agentobs.store.database import connect
-from agentobs.store.walltime import PARTS, Part, Piece, Split
-from dashboards import panels
-from dashboards.figures.time import BUCKETS
-from dashboards.pages import _environment, cell, cost
-from dashboards.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
-from dashboards.report import range_report, session_report
+from agentobs.store.analysis.wall_time import PARTS, Part, Piece, Split
+from agentobs.store.duckdb.connection import connect
+from dashboards.figures.durations import BUCKETS
+from dashboards.panels import panels
+from dashboards.panels.panels import SHOWN, fleet_panels, panel, rows_of, session_panels
+from dashboards.panels.templates import _environment, cell, cost
+from dashboards.report.html_report import range_report, session_report
 from dashboards.style import layout
 from tests.store.making import (
     SECOND,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.paths import Texts, divergence_report
-from replay.freeze import freeze
+from dashboards.report.path_reports import Texts, divergence_report
+from replay.freeze.conversion import freeze
 from tests.cli.test_commands import Shell
 from tests.dashboards.test_report import Page
 from tests.provider_script import call, streamed, text

@@ -13,14 +13,14 @@ import duckdb
 import pytest
 
 from agentobs.errors import AgentobsError, DamagedError, ForeignError, HomeError, UsageError
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.recording.recorder import Recorder
 from agentobs.sink import Record
-from agentobs.store.database import connect, connected
-from agentobs.store.ingest import ingest
-from dashboards.app import reading
-from dashboards.app.gathering import tell_signatures
-from dashboards.app.reading import MOST_OPEN, Reader, View
+from agentobs.store.duckdb.connection import connect, connected
+from agentobs.store.duckdb.ingest import ingest
+from dashboards.app import store_view
+from dashboards.app.list_tables import tell_signatures
+from dashboards.app.store_view import MOST_OPEN, Reader, View
 from tests.dashboards.opening import opened
 from tests.store.making import (
     SECOND,
@@ -40,9 +40,9 @@ from tests.store.talking import Talk
 @pytest.fixture(autouse=True)
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at each request whether there is more; the pauses between looks are for people."""
-    monkeypatch.setattr(reading, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(reading, "SHARE", 0)
-    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(store_view, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(store_view, "SHARE", 0)
+    monkeypatch.setattr(store_view, "PATIENCE_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -182,8 +182,8 @@ def test_nobody_who_reads_waits_for_an_opening(home: Home, monkeypatch: pytest.M
         assert held.wait(60)
         return really(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "connected", slowly)
-    monkeypatch.setattr(reading, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(store_view, "connected", slowly)
+    monkeypatch.setattr(store_view, "PATIENCE_SECONDS", 0.01)
     with Reader(home) as reader:
         assert seen(reader) == ["first"]
         held.clear()
@@ -315,7 +315,7 @@ def test_signatures_are_told_after_the_rest_and_kept(
         asked.append([row[0] for row in cursor.execute(sql).fetchall()])
         return really(cursor)
 
-    monkeypatch.setattr(reading, "tell_signatures", counted)
+    monkeypatch.setattr(store_view, "tell_signatures", counted)
     record(home, looping(3))
     until(lambda: len(told(reader) or ()) > len(rows))
     assert asked == [[session_id(3)]]
@@ -409,7 +409,7 @@ def test_an_error_of_the_data_is_an_error_of_ours(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the recordings")
 
-    monkeypatch.setattr(reading, "connected", fails)
+    monkeypatch.setattr(store_view, "connected", fails)
     record(home, conversation(1))
     with Reader(home) as reader, pytest.raises(DamagedError) as told, reader.view():
         pass
@@ -434,7 +434,7 @@ def test_a_fault_is_told_and_the_next_look_does_better(
         except DamagedError as error:
             return str(error)
 
-    monkeypatch.setattr(reading, "tell_signatures", tell)
+    monkeypatch.setattr(store_view, "tell_signatures", tell)
     with Reader(home) as made:
         until(lambda: "cannot be read: RuntimeError" in said())
         assert "a-secret-value" not in said()

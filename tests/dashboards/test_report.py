@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Place, Question, Recording
 from agentobs.records.facts import Event, Gap
 from agentobs.records.labels import Label
-from agentobs.store.database import connect
-from dashboards.report import LIGHT, session_report
-from dashboards.retelling import said
-from exporters.newfiles import write_text
+from agentobs.store.duckdb.connection import connect
+from dashboards.content.session_content import said
+from dashboards.report.html_report import LIGHT, session_report
+from exporters.new_files import write_text
 from tests.cli.test_commands import Shell
 from tests.store.making import (
     ROOT,

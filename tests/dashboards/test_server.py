@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from agentobs.cli import cli
 from agentobs.errors import AgentobsError, UsageError
-from agentobs.recording.home import Home, open_home
+from agentobs.recording.journal.home import Home, open_home
 from dashboards.app import server
 from dashboards.app.server import PORT, TRIES, Bound, Options, bind
 from tests.dashboards.opening import Client, opened
@@ -322,7 +322,7 @@ def test_no_page_shows_a_traceback(home: Home, capsys: pytest.CaptureFixture[str
             def fails(*_: object) -> None:
                 raise ValueError("a-secret-value")
 
-            patched.setattr("dashboards.app.listing.choices_of", fails)
+            patched.setattr("dashboards.app.session_list.choices_of", fails)
             broken = client.get("/")
     assert broken.status == 500
     assert "ValueError at test_server.py" in broken.words

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import ToolAnswer
 from agentobs.records.facts import Gap
 from agentobs.records.labels import Label
-from agentobs.store.diagnosis import SIGNATURES
-from agentobs.store.ingest import ingest
-from dashboards.app.reading import Reader, Row
-from dashboards.app.sessions import KEPT, MOST_KEPT, PAGE, WINDOW, Ended
+from agentobs.store.analysis.diagnosis import SIGNATURES
+from agentobs.store.duckdb.ingest import ingest
+from dashboards.app.session_page import KEPT, MOST_KEPT, PAGE, WINDOW, Ended
+from dashboards.app.store_view import Reader, Row
 from tests.dashboards.opening import Client, asked, attempts, opened
 from tests.exporters.making_rich import rich_home
 from tests.store.making import (

@@ -8,7 +8,7 @@ import pytest
 
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from dashboards.figures.signatures import MOST_SIGNATURES, failure_signatures
 from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
 from tests.store.making import (

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from agentobs.recording.home import existing_home
+from agentobs.recording.journal.home import existing_home
 from tests.cli.test_texts import recorded
 from tests.dashboards.opening import opened
 

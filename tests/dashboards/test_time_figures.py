@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.records.exchanges import Chunk
-from agentobs.store.database import connect
-from agentobs.store.walltime import PARTS, interaction_times
+from agentobs.store.analysis.wall_time import PARTS, interaction_times
+from agentobs.store.duckdb.connection import connect
 from dashboards.drawing import svg
 from dashboards.figures import blocked_on_user, first_token, time_split
-from dashboards.figures.time import BUCKETS, MOST_BARS, MOST_RESOLVERS, NAMES
+from dashboards.figures.durations import BUCKETS, MOST_BARS, MOST_RESOLVERS, NAMES
 from tests.dashboards.drawn import hold, hostile, nobody, rows_of
 from tests.exporters.making_rich import rich_home
 from tests.store.making import SECOND, T0, a_home, attempt, permission, record, start, write_facts

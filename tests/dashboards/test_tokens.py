@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from dashboards.drawing import svg
 from dashboards.figures.tokens import MOST_TURNS, NAMES, session_turns
 from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.store.database import connect
-from dashboards.figures.tools import MOST_TOOLS, tool_errors, tool_latency, wilson
+from agentobs.store.duckdb.connection import connect
+from dashboards.figures.tool_statistics import MOST_TOOLS, tool_errors, tool_latency, wilson
 from tests.dashboards.drawn import Rows, hold, hostile, nobody, rows_of, says
 from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
 

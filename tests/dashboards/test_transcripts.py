@@ -11,13 +11,13 @@ from unittest import mock
 
 import pytest
 
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.recording.options import Options
-from agentobs.recording.sealing import KEY_VARIABLE
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import prune
-from dashboards.spoken import heard
-from dashboards.texts import SHOWN, visible
+from agentobs.recording.vault.encryption import KEY_VARIABLE
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.retention import prune
+from dashboards.content.message_view import heard
+from dashboards.content.visible_text import SHOWN, visible
 from tests.dashboards.opening import Client, asked, attempts, only_session, opened, weather
 from tests.exporters.making_rich import rich_home
 from tests.provider_script import call, streamed, text

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label, unchecked
-from agentobs.store.database import connect
-from agentobs.store.walltime import PARTS, Part, Piece, interaction_times
+from agentobs.store.analysis.wall_time import PARTS, Part, Piece, interaction_times
+from agentobs.store.duckdb.connection import connect
 from dashboards.figures import session_waterfall
-from dashboards.figures.elapsed import HOUR, MINUTE, SECOND, elapsed, ticks
-from dashboards.figures.lanes import GROUPS, MANY, MOST
+from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND, elapsed, ticks
+from dashboards.figures.lane_tracks import GROUPS, MANY, MOST
 from dashboards.figures.tracks import Stretch, coarser, packed, united
 from dashboards.style import INK, RED
 from tests.dashboards.drawn import hold, hostile, nobody, rows_of

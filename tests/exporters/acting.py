@@ -10,15 +10,15 @@ from typing import Any
 
 import agentobs
 from agentobs.agent import Permissions, tool
-from agentobs.agent.agents import Agent
 from agentobs.agent.events import Event
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.loop import live_world, run
 from agentobs.agent.state import Options
-from agentobs.agent.sub_agents import sub_agents
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
 from agentobs.recording.options import Options as Recording
 from agentobs.recording.session import flush, start_recorder
-from agentobs.records.told import Backend
+from agentobs.records.backend import Backend
 from tests.agent.provider import MODEL, Provider, Reply, call, error, message, streamed, text
 
 DONE = message(text("Done."))

@@ -17,11 +17,11 @@ from typing import Any
 
 import agentobs
 from agentobs.agent import Permissions
-from agentobs.agent.agents import Agent
-from agentobs.agent.asking import Reply
+from agentobs.agent.execution.live_answers import Reply
 from agentobs.agent.permissions import Rule
-from agentobs.agent.sub_agents import sub_agents
-from agentobs.recording.home import Home, existing_home, open_home
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.recording.journal.home import Home, existing_home, open_home
 from tests.agent.provider import MODEL, Provider, call, error, message, streamed, text
 from tests.exporters.acting import HOOKS, look, play, recording, write
 

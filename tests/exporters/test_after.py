@@ -22,7 +22,7 @@ import agentobs
 from agentobs.cli import cli
 from agentobs.cli import main as run_cli
 from agentobs.errors import UsageError
-from agentobs.recording.home import Home, existing_home, open_home
+from agentobs.recording.journal.home import Home, existing_home, open_home
 from agentobs.records.facts import (
     Attempt,
     InteractionEnd,
@@ -32,15 +32,15 @@ from agentobs.records.facts import (
     SpanStart,
 )
 from agentobs.records.labels import Label
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import prune
-from exporters import after, otlp, recorded
-from exporters.after import Report, send_recorded
-from exporters.marks import sending_alone
-from exporters.otlp import sending
-from exporters.outbox import Limits
-from exporters.semconv import profile_named
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.retention import prune
+from exporters import otlp, stored_facts
+from exporters.conventions.semconv import profile_named
+from exporters.otlp import backfill, sending
+from exporters.otlp.backfill import Report, send_recorded
+from exporters.otlp.outbox import Limits
+from exporters.otlp.send_positions import sending_alone
 from tests.agent.provider import Provider, message, streamed, text
 from tests.exporters.acting import act, delegate, play, recording
 from tests.exporters.collector import RESPONSES, Answer, Collector, Span
@@ -220,12 +220,14 @@ def test_it_goes_on_where_it_was_interrupted(
 def test_a_killed_export_goes_on(home: Home, acted: tuple[Path, Collector, str]) -> None:
     """After SIGKILL between two messages the next run sends the rest; at most the last message comes twice."""
     code = (
-        "import sys; from exporters import after, otlp; from exporters.outbox import Limits\n"
-        "from agentobs.recording.home import existing_home; from agentobs.store.database import connect\n"
-        "from exporters.semconv import profile_named\n"
+        "import sys; from exporters import otlp; from exporters.otlp import backfill\n"
+        "from exporters.otlp.outbox import Limits\n"
+        "from agentobs.recording.journal.home import existing_home\n"
+        "from agentobs.store.duckdb.connection import connect\n"
+        "from exporters.conventions.semconv import profile_named\n"
         "home = existing_home(sys.argv[1])\n"
         "with otlp.sending(sys.argv[2]) as to, connect(home) as connection:\n"
-        "    after.send_recorded(home, connection, to.send, profile_named('both'), to.named('there'),"
+        "    backfill.send_recorded(home, connection, to.send, profile_named('both'), to.named('there'),"
         " signals=('traces',), limits=Limits(batch_items=3))\n"
     )
     killed: list[int] = []
@@ -409,8 +411,8 @@ def test_pages_change_nothing(
     acted: tuple[Path, Collector, str], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However few facts are held at once, the same is sent, a session after the other; sums come page by page."""
-    monkeypatch.setattr(recorded, "PAGE", 7)
-    monkeypatch.setattr(after, "PAGE", 7)
+    monkeypatch.setattr(stored_facts, "PAGE", 7)
+    monkeypatch.setattr(backfill, "PAGE", 7)
     with Collector() as collector:
         assert send(home, collector, limits=SMALL).is_complete
         assert spans(collector) == spans(acted[1])

@@ -11,12 +11,12 @@ from typing import Any
 
 import agentobs
 from agentobs.recording import session as sessions
-from agentobs.recording.home import Home
-from agentobs.recording.journal import Segment
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import Segment
 from agentobs.recording.recorder import Recorder
-from agentobs.recording.writer import Writer
+from agentobs.recording.segment_writer import Writer
 from exporters import otlp, perfetto
-from exporters.outbox import Outbox
+from exporters.otlp.outbox import Outbox
 from exporters.perfetto import TraceFiles
 from tests.exporters.acting import act, recording
 from tests.exporters.collector import Collector
@@ -53,7 +53,10 @@ def crossings(root: object, foreign: tuple[type, ...]) -> list[str]:
 def test_neither_logger_reaches_the_other(tmp_path: Path) -> None:
     """From the journal's writer there is no way to a backend, and from no backend one to the recording."""
     with Collector() as collector:
-        backends = otlp.standard(collector.endpoint), perfetto.trace_file(tmp_path / "traces")
+        backends = (
+            otlp.standard(collector.endpoint),
+            perfetto.trace_file(tmp_path / "traces"),
+        )
         with recording(tmp_path / "home", *backends):
             act()
             assert sessions.flush()
@@ -103,7 +106,10 @@ def test_a_planted_way_is_found(tmp_path: Path) -> None:
 def test_providers_are_of_each_backend_alone() -> None:
     """Two backends share no provider, tracer, logger, meter, queue or thread."""
     with Collector() as collector:
-        one, two = otlp.standard(collector.endpoint), otlp.beta(collector.endpoint)
+        one, two = (
+            otlp.standard(collector.endpoint),
+            otlp.beta(collector.endpoint),
+        )
         ours: tuple[str, ...] = ("exporters.", "opentelemetry.sdk.trace", "opentelemetry.sdk._logs")
         ours += ("opentelemetry.sdk.metrics._internal.m",)
         parts = [
@@ -112,7 +118,11 @@ def test_providers_are_of_each_backend_alone() -> None:
                 for each in reachable(backend)
                 if type(each).__module__.startswith(ours)
                 and not type(each).__module__.startswith(
-                    ("exporters.profiles", "exporters.semconv", "exporters.outbox")
+                    (
+                        "exporters.conventions.profile",
+                        "exporters.conventions.semconv",
+                        "exporters.otlp.outbox",
+                    )
                 )
                 and "sampling" not in type(each).__module__
             }

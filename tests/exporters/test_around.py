@@ -13,14 +13,14 @@ from anthropic import Anthropic
 
 import agentobs
 from agentobs.agent import tool
-from agentobs.agent.agents import Agent
-from agentobs.agent.sub_agents import sub_agents
-from agentobs.recording.home import existing_home
-from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.recording.vault import read_session
+from agentobs.agent.sub_agents.starter import sub_agents
+from agentobs.agent.tools.agent_definitions import Agent
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Recording
-from agentobs.store.database import connect
-from agentobs.store.walltime import Split, interaction_times
+from agentobs.store.analysis.wall_time import Split, interaction_times
+from agentobs.store.duckdb.connection import connect
 from exporters import otlp, perfetto
 from tests.agent.provider import MODEL, Provider, call, streamed
 from tests.exporters.acting import DONE, calls, play, recording
@@ -59,7 +59,10 @@ class Seen:
 def seen(tmp_path: Path, what: Callable[[], Any]) -> Seen:
     home = tmp_path / "home"
     with Collector() as collector:
-        sends, draws = otlp.standard(collector.endpoint), perfetto.trace_file(tmp_path / "traces")
+        sends, draws = (
+            otlp.standard(collector.endpoint),
+            perfetto.trace_file(tmp_path / "traces"),
+        )
         with recording(home, sends, draws):
             what()
             assert agentobs.recording.session.flush()

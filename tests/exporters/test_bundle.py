@@ -19,19 +19,20 @@ from click.testing import CliRunner, Result
 import agentobs
 from agentobs.cli import cli
 from agentobs.errors import AgentobsError, DamagedError, ForeignError, UsageError
-from agentobs.recording import compressed
-from agentobs.recording.compressed import Block, Index, Summary
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.store.asking import named, query_names, query_text
-from agentobs.store.database import connect, find_session
-from agentobs.store.pruning import prune
-from agentobs.store.rewriting import line_of
-from agentobs.store.verify import verify
-from exporters.bundle import container, import_bundle, packing
-from exporters.bundle.container import Entry
-from replay.freeze import freeze
+from agentobs.importers.bundle import container, import_bundle
+from agentobs.importers.bundle.container import Entry
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.compression import Block, Index, Summary
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.store.duckdb.connection import connect, find_session
+from agentobs.store.duckdb.retention import prune
+from agentobs.store.duckdb.segment_rewrite import line_of
+from agentobs.store.duckdb.verification import verify
+from agentobs.store.named_queries import named, query_names, query_text
+from exporters import bundles
+from replay.freeze.conversion import freeze
 from tests.exporters.acting import act, delegate, recording
 from tests.store.making import T0, attempt, end, record, session_id, start
 
@@ -424,14 +425,14 @@ def forged(
 ) -> Path:
     """Write a bundle of one session with whatever lines, all digests and check sums right."""
     raw: dict[int, bytes] = how.get("raw", {})
-    payloads = [(kind, raw.get(at, packing.json_of(v))) for at, (kind, v) in enumerate(facts)]
-    segment = packing.segment_of(payloads, said is not None)
+    payloads = [(kind, raw.get(at, bundles.json_of(v))) for at, (kind, v) in enumerate(facts)]
+    segment = bundles.segment_of(payloads, said is not None)
     with path.open("wb") as out:
         writer = container.Writer(out)
-        lines = packing._lines(segment, facts, 1)
+        lines = bundles._lines(segment, facts, 1)
         writer.add(session, segment, "facts", with_raw(lines, segment, raw))
         if said is not None:
-            writer.add(session, segment, "content", packing._lines(segment, said, 1))
+            writer.add(session, segment, "content", bundles._lines(segment, said, 1))
         writer.close([])
     return path
 
@@ -482,14 +483,14 @@ def test_what_is_forged_rightly_is_taken(tmp_path: Path) -> None:
 
 def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
     """A block that holds far more than a block may, packed as it is, is not unpacked; nor is a file that says so."""
-    segment = packing.segment_of([], False)
+    segment = bundles.segment_of([], False)
     seed = zlib.crc32(segment.encode())
-    packed = compressed.deflated(bytes(50_000_000))
+    packed = compression.deflated(bytes(50_000_000))
     block = Block(0, 50_000_000, 0, len(packed), zlib.crc32(packed, seed), Summary())
     index = Index(segment, 50_000_000, "b2:x", 0, (block,))
     with (tmp_path / "x").open("wb") as out:
         writer = container.Writer(out)
-        data = packed + compressed._index_frame(index, seed)
+        data = packed + compression._index_frame(index, seed)
         out.write(data)
         digest = f"b2:{hashlib.blake2b(data, digest_size=16).hexdigest()}"
         size = len(data)
@@ -573,13 +574,13 @@ def test_31_a_manifest_is_held_to_its_form(
     [
         (b'{"a":' + b"[" * 100_000, "nested too deeply"),
         (b'{"session_id":"' + b"1" * 32 + b'","at_ns":' + b"9" * 1_000_000 + b"}", "integer"),
-        (packing.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":1e400}'), "numbers"),
-        (packing.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":NaN}'), "none"),
-        (packing.json_of(EVENT[1]).replace(b'"at_ns":5', b'"at_ns":1180591620717411303424'), "at_ns"),
-        (packing.json_of(EVENT[1]).replace(b'"note"', b'"n\xff\xfe"'), "utf-8"),
-        (packing.json_of(EVENT[1]).replace(b'"note"', b'"n\xed\xa0\x80"'), "kind is no"),
-        (packing.json_of(EVENT[1]).replace(b'"note"', b'"n\\u0000"'), "kind is no"),
-        (packing.json_of(EVENT[1]).replace(b'"turn":null', b'"lane":"x"'), "a name twice"),
+        (bundles.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":1e400}'), "numbers"),
+        (bundles.json_of(EVENT[1]).replace(b'"numbers":{}', b'"numbers":{"x":NaN}'), "none"),
+        (bundles.json_of(EVENT[1]).replace(b'"at_ns":5', b'"at_ns":1180591620717411303424'), "at_ns"),
+        (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\xff\xfe"'), "utf-8"),
+        (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\xed\xa0\x80"'), "kind is no"),
+        (bundles.json_of(EVENT[1]).replace(b'"note"', b'"n\\u0000"'), "kind is no"),
+        (bundles.json_of(EVENT[1]).replace(b'"turn":null', b'"lane":"x"'), "a name twice"),
         (b"[1, 2]", "no object"),
         (b"not json", "Expecting value"),
     ],
@@ -651,16 +652,16 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
         assert re.search("its end is missing|do not end where", refused(tmp_path / "x", tmp_path))
     facts = facts_of(whole, tmp_path)
     session = facts[0][1]["session_id"]
-    segment = packing.segment_of([(k, packing.json_of(v)) for k, v in facts], False)
+    segment = bundles.segment_of([(k, bundles.json_of(v)) for k, v in facts], False)
     with (tmp_path / "x").open("wb") as out:
         writer = container.Writer(out)
-        lines = list(packing._lines(segment, facts, 1))
+        lines = list(bundles._lines(segment, facts, 1))
         writer.add(session, segment, "facts", [lines[0], lines[2], lines[1], *lines[3:]])
         writer.close([])
     assert "1 record missing before record 3" in refused(tmp_path / "x", tmp_path)
     with (tmp_path / "x").open("wb") as out:
         writer = container.Writer(out)
-        other = list(packing._lines("f" * 32, facts, 1))
+        other = list(bundles._lines("f" * 32, facts, 1))
         writer.add(session, segment, "facts", [lines[0], other[1], *lines[2:]])
         writer.close([])
     assert "check sum" in refused(tmp_path / "x", tmp_path)
@@ -671,7 +672,7 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
     assert "its last line is missing" in refused(tmp_path / "x", tmp_path)
     with (tmp_path / "x").open("wb") as out:
         writer = container.Writer(out)
-        writer.add(session, "e" * 32, "facts", packing._lines("e" * 32, facts, 1))
+        writer.add(session, "e" * 32, "facts", bundles._lines("e" * 32, facts, 1))
         writer.close([])
     assert "not those that its segment is named for" in refused(tmp_path / "x", tmp_path)
 
@@ -747,7 +748,7 @@ def test_30_a_request_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """One that goes on from another, and again, becomes no larger than a request may be."""
     said: Told = [("request", request("r0", None, 0, 0, "x" * 60))]
     said += [("request", request("r1", "r0", 60, 0, "y" * 60))]
-    monkeypatch.setattr("exporters.bundle.checking.BODY_BYTES_MAX", 100)
+    monkeypatch.setattr("agentobs.importers.bundle.validation.BODY_BYTES_MAX", 100)
     assert "request r1 would be larger" in refused(forged(tmp_path / "x", [EVENT], said), tmp_path)
 
 

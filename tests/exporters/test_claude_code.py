@@ -18,17 +18,22 @@ from click.testing import CliRunner, Result
 import agentobs
 from agentobs.cli import cli
 from agentobs.errors import RecordingError
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.vault import read_session
+from agentobs.importers.claude_code.session_records import our_id, rebuild
+from agentobs.importers.claude_code.transcript_entries import Entry, read_log
+from agentobs.importers.claude_code.transcript_import import (
+    ImportReport,
+    Seen,
+    import_logs,
+    logs_in,
+)
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
-from agentobs.store.asking import named, query_names
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import prune
-from exporters.claude_code.importing import ImportReport, Seen, import_logs, logs_in
-from exporters.claude_code.reading import Entry, read_log
-from exporters.claude_code.rebuilding import our_id, rebuild
-from replay.freeze import freeze
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.retention import prune
+from agentobs.store.named_queries import named, query_names
+from replay.freeze.conversion import freeze
 from tests.exporters.recount import TABLE, count, folder
 
 TRANSCRIPTS = folder()
@@ -427,8 +432,8 @@ def test_where_nothing_is_found_it_is_said(tmp_path: Path) -> None:
 
 def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a longer one only its length is told, wherever it ends, and what follows it is read."""
-    monkeypatch.setattr("exporters.claude_code.reading.LINE_BYTES_MAX", 1000)
-    monkeypatch.setattr("exporters.claude_code.importing.LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr("agentobs.importers.claude_code.transcript_entries.LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr("agentobs.importers.claude_code.transcript_import.LINE_BYTES_MAX", 1000)
     home = open_home(tmp_path / "home")
     first = written(tmp_path / "log.jsonl", CONVERSATION[:2]).read_bytes()
     rest = written(tmp_path / "log.jsonl", CONVERSATION[2:]).read_bytes()

@@ -24,12 +24,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
+from agentobs.records.backend import Said, Told
 from agentobs.records.facts import ToolResult
 from agentobs.records.labels import Label
-from agentobs.records.told import Said, Told
 from exporters import otlp
-from exporters.intervals import SAID_BYTES
-from exporters.outbox import DeliveryStatistics, Limits
+from exporters.conventions.intervals import SAID_BYTES
+from exporters.otlp.outbox import DeliveryStatistics, Limits
 from tests.exporters.collector import RESPONSES, Answer, Collector
 from tests.exporters.test_otlp import PROTOCOLS, ended, opened, tell
 
@@ -367,7 +367,7 @@ from agentobs.recording.options import Options
 from agentobs.recording.session import flush, start_recorder, stop_recorder
 from agentobs.records.facts import Attempt
 from agentobs.records.labels import Label
-from agentobs.records.told import Said, Told
+from agentobs.records.backend import Said, Told
 from exporters import otlp
 from tests.exporters.acting import act
 from tests.exporters.test_otlp import ended, opened

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentobs.cli import cli
-from agentobs.recording.home import Home
-from agentobs.store.database import connect
-from agentobs.store.walltime import interaction_times
-from exporters import flames
-from exporters.flames import DEPTH_MAX, SCHEMA, profiles_of
+from agentobs.recording.journal.home import Home
+from agentobs.store.analysis.wall_time import interaction_times
+from agentobs.store.duckdb.connection import connect
+from exporters import flame_graphs
+from exporters.flame_graphs import DEPTH_MAX, SCHEMA, profiles_of
 from tests.exporters.acting import act, delegate, recording
 from tests.store.making import T0, a_home, attempt, end, record, session_id, start
 
@@ -129,7 +129,7 @@ def swept(rows: list[tuple[Any, ...]]) -> list[tuple[Any, int]]:
         {**dict(zip(names, row, strict=True)), "interaction_id": "i", "lane": "main", "label": None}
         for row in rows
     ]
-    return list(flames._swept(list(flames._nodes(told).values())))
+    return list(flame_graphs._swept(list(flame_graphs._nodes(told).values())))
 
 
 def test_38_a_deep_trace_has_an_end() -> None:

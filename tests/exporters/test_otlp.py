@@ -18,15 +18,16 @@ from opentelemetry.context import attach, detach
 import agentobs
 from agentobs.cli.run import PROFILES
 from agentobs.errors import UsageError
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
+from agentobs.records.backend import Backend, Told
 from agentobs.records.facts import Fact, SessionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label
-from agentobs.records.told import Backend, Told
-from exporters import otlp, semconv
-from exporters.intervals import KNOWN
-from exporters.outbox import Limits
+from exporters import otlp
+from exporters.conventions import semconv
+from exporters.conventions.intervals import KNOWN
+from exporters.otlp.outbox import Limits
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.exporters.acting import act, calls, delegate, look, play, recording
 from tests.exporters.collector import Collector, Span, values
@@ -603,7 +604,7 @@ def test_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_conventions_names_stand_in_one_module() -> None:
-    """Whoever renames something for other tools looks into `exporters/semconv.py`, and nowhere else."""
+    """Whoever renames something for other tools looks into `exporters/conventions/semconv.py`, and nowhere else."""
     root = Path(__file__).parent.parent.parent
     holding = [
         path.relative_to(root).as_posix()
@@ -611,7 +612,7 @@ def test_the_conventions_names_stand_in_one_module() -> None:
         for path in (root / package).rglob("*.py")
         if re.search(r"[\"']gen_ai\.", path.read_text())
     ]
-    assert holding == ["exporters/semconv.py"]
+    assert holding == ["exporters/conventions/semconv.py"]
 
 
 def test_both_need_what_they_are_made_of() -> None:

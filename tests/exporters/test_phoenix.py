@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.exporters.making_rich import PRICED, rich_home
 from tests.exporters.test_after import send
 from tests.exporters.test_rotel import free_port, wait_for

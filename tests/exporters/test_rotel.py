@@ -17,7 +17,7 @@ import pytest
 
 from agentobs.recording import session as sessions
 from exporters import otlp
-from exporters.outbox import Limits
+from exporters.otlp.outbox import Limits
 from tests.exporters.acting import act, delegate, recording
 from tests.exporters.collector import Collector, values
 from tests.exporters.making_rich import rich_home

@@ -12,8 +12,8 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from syrupy.assertion import SnapshotAssertion
 
-from agentobs.store.database import connect
-from exporters.semconv import PROFILES
+from agentobs.store.duckdb.connection import connect
+from exporters.conventions.semconv import PROFILES
 from tests.exporters.collector import Collector
 from tests.exporters.making_rich import PRICED, rich_home
 from tests.exporters.test_after import send

@@ -19,10 +19,10 @@ from click.testing import CliRunner
 
 from agentobs.cli import cli
 from agentobs.errors import UsageError
-from agentobs.store.asking import query_names
-from agentobs.store.database import connect
-from exporters.rowfiles import write_file
-from exporters.tabular import write_csv
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.named_queries import query_names
+from exporters.row_files import write_file
+from exporters.row_text import write_csv
 from tests.store.making import a_home, conversation, record
 from tests.store.test_taking_out import run
 
@@ -75,7 +75,7 @@ def test_every_named_query_can_be_taken_out(tmp_path: Path) -> None:
 
 
 def run_named(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> int:
-    from agentobs.cli.export import _statement
+    from agentobs.cli.transfer.export import _statement
 
     sql, wanted = _statement(connection, name)
     return write_file(connection, sql, dict.fromkeys(wanted), path)
@@ -113,7 +113,7 @@ ENDLESSLY = """
 import sys
 from pathlib import Path
 import duckdb
-from exporters.rowfiles import write_file
+from exporters.row_files import write_file
 
 sql = "SELECT CASE WHEN range = 900000 THEN error('no') ELSE range END AS n FROM range($rows)"
 path = Path(sys.argv[1])
@@ -165,7 +165,7 @@ def test_whatever_begins_a_formula_is_quoted(tmp_path: Path, sign: str) -> None:
 
 def test_every_table_and_view_that_is_offered_can_be_written(tmp_path: Path) -> None:
     """What the store keeps for itself is not offered: asked for it there is one clear error."""
-    from agentobs.cli.export import _statement
+    from agentobs.cli.transfer.export import _statement
 
     home = a_home(tmp_path)
     record(home, conversation(1))

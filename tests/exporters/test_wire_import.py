@@ -14,18 +14,18 @@ from click.testing import CliRunner, Result
 
 import agentobs
 from agentobs.cli import cli
-from agentobs.recording import landing
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.store.asking import named, query_names, query_text
-from agentobs.store.database import connect
-from agentobs.store.pruning import prune
-from agentobs.store.verify import verify
-from exporters import wirefiles
-from exporters.wirefiles import WireReport, files_in, import_wire
+from agentobs.importers import wire_files
+from agentobs.importers.wire_files import WireReport, files_in, import_wire
+from agentobs.recording.journal import segment_import
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.retention import prune
+from agentobs.store.duckdb.verification import verify
+from agentobs.store.named_queries import named, query_names, query_text
 from replay import Replayer, load
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.wire import corpus
 from tests.wire.asking import ask
 
@@ -216,14 +216,14 @@ def test_a_file_that_changes_meanwhile_is_left_for_later(
 ) -> None:
     """Nothing of it is there until it is imported as it is then."""
     home, path = open_home(tmp_path / "home"), written(tmp_path / "a.jsonl", line(1))
-    real = landing.land
+    real = segment_import.land
 
     def growing(*arguments: Any) -> None:
         with path.open("a") as file:
             file.write(json.dumps(line(2)) + "\n")
         real(*arguments)
 
-    monkeypatch.setattr(wirefiles, "land", growing)
+    monkeypatch.setattr(wire_files, "land", growing)
     report = bring_in(home, path)
     assert [str(each) for each in report.unreadable] == [f"{path}: it changed while it was read"]
     assert (report.files, segment_ids(home)) == ([], [])
@@ -233,7 +233,7 @@ def test_a_file_that_changes_meanwhile_is_left_for_later(
 
 def test_a_line_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a longer one only its length is told; two files that differ in it alone are two sessions."""
-    monkeypatch.setattr(wirefiles, "LINE_BYTES_MAX", 2000)
+    monkeypatch.setattr(wire_files, "LINE_BYTES_MAX", 2000)
     home = open_home(tmp_path / "home")
     paths = [written(tmp_path / f"{x}.jsonl", line(1), x * 9999, line(2)) for x in "xy"]
     report = bring_in(home, *paths)

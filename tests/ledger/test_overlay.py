@@ -16,8 +16,8 @@ import pytest
 
 from agentobs.errors import UsageError
 from agentobs.ledger import Context, PriceBook, book_of, in_force, resolve, use_home
-from agentobs.ledger.book import ENVIRONMENT, FILE, price_version
 from agentobs.ledger.overlay import parse
+from agentobs.ledger.price_book import ENVIRONMENT, FILE, price_version
 
 SOURCE = 'source = "our contract"\nchecked = 2026-11-22\n'
 AT = 1_795_000_000_000_000_000

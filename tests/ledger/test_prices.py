@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.ledger import FOREVER, Context, UnitPrices, price_version, resolve
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import SECOND, T0, a_home, plain, usage_row, write_facts
 
 MODELS = [m.id for p in get_snapshot().providers if p.id == "anthropic" for m in p.models]

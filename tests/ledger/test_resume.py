@@ -9,7 +9,7 @@ import pytest
 
 import agentobs
 from agentobs.errors import UsageError
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import (
     a_home,
     attempt,

@@ -17,8 +17,8 @@ from anthropic import Anthropic, APIError, AsyncAnthropic
 
 import agentobs
 from agentobs.ledger import Spent
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import start_recorder
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from tests.provider_script import cut, script, streamed, text
 from tests.store.making import usage_row
 

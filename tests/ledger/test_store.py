@@ -11,10 +11,10 @@ import duckdb
 import pytest
 
 from agentobs.ledger import book_of
-from agentobs.ledger.book import FILE
-from agentobs.recording.home import Home
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.ledger.price_book import FILE
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import SECOND, T0, a_home, plain, usage_row, write_facts
 
 OWN = """

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from agentobs.importers.claude_code import usage_of
 from agentobs.ledger import Meter
-from exporters.claude_code import usage_of
 
 FOLDER = Path(
     os.environ.get("AGENTOBS_TRANSCRIPTS")

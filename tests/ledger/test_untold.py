@@ -16,10 +16,10 @@ import pytest
 from anthropic import Anthropic, APIError
 
 import agentobs
-from agentobs.recording.frames import unframed
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.provider.cloud_frames import unframed
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk, Failure, ModelExchange, Question
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.provider_script import cut, script, streamed, text
 from tests.store.making import MODEL, a_home, attempt, end, record, start
 

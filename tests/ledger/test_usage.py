@@ -11,7 +11,7 @@ import pytest
 
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Question
 from agentobs.records.usage import MOST, Usage, usage_rows
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.store.making import a_home, attempt, end, record, start
 
 GOOD = {"input_tokens": 10, "output_tokens": 5}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from agentobs.recording.files import OS, Files
+from agentobs.recording.journal.file_system import OS, Files
 
 OPERATIONS = [each.name for each in dataclasses.fields(Files)]
 ERRORS = ("ENOSPC", "EIO", "EROFS", "EDQUOT", "ESTALE", "EMFILE", "ENOENT", "EACCES")

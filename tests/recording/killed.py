@@ -45,7 +45,7 @@ def a_tool(url: str, file: str) -> None:
     import agentobs
     from agentobs.agent import live_world, run
     from agentobs.agent import tool as as_tool
-    from agentobs.recording.files import Files
+    from agentobs.recording.journal.file_system import Files
     from agentobs.recording.options import Options
     from tests.agent.scene import options
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import agentobs
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from tests.provider_script import script, streamed, text
 from tests.recording.test_spans import KEY, sent
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.recording.bodies import Bodies, Body, rebuild
+from agentobs.recording.vault.body_deltas import Bodies, Body, rebuild
 from agentobs.redaction import redact
 
 SECRETS = (

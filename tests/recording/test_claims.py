@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.claims import characters, claim_of, error_kind
+from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
 from agentobs.records.exchanges import Answer, Chunk, Ending
 from tests.provider_script import streamed, text
 

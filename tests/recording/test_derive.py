@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentobs.recording.endpoints import endpoint
+from agentobs.provider.endpoints import endpoint
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.home import Home, open_home
-from agentobs.store import publish
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.verify import verify
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.verification import verify
 from tests.soak.power import image, names_in, traced
 from tests.store.making import conversation, record
 
@@ -111,7 +111,7 @@ def test_power_is_lost_while_a_generation_is_published(tmp_path: Path) -> None:
         if manifest is not None:
             made.manifest.write_bytes(states[manifest][1])
         draft = states[1][0][: 4096 * number + 512 * number]
-        (made.path / f"{publish.DRAFT}left.duckdb").write_bytes(draft)
+        (made.path / f"{generations.DRAFT}left.duckdb").write_bytes(draft)
         ingest(made)
         with connect(made) as connection:
             found = connection.execute(

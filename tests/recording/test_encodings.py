@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from agentobs.recording import encodings
-from agentobs.recording.encodings import decoded
+from agentobs.provider import content_encoding
+from agentobs.provider.content_encoding import decoded
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
 
 PACKED = gzip.compress(b"one two three " * 100)
@@ -33,7 +33,7 @@ def test_an_encoding_is_undone_chunk_by_chunk() -> None:
 
 def test_a_bomb_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit is not decoded, and the session will say that something is missing."""
-    monkeypatch.setattr(encodings, "DECODED_BYTES", 3 * 2**20)
+    monkeypatch.setattr(content_encoding, "DECODED_BYTES", 3 * 2**20)
     found = decoded(packed(gzip.compress(bytes(50 * 2**20))))
     assert len(found.answer.body) == 3 * 2**20
     assert found.lost_bytes > 0

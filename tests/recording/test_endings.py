@@ -20,10 +20,10 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs.recording import session as sessions
-from agentobs.recording import wire
-from agentobs.recording.home import existing_home
-from agentobs.recording.interpreter import Interpreter
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.facts.interpreter import Interpreter
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.wire import transport
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Place
 from agentobs.sink import sink
 from tests.provider_script import message_events, script, streamed, text
@@ -45,7 +45,7 @@ def test_a_stream_that_is_dropped_unread_is_recorded(home: Path) -> None:
         with agentobs.session("dropped"):
             asked.messages.create(**ASK, stream=True)
             gc.collect()
-            assert not wire.take_open()
+            assert not transport.take_open()
     [session] = recorded(home)
     [exchange] = exchanges(session)
     assert (exchange.answer.status, exchange.answer.ending) == (200, "cancelled")
@@ -72,7 +72,7 @@ def test_a_stream_whose_event_loop_is_gone_is_recorded(home: Path) -> None:
         stream = asyncio.run(main())
         del stream
         gc.collect()
-        assert not wire.take_open()
+        assert not transport.take_open()
     [session] = recorded(home)
     [exchange] = exchanges(session)
     assert (exchange.answer.body, exchange.answer.ending) == (events[0], "cancelled")
@@ -141,7 +141,11 @@ def test_warnings_as_errors_change_nothing(home: Path, monkeypatch: pytest.Monke
         assert recorder is not None
         with warnings.catch_warnings(), agentobs.session("errors"):
             warnings.simplefilter("error")
-            for target, name in ((os, "write"), (wire._Tape, "__init__"), (wire, "question_of")):
+            for target, name in (
+                (os, "write"),
+                (transport._Tape, "__init__"),
+                (transport, "question_of"),
+            ):
                 with monkeypatch.context() as patched:
                     patched.setattr(target, name, broken)
                     stream = asked.messages.create(**ASK, stream=True)
@@ -182,7 +186,7 @@ def test_encodings_are_undone_by_the_recorder(home: Path, monkeypatch: pytest.Mo
         200, headers={**STREAM, "content-encoding": "gzip"}, content=iter([packed])
     )
     http = httpx2.Client(transport=replied(answer))
-    wire.instrument(http, lambda: Place("s"))
+    transport.instrument(http, lambda: Place("s"))
     with http.stream("POST", "http://provider.test/v1/messages") as response:
         assert b"".join(response.iter_raw()) == packed
     assert (given[0].answer.body, given[0].answer.encoding) == (packed, "gzip")
@@ -248,7 +252,7 @@ def test_a_response_that_was_closed_unread_passes(home: Path) -> None:
 )
 def test_a_stand_in_is_no_secret(value: str, known: bool) -> None:
     """A word in place of a key is left where it stands in the text."""
-    assert bool(wire._credentials(httpx2.Headers({"x-api-key": value}))) is known
+    assert bool(transport._credentials(httpx2.Headers({"x-api-key": value}))) is known
 
 
 @agentobs.session("named")

@@ -22,16 +22,16 @@ from agentobs import errors, tracing
 from agentobs.agent.state import Tools
 from agentobs.recording import recorder as recorders
 from agentobs.recording import session as sessions
-from agentobs.recording.home import Home, existing_home, open_home
-from agentobs.recording.journal import Line, Segment, facts_path, read, segment_ids
+from agentobs.recording.journal.home import Home, existing_home, open_home
+from agentobs.recording.journal.segments import Line, Segment, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
-from agentobs.recording.vault import read_session
+from agentobs.recording.vault.vault import read_session
+from agentobs.records.backend import Told
 from agentobs.records.exchanges import Place
-from agentobs.records.told import Told
 from agentobs.sink import Record
-from agentobs.store.database import connect
-from agentobs.store.verify import verify
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, call, message, streamed, text
 from tests.agent.scenarios import count, fetch, look, write
 from tests.agent.scene import events_of
@@ -426,22 +426,22 @@ class _Uncertain:
         raise self.error
 
 
-ON_THE_WORKER = ("agentobs.recording.interpreter", "agentobs.recording.writer")
+ON_THE_WORKER = ("agentobs.recording.facts.interpreter", "agentobs.recording.segment_writer")
 SEAMS = [
-    "agentobs.recording.interpreter.Interpreter.interpret",
-    "agentobs.recording.interpreter.Interpreter.so_far",
-    "agentobs.recording.interpreter.Interpreter.forget_bodies",
-    "agentobs.recording.writer.Writer.turn",
-    "agentobs.recording.writer.Writer.write",
-    "agentobs.recording.writer.Writer.sync",
-    "agentobs.recording.writer.Writer.seal",
-    "agentobs.recording.writer.Writer.is_in_place",
-    "agentobs.recording.accounts.Accounts.take_missing",
+    "agentobs.recording.facts.interpreter.Interpreter.interpret",
+    "agentobs.recording.facts.interpreter.Interpreter.so_far",
+    "agentobs.recording.facts.interpreter.Interpreter.forget_bodies",
+    "agentobs.recording.segment_writer.Writer.turn",
+    "agentobs.recording.segment_writer.Writer.write",
+    "agentobs.recording.segment_writer.Writer.sync",
+    "agentobs.recording.segment_writer.Writer.seal",
+    "agentobs.recording.segment_writer.Writer.is_in_place",
+    "agentobs.recording.record_accounts.Accounts.take_missing",
     "agentobs.recording.recorder.weight",
     "agentobs.recording.recorder.session_of",
     "agentobs.recording.recorder.kind_of",
-    "agentobs.recording.wire.open_for",
-    "agentobs.recording.wire.take_open",
+    "agentobs.recording.wire.transport.open_for",
+    "agentobs.recording.wire.transport.take_open",
 ]
 
 
@@ -457,7 +457,7 @@ def test_a_fault_of_ours_never_reaches_the_agent(
         patched.setattr(seam, _Uncertain(error))
         for each in story(1):
             if isinstance(error, Exception) or seam.startswith(
-                ("agentobs.recording.interpreter", "agentobs.recording.writer")
+                ("agentobs.recording.facts.interpreter", "agentobs.recording.segment_writer")
             ):
                 recorder(each)
         recorder.flush(20)

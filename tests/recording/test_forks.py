@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from tests.recording.matrix import ENDS, HELD, MIDDLES
 
 ROOT = Path(__file__).parents[2]

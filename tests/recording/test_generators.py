@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import agentobs
-from agentobs.recording.returned import RETURNED_BYTES, ReturnedItems, returned
-from agentobs.recording.values import is_not_kept, not_kept_in
+from agentobs.determinism.return_values import RETURNED_BYTES, ReturnedItems, returned
+from agentobs.determinism.values import is_not_kept, not_kept_in
 from tests.recording.test_wire import home, recorded
 
 __all__ = ["home"]

@@ -10,7 +10,7 @@ import pytest
 import agentobs
 from agentobs import errors
 from agentobs.errors import HomeError
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from tests.warned import said
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import agentobs
 from agentobs import errors
-from agentobs.recording import jobs, origins
+from agentobs.determinism import callers, jobs
 from agentobs.recording.session import flush, start_recorder
 from agentobs.tracing import place
 
@@ -26,7 +26,7 @@ DONE = "done"
 @pytest.fixture(autouse=True)
 def followed() -> Iterator[None]:
     """Follow jobs, and fail if a warning says that one is not followed."""
-    origins.follow_jobs()
+    callers.follow_jobs()
     errors._said.discard("jobs")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -228,7 +228,7 @@ SESSIONS = [f"session-{number}" for number in range(1000)]
 
 def ask(session_id: str, *, is_async: bool = True) -> jobs.Job:
     """Look at who makes a request, as the transport does."""
-    origin = origins.origin_here("an attempt", session_id, is_async=is_async)
+    origin = callers.origin_here("an attempt", session_id, is_async=is_async)
     assert origin is not None
     assert origin.job is not None
     return origin.job

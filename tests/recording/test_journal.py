@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentobs.errors import ForeignError, HomeError
-from agentobs.recording.home import open_home
-from agentobs.recording.journal import (
+from agentobs.recording.journal.home import open_home
+from agentobs.recording.journal.segments import (
     Damage,
     Line,
     Segment,

@@ -14,10 +14,10 @@ import pytest
 
 import agentobs
 from agentobs import tracing
-from agentobs.agent.execution import live_tools
-from agentobs.agent.tools import tool
+from agentobs.agent.execution.tool_runner import live_tools
+from agentobs.agent.tools.tool import tool
 from agentobs.errors import HomeError, RecordingError
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from agentobs.records.exchanges import Place, ToolQuestion
 
 KEY = "sk-ant-api03-another-key-for-the-tests-0123"

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import agentobs
-from agentobs.recording.home import Home, existing_home
-from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
-from agentobs.recording.vault import read_session
+from agentobs.recording.journal.home import Home, existing_home
+from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import ModelExchange
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.verify import verify
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, Reply, call, message, streamed, text
 from tests.soak.under_way import kill_streams, kill_works
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.recording.likeness import apart, input_of, similarity
+from agentobs.recording.facts.input_similarity import apart, input_of, similarity
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 LIKE = 6

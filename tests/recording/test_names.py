@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import agentobs
+from agentobs.records.backend import Told
 from agentobs.records.facts import Event, SpanStart
 from agentobs.records.labels import Label
-from agentobs.records.told import Told
 from tests.agent.provider import Provider, call, streamed
 from tests.exporters.acting import DONE, calls, play, recording
 

@@ -19,15 +19,15 @@ from anthropic import Anthropic
 
 import agentobs
 from agentobs.recording import recorder as recorders
-from agentobs.recording import wire
-from agentobs.recording import writer as writers
-from agentobs.recording.home import Home, existing_home
-from agentobs.recording.interpreter import Interpreter
-from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
-from agentobs.recording.vault import read_session, text_bytes
+from agentobs.recording import segment_writer as writers
+from agentobs.recording.facts.interpreter import Interpreter
+from agentobs.recording.journal.home import Home, existing_home
+from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.vault.vault import read_session, text_bytes
+from agentobs.recording.wire import transport as wire
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
-from agentobs.store.database import connect
-from agentobs.store.verify import verify
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, message, streamed, text
 from tests.recording.test_wire import home
 

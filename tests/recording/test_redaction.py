@@ -8,11 +8,11 @@ from re._parser import parse  # type: ignore[import-not-found]
 
 import pytest
 
-from agentobs.redaction import find, kinds, redact, redact_named
-from agentobs.redaction import looking as scan_module
-from agentobs.redaction import named as named_module
-from agentobs.redaction.kinds import KINDS
-from agentobs.redaction.named import NAMED
+from agentobs.redaction import find, redact, redact_named, secret_kinds
+from agentobs.redaction import scanner as scan_module
+from agentobs.redaction import secret_context as named_module
+from agentobs.redaction.secret_context import NAMED
+from agentobs.redaction.secret_kinds import KINDS
 
 PEM = (
     b"-----BEGIN RSA PRIVATE KEY-----\\nProc-Type: 4,ENCRYPTED\\n%b\\n-----END RSA PRIVATE KEY-----"
@@ -107,7 +107,7 @@ def test_every_quantifier_is_bounded() -> None:
     """No pattern of ours looks further than a secret may be long, from whatever place it starts."""
     looks = [cell.cell_contents for named in NAMED for cell in named.look.__closure__ or ()]
     modules = [
-        value for each in (kinds, named_module, scan_module) for value in vars(each).values()
+        value for each in (secret_kinds, named_module, scan_module) for value in vars(each).values()
     ]
     found = [each for each in (*looks, *modules) if isinstance(each, re.Pattern)]
     patterns = [*(kind.pattern for kind in KINDS), *found]

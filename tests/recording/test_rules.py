@@ -12,11 +12,11 @@ import agentobs
 from agentobs import world
 from agentobs.errors import RecordingError, UsageError
 from agentobs.recording.options import Options
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import start_recorder
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.redaction import FAILED, Redactor, Rule, expression
-from agentobs.redaction.rules import BUDGET_NS, OVERRUNS_MAX, STEPS_MAX
-from replay.freeze import freeze
+from agentobs.redaction.user_rules import BUDGET_NS, OVERRUNS_MAX, STEPS_MAX
+from replay.freeze.conversion import freeze
 from tests.provider_script import script
 from tests.replay.agents import Agent, answers, last_session
 

@@ -17,8 +17,8 @@ import pytest
 import agentobs
 from agentobs import errors
 from agentobs.errors import AgentobsError, DamagedError, RecordingError
-from agentobs.recording.home import Home, existing_home, open_home
-from agentobs.recording.journal import (
+from agentobs.recording.journal.home import Home, existing_home, open_home
+from agentobs.recording.journal.segments import (
     Line,
     SegmentFile,
     content_path,
@@ -27,14 +27,14 @@ from agentobs.recording.journal import (
     segment_ids,
 )
 from agentobs.recording.options import Options
-from agentobs.recording.sealing import Sealer, content_key, key_id, opened
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import start_recorder
-from agentobs.recording.vault import read_session
+from agentobs.recording.vault.encryption import Sealer, content_key, key_id, opened
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from replay.freeze import freeze
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from replay.freeze.conversion import freeze
 from tests.provider_script import script
 from tests.replay.agents import Agent, answers
 

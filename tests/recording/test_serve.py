@@ -11,7 +11,7 @@ import pytest
 from anthropic import Anthropic, BadRequestError
 
 from agentobs.errors import UsageError
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Question, Recording
 from tests.provider_script import script, streamed, text
 

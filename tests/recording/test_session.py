@@ -19,9 +19,9 @@ import agentobs
 from agentobs import sink as sink_module
 from agentobs import tracing, world
 from agentobs.errors import UsageError
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from replay import Replayer
 from tests.provider_script import script, streamed, text
 from tests.replay.agents import Agent, weather

@@ -24,7 +24,7 @@ from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Ques
 from agentobs.records.facts import Event, SessionEnd, SessionStart
 from agentobs.records.labels import Label
 from agentobs.sink import Record, Sink
-from replay.writing import write as fixture_bytes
+from replay.fixture.writer import write as fixture_bytes
 from tests.replay.agents import last_session
 
 

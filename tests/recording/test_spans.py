@@ -24,17 +24,17 @@ from anthropic import Anthropic, APIStatusError, BadRequestError
 import agentobs
 from agentobs import tracing, world
 from agentobs.errors import UsageError
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.options import Options
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import flush
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import SpanEnd, SpanStart
 from agentobs.records.labels import Label
-from agentobs.records.spans import OURS
+from agentobs.records.span_names import OURS
 from agentobs.sink import Record, sink
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.provider_script import refused, script, streamed, text
 
 SESSION, INTERACTION = "5" * 32, "1" * 32
@@ -752,7 +752,7 @@ def test_a_trace_context_is_given_on() -> None:
             told = agentobs.trace_context()
             assert agentobs.trace_environment() == {"TRACEPARENT": told["traceparent"]}
     assert told == {"traceparent": f"00-{INTERACTION}-{opened.span_id}-01"}
-    assert tracing.remote.parsed(told["traceparent"]) == told["traceparent"]
+    assert tracing.propagation.parsed(told["traceparent"]) == told["traceparent"]
     del records
 
 

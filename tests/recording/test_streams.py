@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.recording.contents import response_content
-from agentobs.recording.streams import find_in_answer, find_in_stream, settled
+from agentobs.provider.messages import assemble
+from agentobs.recording.vault.content_lines import response_content
+from agentobs.recording.vault.stream_secrets import find_in_answer, find_in_stream, settled
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
-from agentobs.records.messages import assemble
 from agentobs.redaction import CONTEXT, Redactor, apply, redact
 
 KEY = "sk-ant-api03-" + "a1B2_" * 6

@@ -20,11 +20,11 @@ from anthropic import Anthropic, AsyncAnthropic
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.recording import session as sessions
-from agentobs.recording import wire
-from agentobs.recording.home import Home, existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
-from agentobs.recording.serve import Fault, ServedProvider, ServeOptions
-from agentobs.recording.vault import read_session
+from agentobs.recording.journal.home import Home, existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire import transport as wire
+from agentobs.recording.wire.provider_server import Fault, ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
 from tests.provider_script import message_events, refused, script, streamed, text
 from tests.warned import said

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import content_path, facts_path, segment_ids
-from agentobs.recording.vault import read_session
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import content_path, facts_path, segment_ids
+from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import Place, WorldExchange, WorldQuestion, weight
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.store.making import T0, attempt, end, record, session_id, start
 
 SECRET = "ghp_" + "Zz9" * 12

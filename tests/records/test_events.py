@@ -14,9 +14,9 @@ import pytest
 
 import agentobs
 from agentobs.errors import UsageError
-from agentobs.records.events import ROWS, TABLED, Logged, event_of, is_kept, kind_of
+from agentobs.records.backend import Told
+from agentobs.records.event_catalog import ROWS, TABLED, Logged, event_of, is_kept, kind_of
 from agentobs.records.facts import TABLES, Event
-from agentobs.records.told import Told
 from tests.agent.scenarios import SCENARIOS, _record
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +58,8 @@ def test_every_kind_that_is_told_is_in_the_catalogue() -> None:
             others.add(path)
     # Resuming says which of two; the other one hands a kind on.
     assert others == {
-        "agentobs/agent/resuming.py",
-        "agentobs/agent/telling.py",
+        "agentobs/agent/sessions/resumption.py",
+        "agentobs/agent/telemetry.py",
     }
     told = found | {"resumed", "forked"}
     assert told == {name for name, kind in ROWS.items() if not kind.is_reserved}

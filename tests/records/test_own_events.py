@@ -14,7 +14,7 @@ from mypy import api
 
 import agentobs
 from agentobs import tracing
-from agentobs.records.events import ROWS, TABLED, VIEWED
+from agentobs.records.event_catalog import ROWS, TABLED, VIEWED
 from agentobs.records.exchanges import Place
 from agentobs.records.facts import Event
 from agentobs.records.labels import Label

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentobs.records.shown import pretty, seconds, text
+from agentobs.records.display import pretty, seconds, text
 
 TURNED = "a\u202eb\x1b[31m"
 

@@ -11,13 +11,14 @@ from typing import Any
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
-from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.recording.vault import read_session
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Recording
-from replay import Divergence, Fixture, leftovers, load
-from replay.freeze import freeze
+from replay import Divergence, Fixture, load
+from replay.agent_code import leftover_state
+from replay.freeze.conversion import freeze
 from tests.provider_script import call, script, streamed, text
 
 KEY = "sk-ant-api03-a-key-that-must-never-be-written-0001"
@@ -96,7 +97,7 @@ def recorded(
             run(provider.url)
         finally:
             assert agentobs.stop_recorder()
-    leftovers.forget()
+    leftover_state.forget()
     return last_session(home)
 
 

@@ -7,7 +7,7 @@ import time
 import anyio
 import pytest
 
-from replay.thread_states import ThreadStates
+from replay.virtual_time.thread_states import ThreadStates
 
 
 @pytest.fixture

@@ -38,9 +38,9 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.agent.hooks import Hook, table
-from agentobs.agent.sub_agents import finish
+from agentobs.agent.sub_agents.starter import finish
+from agentobs.provider.messages import text_of
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion, WorldQuestion
-from agentobs.records.messages import text_of
 from agentobs.world import World
 from tests.agent.provider import MODEL, call, event_bytes, message, stream_events, text
 from tests.agent.scenarios import line

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from replay import Fixture
-from replay.divergence import Divergence
-from replay.fixture import Ask, RecordedTool
+from replay.divergence.divergence import Divergence
+from replay.fixture.format import Ask, RecordedTool
 from tests.replay.generated import Script, Step, step_asked
 from tests.replay.generated_agents import Change, ChangeKind
 

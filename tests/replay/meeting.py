@@ -11,8 +11,8 @@ from pathlib import Path
 from time import sleep as pause  # tests replace the other one
 
 import agentobs
-from agentobs.recording import wire
 from agentobs.recording.session import start_recorder
+from agentobs.recording.wire import transport
 from agentobs.records.exchanges import Recording
 from tests.loopback import serving
 from tests.provider_script import message_events, text
@@ -21,7 +21,7 @@ from tests.replay.agents import last_session
 
 def in_flight_now() -> set[int]:
     """Return which requests of this process have not ended."""
-    return {id(tape) for tape in wire._open_tapes()}
+    return {id(tape) for tape in transport._open_tapes()}
 
 
 @contextmanager

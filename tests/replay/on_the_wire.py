@@ -17,7 +17,7 @@ from anthropic import Anthropic, AsyncAnthropic
 import agentobs
 from agentobs.recording.session import start_recorder
 from replay import Fixture, Replayer, ReplayOptions
-from replay.divergence import ReplayStopped
+from replay.divergence.divergence import ReplayStopped
 from tests.replay.agents import KEY, MODEL, frozen, last_session
 from tests.replay.raw_provider import Play, Raw, raw_provider
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.records.canonical import canonical
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.records.canonical_json import canonical
 from agentobs.records.exchanges import (
     ModelExchange,
     Recording,
@@ -20,8 +20,8 @@ from agentobs.records.exchanges import (
 )
 from agentobs.sink import Record
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
-from replay.freeze import freeze
-from replay.trajectory import trajectory
+from replay.fixture.trajectory import trajectory
+from replay.freeze.conversion import freeze
 from tests.replay.crowd import Noise
 from tests.replay.generated import Model, Script, Serving
 from tests.replay.generated_agents import Change, Ran, agent_of, recording_into, run_live

@@ -15,7 +15,8 @@ import pytest
 from agentobs.agent import Permissions
 from agentobs.cli import main
 from agentobs.errors import UsageError
-from replay import DivergenceError, Fixture, Replayer, ReplayOptions, leftovers, load
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
+from replay.agent_code import leftover_state
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, TOOLS, WEATHER, Agent, frozen, recorded, weather
 from tests.replay.mailer import SEND, Mailer, made, mails
@@ -207,7 +208,7 @@ def looker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def shell(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Run a command line as it is printed; return its exit status and what it says."""
-    leftovers.forget()  # each command has a process of its own elsewhere
+    leftover_state.forget()  # each command has a process of its own elsewhere
     name, *arguments = command.split()
     assert name == "agentobs"
     status = 0

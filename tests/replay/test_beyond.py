@@ -18,8 +18,8 @@ from agentobs import world
 from agentobs.cli import main
 from agentobs.cli.demo import refund_agent
 from agentobs.errors import UsageError
-from agentobs.recording.serve import ServedProvider, ServeOptions
 from agentobs.recording.session import stop_recorder
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, ToolExchange
 from replay import (
     DivergenceError,
@@ -33,9 +33,9 @@ from replay import (
     fails,
     load,
     says,
-    virtual_time,
 )
-from replay.faults import parse_fault
+from replay.scenario.faults import parse_fault
+from replay.virtual_time import time_patches
 from tests.provider_script import call, script, streamed, text
 from tests.replay.agents import KEY, Agent, frozen, last_session, recorded, weather
 from tests.replay.test_torture_world import Shop, whole
@@ -350,7 +350,7 @@ def test_the_live_part_of_a_fork_runs_on_real_time(live: ServedProvider, till: F
         agent = Till(provider.url)
         agent.charged = Waits()
         with Replayer(till, ReplayOptions(fork=Fork(2))) as replayed:
-            clock = virtual_time.current()
+            clock = time_patches.current()
             assert clock is not None
             time.sleep(3600)
             assert (clock.jumps, clock.is_live) == (1, False)

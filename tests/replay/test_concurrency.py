@@ -18,9 +18,10 @@ from anthropic import AsyncAnthropic
 
 import agentobs
 from agentobs import world
-from agentobs.recording import jobs, origins
+from agentobs.determinism import callers, jobs
 from agentobs.records.exchanges import Origin
-from replay import DivergenceError, Fixture, Replayer, turns
+from replay import DivergenceError, Fixture, Replayer
+from replay.playback import completion_order
 from tests.replay.agents import KEY
 from tests.replay.concurrent_agents import (
     AGENTS,
@@ -67,7 +68,7 @@ def test_an_answer_is_held_however_slowly_others_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only time in which nothing could run counts against it."""
-    monkeypatch.setattr(turns, "PAUSES_SECONDS", 0.05)
+    monkeypatch.setattr(completion_order, "PAUSES_SECONDS", 0.05)
     agent = partial(in_objects, wrapper="dict")
     fixture, heard = recorded_agent(tmp_path, agent, overlaps=True)
     with Replayer(fixture) as replay:
@@ -160,7 +161,7 @@ def test_a_span_tells_requests_apart(tmp_path: Path) -> None:
 
 def test_tasks_and_pools_work_as_before() -> None:
     """A task has its name, context and result; a work item raises what it raised, with no frame of ours."""
-    origins.follow_jobs()
+    callers.follow_jobs()
 
     def fails() -> None:
         raise ValueError("no")
@@ -189,7 +190,7 @@ def test_tasks_and_pools_work_as_before() -> None:
 
 def test_a_chain_of_tasks_keeps_none_of_them() -> None:
     """A task that starts the next one and ends, for ever, takes no more memory each time."""
-    origins.follow_jobs()
+    callers.follow_jobs()
     paths: list[int] = []
 
     async def link(left: int) -> None:
@@ -250,10 +251,10 @@ def test_what_several_callers_share_tells_none_apart() -> None:
     own = ("work", "number", 1), ("work", "number", 2)
     shared = ("work", "state.count", 7, "aa"), ("work", "state.count", 8, "aa")
     late = ("work", "mine.done", True, "bb")
-    first = origins.digests(Origin("1", (own[0], shared[0]), None))
-    second = origins.digests(Origin("2", (own[1], shared[1], late), None))
-    found = origins.unshared({1: first, 2: second}, {1: 10, 2: 20})
+    first = callers.digests(Origin("1", (own[0], shared[0]), None))
+    second = callers.digests(Origin("2", (own[1], shared[1], late), None))
+    found = callers.unshared({1: first, 2: second}, {1: 10, 2: 20})
     assert found == {1: list(first[:1]), 2: list(second[:1])}
-    alone = origins.unshared({1: first, 2: second[:2]}, {1: 10, 2: 10})
+    alone = callers.unshared({1: first, 2: second[:2]}, {1: 10, 2: 10})
     assert [len(each) for each in alone.values()] == [2, 2]
     assert not any("@" in digest for each in alone.values() for digest in each)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
-from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.recording.vault import read_session
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Returned
-from replay.sharing import without_secrets
+from replay.fixture.fixture_redaction import without_secrets
 from tests.provider_script import script
 from tests.replay.test_torture_noise import whole
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agentobs.errors import AgentobsError, DamagedError, ForeignError
-from agentobs.records.canonical import digest
+from agentobs.records.canonical_json import digest
 from replay import Fixture, load
-from replay.fixture import as_recording
+from replay.fixture.format import as_recording
 from tests.provider_script import call, streamed, text
 from tests.replay.mailer import FAX, LOOK, SAVE, SEND, made
 

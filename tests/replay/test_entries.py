@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from replay import Fixture, load
-from replay.entry import _is_here, recorded_call
-from replay.obstacles import why_not_callable
-from replay.project import project_at
+from replay.agent_code.entry_call import _is_here, recorded_call
+from replay.agent_code.entry_obstacles import why_not_callable
+from replay.agent_code.project import project_at
 from tests.provider_script import script
 from tests.replay.test_torture_noise import whole
 

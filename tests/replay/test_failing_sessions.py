@@ -13,11 +13,12 @@ from anthropic import Anthropic
 import agentobs
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Recording
-from replay import DivergenceError, Fixture, Next, Replayer, leftovers, load
-from replay.departure import PROMPT_DRIFT, RESULT_DRIFT
-from replay.failure import failure_of
-from replay.freeze import freeze
-from replay.templates import test_of as text_of_test
+from replay import DivergenceError, Fixture, Next, Replayer, load
+from replay.agent_code import leftover_state
+from replay.fixture.failing_turn import failure_of
+from replay.freeze.conversion import freeze
+from replay.freeze.pytest_template import test_of as text_of_test
+from replay.scenario.departure import PROMPT_DRIFT, RESULT_DRIFT
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import KEY, MODEL, recorded
 
@@ -236,7 +237,7 @@ def test_another_prompt_is_noted_and_proves_nothing(
 ) -> None:
     """The recorded answers still lead to the failure, so a fix of the code shows, and one of the prompt cannot."""
     # What other tests have left in this process is not to be noted here.
-    monkeypatch.setattr(leftovers, "_is_isolated", True)
+    monkeypatch.setattr(leftover_state, "_is_isolated", True)
     fixture = fixture_of(tmp_path, turns("price", "refund"), finish=give_up)
     assert verdicts(fixture, finish=give_up, system="Be kind.") == RED
     assert verdicts(fixture, finish=give_up, system="Be kind.", refund=paid) == GREEN

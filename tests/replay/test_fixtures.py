@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from agentobs.cli.demo import refund_agent
 from replay import Replayer, load
-from replay.fixture import FORMAT
+from replay.fixture.format import FORMAT
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

@@ -223,7 +223,7 @@ def another(desk: Desk, parent: str, folder: Path) -> str:
 
 
 def unnamed(desk: Desk, parent: str, folder: Path) -> str:
-    from agentobs.records.canonical import digest
+    from agentobs.records.canonical_json import digest
 
     file = folder / "recording.jsonl"
     first, *others = file.read_bytes().splitlines(keepends=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from replay import leftovers, load
+from replay import load
+from replay.agent_code import leftover_state
 from tests.provider_script import streamed, text
 from tests.replay.agents import frozen, recorded
 
@@ -114,7 +115,7 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     """Run pytest in this process, which has imported the SDK already."""
-    leftovers.forget()
+    leftover_state.forget()
     return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
 
 
@@ -142,7 +143,7 @@ def test_without_isolation_the_report_names_what_was_left(
 ) -> None:
     """The second test in one process sees the state of the first, and its report says so."""
     # This process has modules of other tests, whose caches are named as well.
-    monkeypatch.setattr(leftovers, "NAMED_MAX", 100)
+    monkeypatch.setattr(leftover_state, "NAMED_MAX", 100)
     write(project, test_b=GENERATED)
     result = run(project, "--replay-no-fork")
     result.assert_outcomes(passed=1, failed=1)
@@ -433,7 +434,7 @@ def test_leftovers_of_every_kind_are_named(
     tmp_path: Path, recording: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values of a module, of its classes and of its objects; what did not change is not named."""
-    monkeypatch.setattr(leftovers, "NAMED_MAX", 100)
+    monkeypatch.setattr(leftover_state, "NAMED_MAX", 100)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "kept.py").write_text(
         "import collections, functools, itertools\n"
@@ -445,18 +446,18 @@ def test_leftovers_of_every_kind_are_named(
     (tmp_path / "recording.jsonl").write_bytes(recording)
     fixture = load(tmp_path)
     kept: Any = importlib.import_module("kept")
-    leftovers.forget()
+    leftover_state.forget()
     try:
-        assert leftovers.begin(fixture) == ""
+        assert leftover_state.begin(fixture) == ""
         kept.Memory.shared.append(1)
         kept.memory.seen.add(1)
         next(kept.numbers)
         kept.last.append(1)
         kept.client = object()
         kept.looked("a")
-        hint = leftovers.begin(fixture)
+        hint = leftover_state.begin(fixture)
     finally:
-        leftovers.forget()
+        leftover_state.forget()
         del sys.modules["kept"]
     for name in (
         "kept.Memory.shared (list, 0 -> 1 items)",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replay.faults import Faults
-from replay.fixture import Ask, Fixture
-from replay.lanes import Lane
-from replay.normalising import Normalising
-from replay.renaming import Renaming
-from replay.spine import spine_of
+from replay.comparison.normalizers import Normalising
+from replay.comparison.placeholders import Renaming
+from replay.fixture.format import Ask, Fixture
+from replay.matching.lane import Lane
+from replay.matching.spine import spine_of
+from replay.scenario.faults import Faults
 from tests.provider_script import streamed, text
 
 

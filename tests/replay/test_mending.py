@@ -9,8 +9,8 @@ import pytest
 
 import agentobs
 from replay import Fixture, Replayer, load
-from replay.freeze import freeze
-from replay.steps import steps_of
+from replay.fixture.fixture_steps import steps_of
+from replay.freeze.conversion import freeze
 from tests.replay.agents import recorded
 from tests.replay.test_torture_world import Counted, Shop, calls, made
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
-from replay.order import together
+from replay.fixture.order_rules import together
 from tests.provider_script import call, text
 
 MS = 1_000_000

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentobs.errors import UsageError
-from replay.processes import Death, Send, Template
+from replay.isolation.template_process import Death, Send, Template
 
 Work = Callable[[int, Send], None]
 
@@ -119,7 +119,7 @@ def test_a_child_that_ignores_the_abort_is_killed(
         signal.signal(signal.SIGABRT, signal.SIG_IGN)
         forever(number, send)
 
-    monkeypatch.setattr("replay.processes.INTERRUPT_SECONDS", (0.05, 0.05, 0.05))
+    monkeypatch.setattr("replay.isolation.template_process.INTERRUPT_SECONDS", (0.05, 0.05, 0.05))
     _, ended = template(work).run(0, 0.05)
     assert ended == ("ended", Death(-signal.SIGKILL, is_late=True))
 
@@ -157,7 +157,7 @@ def test_a_child_that_outlives_its_own_process_group_is_not_waited_for(
 
 LEAVES = """
 import atexit, sys, threading
-from replay.processes import Template
+from replay.isolation.template_process import Template
 
 atexit.register(print, "at exit")
 lock = threading.Lock()

@@ -13,9 +13,9 @@ from anthropic import Anthropic, AsyncAnthropic, beta_async_tool, beta_tool
 
 import agentobs
 from agentobs.agent.permissions import Permissions, Rule
-from agentobs.agent.tools import tool
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.agent.tools.tool import tool
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer
 from replay import Fixture, load
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.provider_script import call, script, streamed, text
 from tests.replay.agents import Agent, answers, recorded, weather
 

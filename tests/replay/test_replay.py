@@ -19,7 +19,7 @@ from syrupy.assertion import SnapshotAssertion
 
 import agentobs
 from agentobs.errors import UsageError
-from agentobs.recording.serve import Fault
+from agentobs.recording.wire.provider_server import Fault
 from agentobs.records.exchanges import Answer, Chunk
 from replay import DivergenceError, Fixture, Replayer
 from tests.provider_script import refused, streamed, text

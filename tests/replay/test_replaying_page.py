@@ -11,7 +11,7 @@ import pytest
 
 import replay.plugin
 from agentobs.cli.demo import refund_agent
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.replay.agents import Agent, answers, recorded
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -21,11 +21,11 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
-from agentobs.recording.returned import RETURNED_BYTES, returned
-from agentobs.recording.values import NOT_KEPT, not_kept_in
+from agentobs.determinism.return_values import RETURNED_BYTES, returned
+from agentobs.determinism.values import NOT_KEPT, not_kept_in
 from agentobs.records.exchanges import Recording
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.on_the_wire import NOWHERE

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from replay import load
-from replay.forms import APPLIED, FORMS
-from replay.keeping import add_rules
-from replay.normalising import BUILT_IN, Normaliser, Normalising
-from replay.proposals import HiddenValue, propose_rules
+from replay.comparison.normalizers import BUILT_IN, Normaliser, Normalising
+from replay.comparison.rule_proposals import HiddenValue, propose_rules
+from replay.comparison.value_forms import APPLIED, FORMS
+from replay.fixture.fixture_folder import add_rules
 from tests.provider_script import streamed, text
 from tests.replay.agents import frozen, recorded
 from tests.replay.test_torture_noise import diverges, replayed, singly, spoken, talk, talked

@@ -17,9 +17,9 @@ from agentobs.errors import RecordingError
 from agentobs.records.exchanges import ModelExchange
 from agentobs.redaction import expression
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
-from replay.fixture import as_recording, load
-from replay.freeze import freeze
-from replay.writing import write
+from replay.fixture.format import as_recording, load
+from replay.fixture.writer import write
+from replay.freeze.conversion import freeze
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, Agent, answers, frozen, recorded
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentobs
-from replay.sites import is_agents
+from replay.agent_code.call_sites import is_agents
 
 ROOT = Path(agentobs.__file__).parent.parent
 STANDARD = Path(asyncio.__file__).parent.parent

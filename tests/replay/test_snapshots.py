@@ -12,8 +12,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from agentobs.cli.demo import refund_agent
 from replay import Fixture, Replayer, load
-from replay.snapshots import TrajectoryExtension, told
-from replay.steps import records_of
+from replay.fixture.fixture_steps import records_of
+from replay.pytest_plugin.snapshot import TrajectoryExtension, told
 from tests.replay.agents import Agent, weather
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_the_trajectory_is_the_same_elsewhere(tmp_path: Path) -> None:
     """Another directory, user, home, time zone, locale and hash seed: not a byte differs."""
     code = (
         "from agentobs.cli.demo import refund_agent\nfrom replay import Replayer, load\n"
-        "from replay.snapshots import TrajectoryExtension\n"
+        "from replay.pytest_plugin.snapshot import TrajectoryExtension\n"
         f"fixture = load({str(ROOT / 'fixtures' / 'refund-loop')!r})\n"
         "fixture.header['day'] = '2026-11-22'\n"
         "with Replayer(fixture) as replayed: replayed.run(refund_agent.answer, **fixture.header['arguments'])\n"

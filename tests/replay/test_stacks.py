@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from replay import stacks
-from replay.stacks import python_threads, thread_frames
+from replay.agent_code import thread_stacks
+from replay.agent_code.thread_stacks import python_threads, thread_frames
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_only_one_module_reads_the_frames_of_threads() -> None:
         if isinstance(node, ast.Attribute)
         and node.attr in ("_current_frames", "_current_exceptions")
     }
-    assert users == {"replay/stacks.py"}
+    assert users == {"replay/agent_code/thread_stacks.py"}
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -114,7 +114,7 @@ def test_threads_are_listed_without_a_lock() -> None:
 
 HANG = """
 import gc, sys, threading, time
-from replay.stacks import thread_frames
+from replay.agent_code.thread_stacks import thread_frames
 
 class Garbage:
     def __init__(self): self.me = self
@@ -145,8 +145,8 @@ def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=120, check=True
     )
     assert int(ran.stdout) > 0
-    assert stacks._lock.acquire(blocking=False)
-    stacks._lock.release()
+    assert thread_stacks._lock.acquire(blocking=False)
+    thread_stacks._lock.release()
 
 
 FORKS = """

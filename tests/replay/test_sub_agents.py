@@ -33,9 +33,9 @@ from agentobs.agent import (
     tool,
 )
 from agentobs.records.exchanges import Answer, ModelExchange, Recording
-from agentobs.store.asking import named
+from agentobs.store.named_queries import named
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
-from replay.freeze import freeze
+from replay.freeze.conversion import freeze
 from tests.holding import hold
 from tests.provider_script import MODEL, call, streamed, text
 from tests.replay.agents import KEY, frozen, last_session
@@ -213,7 +213,7 @@ def test_background_work_that_was_left_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that now waits for it waits for what nobody recorded: that is said, after a while."""
-    monkeypatch.setattr("replay.world.LEFT_SECONDS", 0.05)
+    monkeypatch.setattr("replay.matching.world_answers.LEFT_SECONDS", 0.05)
     at_work = asyncio.Event()
 
     @tool(read_only=True)

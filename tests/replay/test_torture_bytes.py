@@ -14,10 +14,10 @@ import pytest
 
 import agentobs
 from agentobs.errors import UsageError
-from agentobs.recording.serve import ServedProvider
+from agentobs.recording.wire.provider_server import ServedProvider
 from agentobs.records.exchanges import ModelExchange
 from replay import ReplayOptions
-from replay.fixture import as_recording
+from replay.fixture.format import as_recording
 from tests.provider_script import message_events, sse, text
 from tests.replay.agents import MODEL
 from tests.replay.on_the_wire import (

@@ -14,16 +14,9 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.records.exchanges import (
-    Answer,
-    Chunk,
-    ModelExchange,
-    Place,
-    Question,
-    Recording,
-)
+from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question, Recording
 from replay import DivergenceError, Fixture, Replayer, load
-from replay.writing import write
+from replay.fixture.writer import write
 from tests.agent.provider import call, event_bytes, message, stream_events, text
 from tests.replay.agents import MODEL, TOOLS, frozen, recorded
 

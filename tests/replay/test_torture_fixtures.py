@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from agentobs.cli import main
-from agentobs.cli.again import _folders
+from agentobs.cli.replay.freeze import _folders
 from agentobs.errors import AgentobsError, DamagedError, RecordingError
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.records.canonical import digest
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.records.canonical_json import digest
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Recording
 from replay import DivergenceError, Fixture, Replayer, load
-from replay.fixture import BYTES_MAX
-from replay.freeze import freeze
+from replay.fixture.format import BYTES_MAX
+from replay.freeze.conversion import freeze
 from tests.agent.provider import message
 from tests.agent.provider import streamed as held
 from tests.agent.provider import text as words
@@ -383,7 +383,7 @@ def test_a_session_that_is_not_whole_is_not_frozen(
 def test_the_same_recording_is_frozen_from_another_process(tmp_path: Path) -> None:
     """Two processes that write one fixture at once leave one whole fixture."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom replay.keeping import replace_file\n"
+        "import sys\nfrom pathlib import Path\nfrom replay.fixture.fixture_folder import replace_file\n"
         "data = sys.argv[2].encode() * 200_000\n"
         "for _ in range(40): replace_file(Path(sys.argv[1]), data)\n"
     )

@@ -11,14 +11,14 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-import replay.lanes
-import replay.pieces
+import replay.fixture.body_parts
+import replay.matching.lane
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import Answer, Chunk
 from replay import Divergence, DivergenceError, Fixture, Normaliser, Replayer, ReplayOptions, load
-from replay.freeze import freeze
-from replay.normalising import BUILT_IN
-from replay.renaming import Renaming
+from replay.comparison.normalizers import BUILT_IN
+from replay.comparison.placeholders import Renaming
+from replay.freeze.conversion import freeze
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 
@@ -404,10 +404,10 @@ class Counting:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.bytes: Counter[str] = Counter()
         for module, name in (
-            (replay.lanes, "value_of"),
-            (replay.lanes, "canonical"),
-            (replay.pieces, "compact"),
-            (replay.lanes, "asked_body"),
+            (replay.matching.lane, "value_of"),
+            (replay.matching.lane, "canonical"),
+            (replay.fixture.body_parts, "compact"),
+            (replay.matching.lane, "asked_body"),
         ):
             patch.setattr(module, name, self.counted(name, getattr(module, name)))
         patch.setattr(Renaming, "clean", self.counted("clean", Renaming.clean))

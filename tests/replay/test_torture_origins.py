@@ -26,10 +26,12 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
-from agentobs.recording import origins, wire
+from agentobs.determinism import callers
 from agentobs.recording.session import start_recorder
+from agentobs.recording.wire import transport
 from agentobs.records.exchanges import Answer, Origin, Place, Question
-from replay import DivergenceError, Fixture, Replayer, turns
+from replay import DivergenceError, Fixture, Replayer
+from replay.playback import completion_order
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
 from tests.replay.meeting import met
@@ -263,7 +265,7 @@ class Thing:
 def test_what_the_caller_lets_go_of_is_let_go() -> None:
     """Looking at what a function was given keeps none of it alive, and changes nothing that the function sees."""
     client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
-    wire.instrument(client, lambda: Place("0" * 32))
+    transport.instrument(client, lambda: Place("0" * 32))
 
     def ask(number: int) -> dict[str, object]:
         seen = locals()
@@ -271,7 +273,7 @@ def test_what_the_caller_lets_go_of_is_let_go() -> None:
         client.post("http://nowhere.test", json={})
         return dict(seen)
 
-    with wire.answering(lambda question, place: Answer(200, {}, (), "complete")):
+    with transport.answering(lambda question, place: Answer(200, {}, (), "complete")):
         assert ask(1).items() >= {"number": 1, "more": 1}.items()
 
         def let_go(thing: Thing | None) -> object:
@@ -349,8 +351,8 @@ def ask_once(client: httpx2.Client) -> None:
 def test_what_a_function_holds_of_its_variables_is_left_alone(ask: Any) -> None:
     """A function that took its variables from `locals()` and changed them finds them so after a request."""
     client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
-    wire.instrument(client, lambda: Place("0" * 32))
-    with wire.answering(lambda question, place: Answer(200, {}, (), "complete")):
+    transport.instrument(client, lambda: Place("0" * 32))
+    with transport.answering(lambda question, place: Answer(200, {}, (), "complete")):
         held = ask(client, "hi")
     assert "client" not in held
     assert held["question"] == "hi"
@@ -385,14 +387,14 @@ class Settings:
 def origin_of(ask: Callable[[httpx2.Client], object]) -> Origin:
     """Return what a request tells of who asks."""
     client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
-    wire.instrument(client, lambda: Place("0" * 32))
+    transport.instrument(client, lambda: Place("0" * 32))
     heard: list[Origin | None] = []
 
     def answer(question: Question, place: Place) -> Answer:
         heard.append(question.origin)
         return Answer(200, {}, (), "complete")
 
-    with wire.answering(answer):
+    with transport.answering(answer):
         ask(client)
     assert heard[0] is not None
     return heard[0]
@@ -431,7 +433,7 @@ def test_an_object_tells_once_what_it_holds() -> None:
     assert "ann" in [each[2] for each in told]
     settings = [Settings(500), Settings(500)]
     many = origin_of(lambda client: down(client, settings, 3)).told  # type: ignore[arg-type]
-    assert len([each for each in many if each[0] != "context"]) == origins.VALUES_MAX
+    assert len([each for each in many if each[0] != "context"]) == callers.VALUES_MAX
 
 
 def test_a_number_of_any_size_breaks_nothing(tmp_path: Path) -> None:
@@ -566,7 +568,7 @@ def test_11_a_thread_of_others_that_waits_for_sockets_holds_no_answer_up(
     order = ("a", "b", "c", "d")
     recording = met(tmp_path, lambda url: heard.append(shared_jobs(order, url)), [[1, 2, 3], [1]])
     fixture = frozen(tmp_path, recording, "jobs")
-    monkeypatch.setattr(turns, "PAUSES_SECONDS", 0.05)
+    monkeypatch.setattr(completion_order, "PAUSES_SECONDS", 0.05)
     with polling_thread(), Replayer(fixture) as replay:
         assert replay.run(shared_jobs, ("b", "a", "d", "c")) == heard[0]
 
@@ -611,9 +613,9 @@ def test_a_fixture_tells_one_byte_of_what_a_function_was_given(tmp_path: Path) -
     for each in told:
         assert len(each.partition(".")[2]) <= 4
     tried = tuple(("Crew.explore", "name", f"{pin:04}") for pin in range(5000))
-    names = {origins.digests(Origin("0", (each,), None))[0].partition(".")[0] for each in tried}
+    names = {callers.digests(Origin("0", (each,), None))[0].partition(".")[0] for each in tried}
     for each in [each for each in told if each.partition(".")[0] in names]:
-        found = [one for one in origins.digests(Origin("0", tried, None)) if one.startswith(each)]
+        found = [one for one in callers.digests(Origin("0", tried, None)) if one.startswith(each)]
         assert len(found) > 4
 
 
@@ -622,13 +624,13 @@ def test_digests_as_they_were_written_before_are_matched() -> None:
     origin = Origin("0", (("explore", "name", "ann"), ("lead", "", None)), None)
     old = hashlib.blake2b(b"explore name='ann'", digest_size=4).hexdigest()
     other = hashlib.blake2b(b"explore name='bob'", digest_size=4).hexdigest()
-    assert origins.told_of((old, other), origin) == {old}
-    new = origins.digests(origin)
-    short = origins.shortest(
-        [*new, *origins.digests(Origin("1", (("explore", "name", "bob"),), None))]
+    assert callers.told_of((old, other), origin) == {old}
+    new = callers.digests(origin)
+    short = callers.shortest(
+        [*new, *callers.digests(Origin("1", (("explore", "name", "bob"),), None))]
     )
     assert all(len(each) < len(whole) for whole, each in short.items())
-    assert origins.told_of(short.values(), origin) == {short[each] for each in new}
+    assert callers.told_of(short.values(), origin) == {short[each] for each in new}
 
 
 @pytest.mark.parametrize(
@@ -661,19 +663,19 @@ def test_digests_as_they_were_written_before_are_matched() -> None:
 )
 def test_what_looks_drawn_is_told_by_more(value: Any, size: int) -> None:
     """An id that is new in each run meets no other agent's by chance; what could be found by trying keeps one byte."""
-    [whole] = origins.digests(Origin("0", (("explore", "value", value),), None))
-    [other] = origins.digests(Origin("1", (("explore", "value", "bob"),), None))
-    short = origins.shortest([whole, other])[whole]
+    [whole] = callers.digests(Origin("0", (("explore", "value", value),), None))
+    [other] = callers.digests(Origin("1", (("explore", "value", "bob"),), None))
+    short = callers.shortest([whole, other])[whole]
     assert len(short.partition(".")[2]) == 2 * size
-    assert origins.told_of([short], Origin("2", (("explore", "value", value),), None)) == {short}
+    assert callers.told_of([short], Origin("2", (("explore", "value", value),), None)) == {short}
 
 
 def test_ids_of_a_run_look_drawn() -> None:
     """Random ids are recognized, also those in which digits and letters seldom alternate."""
     chance = random.Random(7)
     ids = [str(uuid.UUID(int=chance.getrandbits(128), version=4)) for _ in range(1000)]
-    wholes = [origins.digests(Origin("0", (("f", "id", each),), None))[0] for each in ids]
-    sizes = [len(origins.shortest([whole])[whole].partition(".")[2]) for whole in wholes]
+    wholes = [callers.digests(Origin("0", (("f", "id", each),), None))[0] for each in ids]
+    sizes = [len(callers.shortest([whole])[whole].partition(".")[2]) for whole in wholes]
     assert set(sizes) == {6}
 
 

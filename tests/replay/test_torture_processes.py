@@ -14,9 +14,9 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
-from agentobs.recording import joining
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.determinism import session_inheritance
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from tests.provider_script import call, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
@@ -174,8 +174,8 @@ def test_42_nothing_is_kept_of_the_programs_of_a_session_that_has_ended(tmp_path
                 for _ in range(2)
             ]
             assert lanes == ["main/helper", "main/helper.2"]
-            assert len(joining._counts) == 1
-        assert joining._counts == {}
+            assert len(session_inheritance._counts) == 1
+        assert session_inheritance._counts == {}
     agentobs.stop_recorder()
 
 

@@ -27,12 +27,12 @@ from syrupy.assertion import SnapshotAssertion
 
 import agentobs
 from agentobs.agent import Permissions
-from agentobs.agent.prompt import Section, SystemPrompt
-from agentobs.agent.tools import tool
-from agentobs.records.differing import differences, same, shortened
+from agentobs.agent.model.prompt import Section, SystemPrompt
+from agentobs.agent.tools.tool import tool
+from agentobs.records.differences import differences, same, shortened
 from agentobs.records.exchanges import Answer, Chunk
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions
-from replay.aligning import width
+from replay.comparison.alignment import width
 from tests.provider_script import call, refused, streamed, text
 from tests.replay.agents import (
     KEY,

@@ -201,7 +201,7 @@ def test_41_nothing_else_is_touched(tmp_path: Path) -> None:
 
 def resigned(fixture: Fixture, text: str) -> Fixture:
     """Return a fixture with other lines, and a digest that holds."""
-    from agentobs.records.canonical import digest
+    from agentobs.records.canonical_json import digest
     from replay import load
 
     lines = text.encode("utf-8", "surrogatepass").splitlines(keepends=True)

@@ -21,7 +21,7 @@ from anthropic import (
 import agentobs
 from agentobs.records.exchanges import ModelExchange
 from replay import Replayer, ReplayOptions
-from replay.divergence import ReplayStopped
+from replay.divergence.divergence import ReplayStopped
 from tests.provider_script import cut, message_events, refused, sse, streamed, text
 from tests.replay.agents import MODEL, TOOLS
 from tests.replay.on_the_wire import (

@@ -23,9 +23,9 @@ import pytest
 from anthropic import Anthropic, beta_tool
 
 import agentobs
-from agentobs.cli.again import policy
+from agentobs.cli.replay.freeze import policy
 from agentobs.errors import UsageError
-from agentobs.recording.serve import ServedProvider, ServeOptions
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from tests.provider_script import call, script, text

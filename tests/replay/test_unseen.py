@@ -17,13 +17,14 @@ from syrupy.assertion import SnapshotAssertion
 import agentobs
 from agentobs.agent.events import Event, Message, ToolDispatch, ToolDone
 from agentobs.agent.loop import complete, live_world, run
-from agentobs.agent.output import declaration
 from agentobs.agent.permissions import Permissions, Rule
 from agentobs.agent.state import Options
-from agentobs.agent.tools import Tool, tool
-from agentobs.records.canonical import digest
+from agentobs.agent.tools.structured_output import declaration
+from agentobs.agent.tools.tool import Tool, tool
+from agentobs.records.canonical_json import digest
 from agentobs.records.exchanges import Answer
-from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions, leftovers, load
+from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions, load
+from replay.agent_code import leftover_state
 from tests.provider_script import MODEL, call, cut, streamed, text
 from tests.replay.agents import KEY, frozen, recorded, report, weather
 from tests.replay.mailer import SEND, Mailer, made, mails
@@ -45,7 +46,7 @@ def replayed(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded")
 
 
 def diverges(fixture: Fixture, changes: dict[str, Any], tools: Any = "recorded") -> Divergence:
-    leftovers.forget()  # each replay stands for a process of its own
+    leftover_state.forget()  # each replay stands for a process of its own
     with pytest.raises(DivergenceError) as raised:
         replayed(fixture, changes, tools)
     return raised.value.divergence

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from agentobs import world
-from replay import DivergenceError, Fixture, Replayer, ReplayOptions, virtual_time
-from replay.thread_states import ThreadStates
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions
+from replay.virtual_time import time_patches
+from replay.virtual_time.thread_states import ThreadStates
 from tests.provider_script import streamed, text
 from tests.replay import waiting_agents
 from tests.replay.agents import frozen, recorded
@@ -63,7 +64,7 @@ def test_so_it_does_if_the_system_does_not_show_what_threads_wait_for(
         seconds = 6.0  # each of several hundred looks takes some milliseconds there
     else:
         seconds = MINUTE
-    monkeypatch.setattr("replay.thread_states._shows_system_calls", lambda: False)
+    monkeypatch.setattr("replay.virtual_time.thread_states._shows_system_calls", lambda: False)
     started = real_seconds()
     with Replayer(patient) as replay:
         passed = replay.run(asks_around, wait, seconds=seconds)
@@ -138,7 +139,7 @@ def in_order_across_loops_and_threads() -> list[str]:
 @pytest.mark.parametrize("run", [in_order_of_threads, in_order_across_loops_and_threads])
 def test_whoever_waits_less_goes_on_first(run: Callable[[], list[str]]) -> None:
     """Threads and event loops share one clock."""
-    with virtual_time.virtual_time():
+    with time_patches.virtual_time():
         for _ in range(20):
             assert run() == ["first", "second", "third", "fourth"]
 
@@ -153,7 +154,7 @@ def test_a_timeout_does_not_fire_while_somebody_computes() -> None:
     async def main() -> int:
         return await asyncio.wait_for(asyncio.to_thread(compute), 10)
 
-    with virtual_time.virtual_time() as clock:
+    with time_patches.virtual_time() as clock:
         for _ in range(5):
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 assert pool.submit(compute).result(timeout=10) > 0
@@ -169,7 +170,7 @@ def test_a_timeout_fires_although_somebody_computes_without_end() -> None:
         while not over.is_set():
             compute()
 
-    with virtual_time.virtual_time():
+    with time_patches.virtual_time():
         thread = threading.Thread(target=busy)
         thread.start()
         try:
@@ -188,7 +189,7 @@ def test_the_winner_of_a_notification_and_a_timeout_is_who_comes_first() -> None
         with condition:
             condition.notify_all()
 
-    with virtual_time.virtual_time():
+    with time_patches.virtual_time():
         for seconds, is_notified in ((10, True), (2, False), (10, True)):
             thread = threading.Thread(target=notify)
             with condition:
@@ -199,7 +200,7 @@ def test_the_winner_of_a_notification_and_a_timeout_is_who_comes_first() -> None
 
 def test_while_a_child_process_lives_time_is_real() -> None:
     """Polling a child does not give up on it early, and waiting for a silent one ends by the real clock."""
-    with virtual_time.virtual_time() as clock:
+    with time_patches.virtual_time() as clock:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         started = real_seconds()
         time.sleep(0.3)
@@ -222,7 +223,7 @@ def test_a_child_of_asyncio_is_waited_for() -> None:
         told, _ = await asyncio.wait_for(child.communicate(), 20)
         return told
 
-    with virtual_time.virtual_time():
+    with time_patches.virtual_time():
         assert asyncio.run(main()) == b"there\n"
 
 
@@ -237,7 +238,7 @@ def test_all_clocks_that_an_agent_reads_move_together() -> None:
         lambda: datetime.datetime.now().timestamp(),  # noqa: DTZ005
         lambda: datetime.datetime.now(datetime.UTC).timestamp(),
     ]
-    with virtual_time.virtual_time():
+    with time_patches.virtual_time():
         reads[0] = time.time
         before = [read() for read in reads]
         time.sleep(7200)
@@ -275,11 +276,11 @@ def test_everything_is_put_back(patient: Fixture) -> None:
         def fails(undo: object) -> None:
             raise RuntimeError("no patch")
 
-        patch.setattr(virtual_time, "_patch_trio", fails)
+        patch.setattr(time_patches, "_patch_trio", fails)
         with Replayer(patient):
             pass
     assert everything() == before
-    assert virtual_time.current() is None
+    assert time_patches.current() is None
 
 
 def test_with_a_pace_time_is_real(patient: Fixture) -> None:
@@ -306,14 +307,14 @@ def test_a_thread_that_outlives_the_replay_waits_on_in_real_time() -> None:
 
     over = threading.Lock()
     over.acquire()
-    with virtual_time.virtual_time():
+    with time_patches.virtual_time():
         # Somebody who computes keeps the clock from jumping.
         busy = threading.Thread(
             target=lambda: [compute() for _ in iter(lambda: over.acquire(False), True)]
         )
         busy.start()
         threading.Thread(target=sleep, daemon=True).start()
-        while not any("a sleep" in what for what in virtual_time.current().waits().values()):  # type: ignore[union-attr]
+        while not any("a sleep" in what for what in time_patches.current().waits().values()):  # type: ignore[union-attr]
             pass
     over.release()
     busy.join()
@@ -354,7 +355,7 @@ def test_a_loop_in_a_thread_of_its_own_serves_one_replay_after_the_other() -> No
 
     try:
         for _ in range(5):
-            with virtual_time.virtual_time():
+            with time_patches.virtual_time():
                 futures = [pool.submit(job), asyncio.run_coroutine_threadsafe(task(), loop)]
                 for each in futures:
                     each.result(timeout=100)
@@ -382,7 +383,7 @@ def test_threads_that_were_there_before_keep_the_real_time() -> None:
 
     thread = threading.Thread(target=beside)
     thread.start()
-    with virtual_time.virtual_time() as clock:
+    with time_patches.virtual_time() as clock:
         time.sleep(MINUTE)
         slept.set()
         thread.join()
@@ -546,7 +547,7 @@ def test_a_process_that_may_not_look_at_its_threads_judges_by_their_frames(
 
     states, stops = ThreadStates(), threading.Event()
     computing = threading.Thread(target=lambda: [compute() for _ in iter(stops.is_set, True)])
-    monkeypatch.setattr("replay.thread_states._system_call", refuse)
+    monkeypatch.setattr("replay.virtual_time.thread_states._system_call", refuse)
     computing.start()
     try:
         assert {states.activity({}) for _ in range(20)} == {"running"}

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from agentobs import world
-from replay.virtual_time import virtual_time
+from replay.virtual_time.time_patches import virtual_time
 
 MINUTE = 60.0
 REAL_SECONDS = 20.0
@@ -97,7 +97,7 @@ def test_trio_may_be_imported_after_the_replay_has_opened() -> None:
     """An entry is imported by `run`, and imports what it needs then."""
     program = """
 import sys, time
-from replay.virtual_time import virtual_time
+from replay.virtual_time.time_patches import virtual_time
 from agentobs import world
 assert "trio" not in sys.modules
 started = world.monotonic()

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from agentobs.agent.asking import Consent, Reply
 from agentobs.agent.events import Event, Message, TextDelta, ToolDone
+from agentobs.agent.execution.live_answers import Consent, Reply
 from agentobs.agent.permissions import Permissions, Rule
-from agentobs.agent.tools import tool
-from agentobs.records.canonical import digest
+from agentobs.agent.tools.tool import tool
+from agentobs.records.canonical_json import digest
 from agentobs.records.exchanges import Answer, ModelExchange, WorldExchange, WorldQuestion
 from replay import DivergenceError, Fixture, Replayer, ReplayOptions, load
-from replay.fixture import FORMAT
-from replay.writing import write
+from replay.fixture.format import FORMAT
+from replay.fixture.writer import write
 from tests.provider_script import call, cut, streamed, text
 from tests.replay.agents import frozen, report
 from tests.replay.mailer import FAX, SAVE, SEND, Mailer, made, mails, once, send

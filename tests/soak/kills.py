@@ -22,16 +22,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.interpreter import session_of
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.facts.interpreter import session_of
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import ModelExchange, ToolExchange
 from agentobs.sink import Record
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.verify import verify
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import T0, attempt, end, start, tool
 
 Said = Callable[[str], None]

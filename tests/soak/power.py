@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentobs.recording.files import OS, Files
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Line, facts_path, read, segment_ids
+from agentobs.recording.journal.file_system import OS, Files
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
 from agentobs.recording.options import Options
 from agentobs.recording.recorder import Recorder
 from tests.soak.kills import name_of, name_of_line, story

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import agentobs
-from agentobs.recording.home import Home, existing_home
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import What, prune
-from agentobs.store.verify import verify
+from agentobs.recording.journal.home import Home, existing_home
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.retention import What, prune
+from agentobs.store.duckdb.verification import verify
 from tests.agent.provider import Provider, Reply, message, streamed, text
 from tests.store.making import T0, a_home, conversation, everything, python, record, session_id
 
@@ -36,9 +36,9 @@ with agentobs.session("streaming"):
 WORKING = """
 import os, sys
 from pathlib import Path
-from agentobs.recording.home import Home
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import prune
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.retention import prune
 os.write(1, b"ready\\n")
 home = Home(Path(sys.argv[1]))
 if sys.argv[2] == "ingest":

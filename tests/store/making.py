@@ -12,8 +12,8 @@ from typing import Any
 
 import duckdb
 
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Segment
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Segment
 from agentobs.recording.recorder import Recorder
 from agentobs.records.exchanges import (
     Answer,
@@ -28,14 +28,7 @@ from agentobs.records.exchanges import (
     WorldExchange,
     WorldQuestion,
 )
-from agentobs.records.facts import (
-    TABLES,
-    Permission,
-    SessionEnd,
-    SessionStart,
-    UsageRow,
-    columns,
-)
+from agentobs.records.facts import TABLES, Permission, SessionEnd, SessionStart, UsageRow, columns
 from agentobs.records.labels import Label, unchecked
 from agentobs.sink import Record
 

@@ -11,9 +11,9 @@ import pytest
 
 from agentobs.ledger import Meter
 from agentobs.records.facts import Attempt, Event, Prefix
-from agentobs.store.asking import query_names, query_text
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.named_queries import query_names, query_text
 from tests.store.making import (
     MODEL,
     T0,

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 
 from agentobs import world
 from agentobs.cli import cli
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.records.facts import TABLES
-from agentobs.store import archives, publish
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import prune
-from agentobs.store.repairing import repair
-from agentobs.store.schema import migrations, newest
-from agentobs.store.verify import verify
+from agentobs.store.duckdb import archives, generations
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.repair import repair
+from agentobs.store.duckdb.retention import prune
+from agentobs.store.duckdb.schema import migrations, newest
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import (
     SECOND,
     T0,
@@ -155,7 +155,10 @@ def test_an_archive_is_as_the_manifest_says(
     for each in listed:
         path = home.archive / each["name"]
         assert stat.S_IMODE(path.stat().st_mode) == 0o400
-        assert (path.stat().st_size, publish.file_digest(path)) == (each["bytes"], each["digest"])
+        assert (path.stat().st_size, generations.file_digest(path)) == (
+            each["bytes"],
+            each["digest"],
+        )
         assert b"line 0 of session" not in path.read_bytes()
     assert stat.S_IMODE(home.archive.stat().st_mode) == 0o700
 
@@ -199,7 +202,7 @@ def test_a_month_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.store import archives, ingest, publish
 
 def die(*arguments, **options):
@@ -247,12 +250,12 @@ def test_a_kill_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pla
     process = python(KILLED_AT, home.path, place)
     assert process.wait(60) == -signal.SIGKILL
     process.communicate()
-    assert publish.glance(home) is not None
+    assert generations.glance(home) is not None
     assert answers(home) == before
     assert ingest(home).set_aside is None
     assert answers(home) == before
     assert names(home) == ["2026-08.duckdb", "2026-09.duckdb", "2026-10.duckdb"]
-    assert list(home.path.glob(f"{publish.DRAFT}*")) == []
+    assert list(home.path.glob(f"{generations.DRAFT}*")) == []
 
 
 def test_stray_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,17 +458,17 @@ def test_a_reader_that_meets_an_ingest(tmp_path: Path, monkeypatch: pytest.Monke
     """A reader that has opened the published file when another generation replaces its archives opens the next one."""
     home = made(tmp_path)
     archive(home, monkeypatch)
-    real = publish.listed
+    real = generations.listed
     met: list[object] = []
 
-    def listed(connection: duckdb.DuckDBPyConnection) -> tuple[publish.Archive, ...]:
+    def listed(connection: duckdb.DuckDBPyConnection) -> tuple[generations.Archive, ...]:
         found = real(connection)
         if not met:
             met.append(found)
             prune(home, sessions=ids(1, 4))
         return found
 
-    monkeypatch.setattr(publish, "listed", listed)
+    monkeypatch.setattr(generations, "listed", listed)
     with connect(home, ingest=False) as connection:
         seen = everything(connection)
         attached = connection.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal")
@@ -504,7 +507,7 @@ def test_an_archive_of_an_older_layout(tmp_path: Path, monkeypatch: pytest.Monke
     before = answers(home)
     path = home.archive / "2026-09.duckdb"
     make_older(path)
-    found, digest = path.stat(), publish.file_digest(path)
+    found, digest = path.stat(), generations.file_digest(path)
     changed = {"bytes": found.st_size, "digest": digest, "modified_ns": found.st_mtime_ns}
     home.manifest.unlink()
     home.database.chmod(0o600)

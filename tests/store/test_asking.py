@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.store.asking import query_names, query_text
-from agentobs.store.database import connect, find_session, named
+from agentobs.store.duckdb.connection import connect, find_session, named
+from agentobs.store.named_queries import query_names, query_text
 from tests.store.making import SECOND, T0, a_home, conversation, record, session_id, start
 
 

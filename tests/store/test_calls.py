@@ -10,7 +10,7 @@ import agentobs
 from agentobs.agent import tool
 from agentobs.records.facts import ToolResult, ToolUse
 from agentobs.records.labels import Label
-from agentobs.store.database import connect
+from agentobs.store.duckdb.connection import connect
 from tests.agent.provider import Provider, call, message, streamed
 from tests.exporters.acting import DONE, play
 from tests.store.making import SECOND, T0, a_home, record, session_id, write_facts

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agentobs.errors import RecordingError
-from agentobs.recording import compressed
-from agentobs.recording.compressed import compressed_path
-from agentobs.recording.home import Home
-from agentobs.recording.journal import (
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.compression import compressed_path
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import (
     Damage,
     Line,
     Segment,
@@ -24,12 +24,12 @@ from agentobs.recording.journal import (
     segment_ids,
     tail,
 )
-from agentobs.recording.vault import Vault, read_session
+from agentobs.recording.vault.vault import Vault, read_session
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange
 from agentobs.sink import Record
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.verify import verify
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import (
     a_home,
     attempt,
@@ -104,9 +104,9 @@ def test_what_was_compressed_says_the_same(tmp_path: Path) -> None:
 
 def test_one_record_costs_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To read one content of a large segment, one block of it is decompressed."""
-    from agentobs.store import compressing
+    from agentobs.store.duckdb import segment_compression
 
-    monkeypatch.setattr(compressing, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(segment_compression, "BLOCK_BYTES", 4096)
     home = a_home(tmp_path)
     record(home, a_session(turns=12))
     [segment_id] = segment_ids(home)
@@ -117,17 +117,17 @@ def test_one_record_costs_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     ingest(home)
     opened: list[int] = []
-    real = compressed.read_block
+    real = compression.read_block
 
     def counted(file, index, block):
         opened.append(block.at)
         return real(file, index, block)
 
-    monkeypatch.setattr(compressed, "read_block", counted)
+    monkeypatch.setattr(compression, "read_block", counted)
     answer = Vault(home, segment_id).answer(wanted[7])
     assert answer.chunks == streamed(1, 8).answer.chunks
     assert len(opened) == 1
-    file, index = compressed.read_index(compressed_path(content_path(home, segment_id)))
+    file, index = compression.read_index(compressed_path(content_path(home, segment_id)))
     file.close()
     assert len(index.blocks) > 5
 
@@ -135,7 +135,7 @@ def test_one_record_costs_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.store import compressing, ingest
 
 def die(*arguments, **options):
@@ -276,19 +276,19 @@ def test_what_was_moved_cut_or_spliced_is_noticed(tmp_path: Path, side: str, for
 
 def test_damage_in_a_block_is_told_by_session(tmp_path: Path) -> None:
     """A damaged block names its sessions: theirs are refused, the others of the segment are whole."""
-    from agentobs.store import compressing
+    from agentobs.store.duckdb import segment_compression
 
     home = a_home(tmp_path)
-    before = compressing.BLOCK_BYTES
-    compressing.BLOCK_BYTES = 2048
+    before = segment_compression.BLOCK_BYTES
+    segment_compression.BLOCK_BYTES = 2048
     try:
         record(home, [*conversation(1), *conversation(2), *conversation(3)])
         ingest(home)
     finally:
-        compressing.BLOCK_BYTES = before
+        segment_compression.BLOCK_BYTES = before
     [segment_id] = segment_ids(home)
     path = compressed_path(facts_path(home, segment_id))
-    file, index = compressed.read_index(path)
+    file, index = compression.read_index(path)
     file.close()
     block = next(b for b in index.blocks if b.summary.sessions == (session_id(2),))
     data = bytearray(path.read_bytes())
@@ -312,7 +312,7 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
     home, segment_id = made(tmp_path)
     ingest(home)
     path = compressed_path(content_path(home, segment_id))
-    bomb = compressed.deflated(bytes(400 * 1024 * 1024))
+    bomb = compression.deflated(bytes(400 * 1024 * 1024))
     seed = zlib.crc32(segment_id.encode())
     for told in (1000, 400 * 1024 * 1024):
         summary = [1, 2, {}, [], []]
@@ -321,9 +321,9 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
             "rewritten": False,
             "blocks": [[0, told, 0, len(bomb), zlib.crc32(bomb, seed), *summary]],
         }  # fmt: skip
-        text = compressed.deflated(json.dumps(value).encode())
-        end = compressed._END.pack(len(text), zlib.crc32(text, seed), b"agentobs")
-        head = compressed._SKIPPABLE.pack(compressed._SKIPPABLE_MAGIC, len(text) + len(end))
+        text = compression.deflated(json.dumps(value).encode())
+        end = compression._END.pack(len(text), zlib.crc32(text, seed), b"agentobs")
+        head = compression._SKIPPABLE.pack(compression._SKIPPABLE_MAGIC, len(text) + len(end))
         path.write_bytes(bomb + head + text + end)
         tracemalloc.start()
         found = list(read(content_path(home, segment_id)))
@@ -354,7 +354,7 @@ def test_what_compresses_too_well_is_kept_all_the_same(tmp_path: Path) -> None:
 WRITING = """
 import sys
 from pathlib import Path
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from tests.store.making import conversation, record
 home = open_home(sys.argv[1])
 for number in range(int(sys.argv[2]), int(sys.argv[2]) + 8):
@@ -363,8 +363,8 @@ for number in range(int(sys.argv[2]), int(sys.argv[2]) + 8):
 INGESTING = """
 import sys
 from pathlib import Path
-from agentobs.recording.home import Home
-from agentobs.store.ingest import ingest
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.ingest import ingest
 for _ in range(12):
     ingest(Home(Path(sys.argv[1])))
 """

@@ -12,7 +12,7 @@ import agentobs
 from agentobs.records.exchanges import SessionCall
 from agentobs.records.facts import Event, Relation
 from agentobs.records.labels import Label
-from agentobs.store.database import connect, named
+from agentobs.store.duckdb.connection import connect, named
 from tests.store.making import (
     SECOND,
     T0,

@@ -14,17 +14,10 @@ import pytest
 import agentobs
 from agentobs.errors import HomeError, UsageError
 from agentobs.recording.recorder import Recorder
-from agentobs.store.database import (
-    NEW_BYTES,
-    NEW_SECONDS,
-    SHARE,
-    connect,
-    is_due,
-    select,
-)
-from agentobs.store.ingest import ingest
-from agentobs.store.publish import Generation, glance
-from agentobs.store.worker import query
+from agentobs.store.duckdb.connection import NEW_BYTES, NEW_SECONDS, SHARE, connect, is_due, select
+from agentobs.store.duckdb.generations import Generation, glance
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.sql_worker import query
 from tests.store.making import (
     SECOND,
     T0,
@@ -67,7 +60,7 @@ def test_the_live_tail_is_seen_without_ingest(tmp_path: Path) -> None:
 RECORDING = """
 import sys
 from pathlib import Path
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from tests.store.making import attempt, end, start
 
@@ -83,8 +76,8 @@ assert recorder.close(30)
 """
 INGESTING = """
 import sys
-from agentobs.recording.home import open_home
-from agentobs.store.ingest import ingest
+from agentobs.recording.journal.home import open_home
+from agentobs.store.duckdb.ingest import ingest
 
 home = open_home(sys.argv[1])
 while not (home.path / "stop").exists():
@@ -137,7 +130,7 @@ def test_counts_never_go_backwards(tmp_path: Path) -> None:
 
 CRASHING = """
 import os, signal, sys
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from agentobs.recording.recorder import Recorder
 from agentobs.records.facts import SpanStart
 from tests.store.making import T0, attempt, session_id, start
@@ -180,9 +173,9 @@ def test_a_crashed_session(tmp_path: Path) -> None:
 READING = """
 import os, sys
 from pathlib import Path
-import duckdb, agentobs.ledger.listed
-from agentobs.recording.home import Home
-from agentobs.store.database import connect
+import duckdb, agentobs.ledger.price_list
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.connection import connect
 
 # The superuser may write anywhere, so a test that runs as one becomes nobody first. The path is relative:
 # nobody may not look into the directories above.
@@ -392,7 +385,7 @@ def test_importing_and_asking_costs_no_other_room(tmp_path: Path) -> None:
     ingest(home)
     code = """
 import sys
-from agentobs.store.database import connect, named
+from agentobs.store.duckdb.connection import connect, named
 
 with connect(sys.argv[1]) as connection:
     assert len(named(connection, "cost_by_model").fetchall()) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from agentobs.agent.context import windows
+from agentobs.agent.context import context_windows
 from agentobs.records.exchanges import (
     ModelExchange,
     Place,
@@ -18,18 +18,12 @@ from agentobs.records.exchanges import (
     ToolExchange,
     ToolOutcome,
 )
-from agentobs.records.facts import (
-    Event,
-    InteractionEnd,
-    InteractionStart,
-    SpanStart,
-    WorldAnswer,
-)
+from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanStart, WorldAnswer
 from agentobs.records.labels import Label
 from agentobs.sink import Record
-from agentobs.store.asking import query_names, query_text
-from agentobs.store.database import connect, named
-from agentobs.store.diagnosis import SIGNATURES, Verdict, diagnose, diagnose_all
+from agentobs.store.analysis.diagnosis import SIGNATURES, Verdict, diagnose, diagnose_all
+from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.named_queries import query_names, query_text
 from tests.store.making import (
     SECOND,
     T0,
@@ -315,7 +309,7 @@ def test_a_smaller_window_later_on(of: Evidence) -> None:
 def test_the_table_of_windows_is_that_of_the_loop(store: duckdb.DuckDBPyConnection) -> None:
     """What the store takes for large windows is what the loop compacts by."""
     rows = store.execute("SELECT model, window_tokens FROM model_windows").fetchall()
-    assert dict(rows) == dict.fromkeys(windows.LARGE, windows.LARGE_TOKENS)
+    assert dict(rows) == dict.fromkeys(context_windows.LARGE, context_windows.LARGE_TOKENS)
 
 
 IMAGE = {

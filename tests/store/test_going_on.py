@@ -13,13 +13,13 @@ import pytest
 
 import agentobs
 from agentobs import errors
-from agentobs.agent.resuming import conversation_from
+from agentobs.agent.sessions.resumption import conversation_from
 from agentobs.errors import AgentobsError, ForeignError, RecordingError, UsageError
-from agentobs.recording.home import Home
-from agentobs.recording.journal import Segment, content_path, facts_path, segment_ids
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import Segment, content_path, facts_path, segment_ids
 from agentobs.recording.recorder import Recorder
-from agentobs.records.canonical import Json
-from agentobs.store.ingest import ingest
+from agentobs.records.canonical_json import Json
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import SECOND, T0, a_home, attempt, end, record, session_id, start, tool
 from tests.store.test_conversations import going_on
 

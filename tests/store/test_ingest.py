@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentobs.errors import HomeError
-from agentobs.recording import journal
-from agentobs.recording.home import Home, open_home
-from agentobs.recording.journal import Segment, facts_path, segment_ids
-from agentobs.recording.vault import read_session
+from agentobs.recording.journal import segments
+from agentobs.recording.journal.home import Home, open_home
+from agentobs.recording.journal.segments import Segment, facts_path, segment_ids
+from agentobs.recording.vault.vault import read_session
 from agentobs.records.exchanges import (
     ModelExchange,
     Place,
@@ -28,10 +28,10 @@ from agentobs.records.exchanges import (
 )
 from agentobs.records.facts import TABLES
 from agentobs.sink import Record
-from agentobs.store import publish
-from agentobs.store import tail as tail_module
-from agentobs.store.database import connect, named
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb import journal_tail as tail_module
+from agentobs.store.duckdb.connection import connect, named
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import (
     SECOND,
     T0,
@@ -114,7 +114,7 @@ KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from typing import get_args
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.store import ingest, publish, schema
 
 def die(*arguments, **options):
@@ -151,7 +151,7 @@ def test_a_killed_ingester_loses_and_doubles_nothing(tmp_path: Path, place: str)
     with plain(home) as connection:
         assert counts(connection)["session_starts"] == 2
         assert counts(connection)["attempts"] == 6
-    assert list(home.path.glob(f"{publish.DRAFT}*")) == []
+    assert list(home.path.glob(f"{generations.DRAFT}*")) == []
 
 
 def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_kill_between_manifest_and_rename(tmp_path: Path) -> None:
     process = python(code, home.path, "Path.replace")
     assert process.wait(60) == -signal.SIGKILL
     process.communicate()
-    assert [g.number for g in publish.generations(home)] == [2, 1]
-    in_place = publish.glance(home)
+    assert [g.number for g in generations.generations(home)] == [2, 1]
+    in_place = generations.glance(home)
     assert in_place is not None
     assert in_place.number == 1
     assert ingest(home).set_aside is None
@@ -180,7 +180,7 @@ def test_a_busy_home(tmp_path: Path) -> None:
     """While another process ingests, an ingest says so, and a reader has everything all the same."""
     home = a_home(tmp_path)
     record(home, conversation(1))
-    with publish.locked(home, 0) as held:
+    with generations.locked(home, 0) as held:
         assert held
         report = ingest(home, wait_seconds=0.1)
         assert (report.busy, report.published) == (True, False)
@@ -202,7 +202,7 @@ def test_what_has_ended_and_was_read_is_not_read_again(
 
     def read(path: Path, *arguments: Any) -> object:
         opened.append(path.stem)
-        return journal.read_runs(path, *arguments)
+        return segments.read_runs(path, *arguments)
 
     monkeypatch.setattr(tail_module, "read_runs", read)
     ingest(home)
@@ -332,8 +332,8 @@ import resource, signal, sys
 from pathlib import Path
 from typing import get_args
 from agentobs.errors import HomeError
-from agentobs.recording.home import Home
-from agentobs.store.ingest import ingest
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.ingest import ingest
 
 home = Home(Path(sys.argv[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -355,7 +355,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     out = finish(python(FULL_DISK, home.path))
     assert out.startswith("HomeError")
     assert "What was recorded is safe in the segments" in out
-    assert list(home.path.glob(f"{publish.DRAFT}*")) == []
+    assert list(home.path.glob(f"{generations.DRAFT}*")) == []
     with plain(home) as connection:
         assert counts(connection)["usage"] == 3
     assert ingest(home).records == 2_000

@@ -16,11 +16,11 @@ import duckdb
 import pytest
 
 from agentobs.errors import UsageError
-from agentobs.recording.home import Home
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.publish import current
-from agentobs.store.worker import Limits, Worker
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.generations import current
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.sql_worker import Limits, Worker
 from tests.store.making import a_home, conversation, record
 
 CANARY = "canary-7f3a"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentobs.records.exchanges import Chunk, ModelExchange, Place, Question
 from agentobs.records.facts import Attempt, Prefix, ToolUse
 from agentobs.records.labels import Label
-from agentobs.store.database import connect, named
+from agentobs.store.duckdb.connection import connect, named
 from tests.store.making import (
     MODEL,
     SECOND,

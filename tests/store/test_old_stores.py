@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording import compressed
-from agentobs.recording.home import Home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.schema import newest
-from agentobs.store.verify import verify
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.schema import newest
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import ROOT, everything, plain, session_id
 
 STORES = ROOT / "fixtures" / "old" / "stores"
@@ -36,7 +36,7 @@ def unpacked(layout: str, tmp_path: Path) -> Home:
     home = Home(tmp_path / "home")
     shutil.copytree(STORES / layout, home.path)
     packed = home.path / "agentobs.duckdb.zst"
-    home.database.write_bytes(compressed._inflated(packed.read_bytes(), 64 * 1024 * 1024)[0])
+    home.database.write_bytes(compression._inflated(packed.read_bytes(), 64 * 1024 * 1024)[0])
     packed.unlink()
     home.database.chmod(0o400)
     return home

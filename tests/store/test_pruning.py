@@ -11,14 +11,21 @@ from click.testing import CliRunner
 
 from agentobs.cli import cli
 from agentobs.errors import RecordingError, UsageError
-from agentobs.recording.home import Home
-from agentobs.recording.journal import Damage, Line, content_path, facts_path, read, segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.store import pruning
-from agentobs.store.database import connect, find_session
-from agentobs.store.ingest import ingest
-from agentobs.store.pruning import prune
-from agentobs.store.verify import verify
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import (
+    Damage,
+    Line,
+    content_path,
+    facts_path,
+    read,
+    segment_ids,
+)
+from agentobs.recording.vault.vault import read_session
+from agentobs.store.duckdb import retention
+from agentobs.store.duckdb.connection import connect, find_session
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.retention import prune
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import (
     SECOND,
     T0,
@@ -141,7 +148,7 @@ def test_who_asks_for_a_pruned_session(tmp_path: Path) -> None:
 KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.store import compressing, ingest, pruning, publish, rewriting
 
 def die(*arguments, **options):
@@ -268,7 +275,7 @@ def test_a_home_that_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 WRITING = """
 import sys
 from pathlib import Path
-from agentobs.recording.home import open_home
+from agentobs.recording.journal.home import open_home
 from tests.store.making import conversation, record
 home = open_home(sys.argv[1])
 for number in range(100, 108):
@@ -277,8 +284,8 @@ for number in range(100, 108):
 PRUNING = """
 import sys
 from pathlib import Path
-from agentobs.recording.home import Home
-from agentobs.store.pruning import prune
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.retention import prune
 for session in sys.argv[2:]:
     prune(Home(Path(sys.argv[1])), sessions=[session])
 """
@@ -318,8 +325,8 @@ def test_what_comes_while_it_is_decided(tmp_path: Path, monkeypatch: pytest.Monk
         late.append(write_facts(home, [row], close=False))
         decided(*arguments)
 
-    decided = pruning._decide
-    monkeypatch.setattr(pruning, "_decide", decide)
+    decided = retention._decide
+    monkeypatch.setattr(retention, "_decide", decide)
     prune(home, sessions=[TWO])
     count = "SELECT count(*) FROM usage WHERE session_id = ?"
     with connect(home) as connection:

@@ -12,11 +12,11 @@ import duckdb
 import pytest
 
 from agentobs.errors import ForeignError
-from agentobs.recording.home import Home
-from agentobs.recording.journal import facts_path, file_size
-from agentobs.store import publish
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import facts_path, file_size
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import (
     a_home,
     conversation,
@@ -45,7 +45,7 @@ def test_the_published_file_and_its_manifest(tmp_path: Path) -> None:
     [generation] = manifest["generations"]
     assert generation["number"] == 1
     assert generation["bytes"] == found.st_size
-    assert generation["digest"] == publish.file_digest(home.database)
+    assert generation["digest"] == generations.file_digest(home.database)
     assert generation["published_ns"] > 0
     [(segment_id, size)] = generation["read"].items()
     assert generation["facts_bytes"] == size == file_size(facts_path(home, segment_id))

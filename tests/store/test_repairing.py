@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording.compressed import compressed_path
-from agentobs.recording.home import Home
-from agentobs.recording.journal import content_path, facts_path, segment_ids
-from agentobs.recording.vault import read_session
-from agentobs.store import publish
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.repairing import repair
-from agentobs.store.verify import verify
+from agentobs.recording.journal.compression import compressed_path
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import content_path, facts_path, segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.repair import repair
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import (
     a_home,
     conversation,
@@ -155,4 +155,4 @@ def test_a_damaged_generation(tmp_path: Path) -> None:
         assert not path.exists()
     compressed_path(facts_path(home, segment_id)).unlink()
     assert any("its facts are gone" in line for line in repair(home).lines())
-    assert publish.generations(home)
+    assert generations.generations(home)

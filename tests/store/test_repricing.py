@@ -11,11 +11,11 @@ import pytest
 import agentobs
 from agentobs import world
 from agentobs.ledger import PriceBook, book_of
-from agentobs.recording.home import Home
-from agentobs.store import spending
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.repricing import Repriced, WhatIf, assumptions, reprice
+from agentobs.recording.journal.home import Home
+from agentobs.store.billing import daily_spend
+from agentobs.store.billing.price_scenarios import Repriced, WhatIf, assumptions, reprice
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import MODEL, SECOND, T0, a_home, session_id, usage_row, write_facts
 
 PLAIN = {"cache_read_tokens": 0, "cache_write_5m_tokens": 0, "cache_write_1h_tokens": 0}
@@ -128,7 +128,7 @@ def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     clock = [0]
     monkeypatch.setattr(world, "now", lambda: T0 + clock[0] * SECOND)
     monkeypatch.setattr(world, "monotonic", lambda: clock[0] * SECOND)
-    spending._known.clear()
+    daily_spend._known.clear()
     return clock
 
 
@@ -146,7 +146,7 @@ def test_what_was_spent_today_by_all(tmp_path: Path, today: list[int]) -> None:
         [(one,)] = connection.execute(
             "SELECT cost_usd FROM costs WHERE cost_usd > 0 LIMIT 1"
         ).fetchall()
-    assert spending.spent(midnight, home) == (one, 1)
+    assert daily_spend.spent(midnight, home) == (one, 1)
     write_facts(home, [usage_row(4, at_ns=T0)], close=False)
     assert agentobs.spent_today(home.path) == one  # an answer is kept for a moment
     today[0] += 3

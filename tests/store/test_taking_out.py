@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentobs.cli import cli
-from agentobs.recording.compressed import compressed_path
-from agentobs.recording.home import Home
-from agentobs.recording.journal import Segment, facts_path, segment_ids
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.recording.journal.compression import compressed_path
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import Segment, facts_path, segment_ids
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import a_home, conversation, record
 
 

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentobs.records.exchanges import Chunk, Ending, ModelExchange, Place, ToolAnswer
-from agentobs.records.facts import (
-    Event,
-    InteractionEnd,
-    InteractionStart,
-    SpanEnd,
-    SpanStart,
-)
+from agentobs.records.facts import Event, InteractionEnd, InteractionStart, SpanEnd, SpanStart
 from agentobs.records.labels import Label
-from agentobs.store.database import connect, named
-from agentobs.store.walltime import PARTS, Interval, Part, critical_path, interaction_times
+from agentobs.store.analysis.wall_time import (
+    PARTS,
+    Interval,
+    Part,
+    critical_path,
+    interaction_times,
+)
+from agentobs.store.duckdb.connection import connect, named
 from tests.provider_script import streamed, text
 from tests.store.making import (
     SECOND,

@@ -9,12 +9,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from agentobs.recording.home import Home
-from agentobs.recording.journal import Line, content_path, facts_path, read, segment_ids
-from agentobs.store import publish
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
-from agentobs.store.verify import verify
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import Line, content_path, facts_path, read, segment_ids
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.verification import verify
 from tests.store.making import (
     SECOND,
     T0,
@@ -194,7 +194,7 @@ def change(home: Home, sql: str) -> None:
         connection.execute(sql)
     draft = home.path / "changed.duckdb"
     home.database.rename(draft)
-    publish.publish(home, draft, 0, None)
+    generations.publish(home, draft, 0, None)
 
 
 @pytest.mark.parametrize(

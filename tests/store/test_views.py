@@ -25,7 +25,7 @@ from agentobs.records.facts import (
 )
 from agentobs.records.labels import Label
 from agentobs.sink import Record
-from agentobs.store.database import connect, named
+from agentobs.store.duckdb.connection import connect, named
 from tests.store.making import (
     MODEL,
     SECOND,

@@ -27,12 +27,12 @@ from hypothesis import strategies as st
 import agentobs
 from agentobs import Limits
 from agentobs.errors import DamagedError, ForeignError, HomeError, UsageError
-from agentobs.recording.home import Home
-from agentobs.recording.journal import facts_path
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import facts_path
 from agentobs.recording.recorder import Recorder
-from agentobs.store.database import connect
-from agentobs.store.messages import encoded, packed_row, read, row_of
-from agentobs.store.worker import OUT_OF_MEMORY, Worker, query
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Worker, query
+from agentobs.store.duckdb.worker_protocol import encoded, packed_row, read, row_of
 from tests.store.making import ROOT, a_home, attempt, conversation, python, record, start
 from tests.store.test_ingest import a_line
 
@@ -419,7 +419,7 @@ def test_a_limit_is_a_number_above_nothing(name: str, value: float) -> None:
 
 ASKING = """
 import sys
-from agentobs.store.worker import Limits, Worker
+from agentobs.store.duckdb.sql_worker import Limits, Worker
 
 with Worker(sys.argv[1], Limits(timeout_seconds=300), ingest=False) as worker:
     list(worker.ask("SELECT 1").rows)
@@ -456,7 +456,7 @@ def test_the_parent_needs_no_duckdb(home: Home) -> None:
     """Asking a worker imports neither DuckDB nor what reads the store."""
     code = """
 import sys
-from agentobs.store.worker import query
+from agentobs.store.duckdb.sql_worker import query
 
 assert query("SELECT count(*) FROM attempts", home=sys.argv[1]) == [(6,)]
 print([name for name in ("duckdb", "agentobs.ledger", "rich", "anthropic") if name in sys.modules])

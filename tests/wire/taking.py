@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import duckdb
 
 import agentobs
-from agentobs.recording.home import Home, existing_home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.recording.vault import read_session
-from agentobs.recording.wirefile import read_wire_file
+from agentobs.recording.journal.home import Home, existing_home
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire.exchange_file import read_wire_file
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import ModelExchange, Recording
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.wire.corpus import Exchange, WireFile
 
 KEY = "sk-ant-api03-this-is-the-key-of-the-test-0123456789"

@@ -11,11 +11,11 @@ import pytest
 from anthropic import Anthropic
 
 import agentobs
+from agentobs.provider.messages import fault_of_request
 from agentobs.records.exchanges import ModelExchange
-from agentobs.records.messages import fault_of_request
 from replay import Replayer, load
-from replay.fixture import FILE
-from replay.writing import write
+from replay.fixture.format import FILE
+from replay.fixture.writer import write
 from tests.wire import corpus, usage
 from tests.wire.asking import ask
 from tests.wire.corpus import Exchange, continued

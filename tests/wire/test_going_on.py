@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from agentobs.agent.recalling import MESSAGES, conversation_of
-from agentobs.agent.resuming import conversation_from
-from agentobs.recording.wirefile import read_wire_file
+from agentobs.agent.sessions.reconstruction import MESSAGES, conversation_of
+from agentobs.agent.sessions.resumption import conversation_from
+from agentobs.provider.messages import fault, tool_results, tool_uses
+from agentobs.recording.wire.exchange_file import read_wire_file
 from agentobs.records.exchanges import ModelExchange
-from agentobs.records.messages import fault, tool_results, tool_uses
 from tests.wire.corpus import BATCHES, batch
 
 

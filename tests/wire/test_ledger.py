@@ -15,10 +15,10 @@ import duckdb
 import pytest
 
 from agentobs.ledger import Context, resolve
-from agentobs.recording.home import Home
+from agentobs.recording.journal.home import Home
 from agentobs.records.exchanges import Answer, Chunk, ModelExchange, Place, Question
-from agentobs.store.database import connect
-from agentobs.store.ingest import ingest
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
 from tests.ledger import published
 from tests.store.making import a_home, end, record, session_id, start
 from tests.wire import corpus

@@ -20,11 +20,11 @@ import pytest
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.recording.home import existing_home
-from agentobs.recording.journal import segment_ids
-from agentobs.recording.serve import ServedProvider, ServeOptions
-from agentobs.recording.vault import read_session
-from agentobs.recording.wirefile import read_wire_file
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import segment_ids
+from agentobs.recording.vault.vault import read_session
+from agentobs.recording.wire.exchange_file import read_wire_file
+from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from tests.wire import corpus
 from tests.wire.corpus import WireFile, blocks
 from tests.wire.taking import KEY, questions, served

@@ -14,10 +14,10 @@ import anthropic
 import httpx2
 import pytest
 
-from agentobs.agent import limits
 from agentobs.agent.events import Continuation, Fallback, Message, Retry
-from agentobs.agent.recovery import ErrorClass, classify, terminal_reason
-from agentobs.agent.retrying import Failure, failure_of
+from agentobs.agent.model import output_limits
+from agentobs.agent.model.error_classes import ErrorClass, classify, terminal_reason
+from agentobs.agent.model.retry import Failure, failure_of
 from tests.agent.provider import MODEL, Provider, Reply, message, streamed, text
 from tests.agent.scene import events_of, of_kind, result_of
 from tests.agent.test_recovery import REAL
@@ -201,7 +201,7 @@ def test_a_recorded_fallback_of_the_provider_is_an_answer() -> None:
     (name,) = corpus.files("fallback")
     exchange = next(each for each in corpus.read(name).exchanges if each.message)
     assert json.dumps(exchange.message).count("fallback") >= 1
-    rest = itertools.repeat(served(exchange), 1 + 1 + limits.CONTINUATIONS_MAX)
+    rest = itertools.repeat(served(exchange), 1 + 1 + output_limits.CONTINUATIONS_MAX)
     with Provider(list(rest)) as provider:
         events = events_of(provider, stream=exchange.is_stream)
     assert not of_kind(events, Fallback)

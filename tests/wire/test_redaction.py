@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentobs.recording.streams import find_in_answer
+from agentobs.recording.vault.stream_secrets import find_in_answer
 from tests.wire import corpus
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "redaction.md"

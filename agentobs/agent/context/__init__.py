@@ -5,6 +5,6 @@ Counting, trimming, dropping and summarising are pure; `compacting` alone asks t
 
 from __future__ import annotations
 
-from agentobs.agent.context.settings import Context, Counted, Progress
+from agentobs.agent.context.window_policy import Context, Counted, Progress
 
 __all__ = ["Context", "Counted", "Progress"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentobs.agent.hooks.firing import fire
-from agentobs.agent.hooks.hooks import (
+from agentobs.agent.hooks.conditions import matching
+from agentobs.agent.hooks.declarations import (
     EVENTS,
     MAY,
     AgentHook,
@@ -16,9 +16,9 @@ from agentobs.agent.hooks.hooks import (
     PromptHook,
     table,
 )
-from agentobs.agent.hooks.matching import matching
-from agentobs.agent.hooks.settings import hooks_from_settings
-from agentobs.agent.hooks.verdict import HookAnswer, Verdict, parse, usage_in, verdict
+from agentobs.agent.hooks.hook_settings import hooks_from_settings
+from agentobs.agent.hooks.hook_verdict import HookAnswer, Verdict, parse, usage_in, verdict
+from agentobs.agent.hooks.invocation import fire
 
 __all__ = [
     "EVENTS",

@@ -7,9 +7,10 @@ last word. `docs/permissions.md` tells the whole of it.
 from __future__ import annotations
 
 from agentobs.agent.permissions.consent import Denials, consented, needs_person
-from agentobs.agent.permissions.decide import Decision, ReasonType, Resolver, decide
+from agentobs.agent.permissions.decision import Decision, ReasonType, Resolver, decide
 from agentobs.agent.permissions.modes import MODES, Mode
 from agentobs.agent.permissions.permissions import Permissions, Shadowed
+from agentobs.agent.permissions.rule_settings import from_settings
 from agentobs.agent.permissions.rules import (
     SOURCES,
     Behaviour,
@@ -19,7 +20,6 @@ from agentobs.agent.permissions.rules import (
     Source,
     ToolClass,
 )
-from agentobs.agent.permissions.settings import from_settings
 
 __all__ = [
     "MODES",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agentobs.agent.permissions.decide import Decision, grant_of
+from agentobs.agent.permissions.decision import Decision, grant_of
 from agentobs.agent.permissions.rules import Behaviour, Call, Rule
 
 _FIELDS = {

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from pydantic_core import to_json
 
 from agentobs.errors import UsageError
-from agentobs.records.canonical import canonical, digest
+from agentobs.records.canonical_json import canonical, digest
 
 ToolClass = Literal["read", "edit", "write", "shell"]
 """What a tool does to the outside: reads it, edits files, changes something else, runs commands."""

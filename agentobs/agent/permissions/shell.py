@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentobs.agent.permissions.globs import GAP, HOLE
+from agentobs.agent.permissions.hidden_commands import commands_in_variable, unseen
 from agentobs.agent.permissions.interpreters import ASSIGNMENT, SEARCHERS, program, runs_from
-from agentobs.agent.permissions.unseen import commands_in_variable, unseen
 
 LENGTH_MAX = 16_384
 """Longer commands are not read, in characters. Our choice."""

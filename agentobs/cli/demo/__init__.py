@@ -93,8 +93,8 @@ def _free(path: Path) -> Path:
 def _run_agent(folder: Path, home: Path) -> None:
     """Run the agent in this process, recorded, against the stand-in over loopback HTTP."""
     from agentobs.cli.demo.provider import recording
-    from agentobs.recording.serve import ServedProvider, ServeOptions
     from agentobs.recording.session import start_recorder, stop_recorder
+    from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 
     with ServedProvider(recording(), ServeOptions(match="order", pace=1.0)) as provider:
         os.environ.update(

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agentobs.records.messages import blocks, fault
+from agentobs.provider.messages import blocks, fault
 
 Message = dict[str, Any]
 

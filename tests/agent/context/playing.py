@@ -8,7 +8,7 @@ from typing import Any
 from agentobs.agent.context import Context
 from agentobs.agent.events import Event
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import Tool, tool
+from agentobs.agent.tools.tool import Tool, tool
 from tests.agent.provider import Provider, Reply, call, error, message, streamed, text
 from tests.agent.scene import events_of
 

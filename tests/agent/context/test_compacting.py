@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
-from agentobs.agent.context.fitting import compact
-from agentobs.agent.context.trimming import DROPPED, is_trimmed
+from agentobs.agent.context.reduction import DROPPED, is_trimmed
 from agentobs.agent.events import Compaction, Degraded, RequestStart, Result
 from agentobs.agent.hooks import Hook, table
 from agentobs.agent.state import Conversation
-from agentobs.agent.tools import tool
+from agentobs.agent.tools.tool import tool
 from agentobs.errors import UsageError
+from agentobs.provider.messages import text_of
 from agentobs.records.exchanges import WorldQuestion
 from agentobs.records.facts import Event as EventFact
-from agentobs.records.messages import text_of
 from agentobs.world import Abort
 from tests.agent.context.playing import (
     DONE,

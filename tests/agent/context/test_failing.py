@@ -10,14 +10,14 @@ import pytest
 
 import agentobs
 from agentobs.agent import complete, live_world
+from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
-from agentobs.agent.context.fitting import compact
-from agentobs.agent.context.trimming import is_trimmed
+from agentobs.agent.context.reduction import is_trimmed
 from agentobs.agent.events import Compaction, Degraded, RequestStart, Retry
-from agentobs.agent.resuming import resumed
+from agentobs.agent.sessions.resumption import resumed
 from agentobs.agent.state import Conversation
+from agentobs.provider.messages import text_of
 from agentobs.records.facts import Event as EventFact
-from agentobs.records.messages import text_of
 from agentobs.world import Abort
 from tests.agent.context.playing import (
     DONE,

@@ -7,13 +7,14 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentobs.agent.context import counting, summarising, trimming
-from agentobs.agent.context.files import File, attached, recent_files
-from agentobs.agent.context.groups import flat, joined, parts, unanswered, without_last
-from agentobs.agent.context.settings import Counted
+from agentobs.agent.compaction import summary
+from agentobs.agent.context import reduction, token_counts
+from agentobs.agent.context.message_groups import flat, joined, parts, unanswered, without_last
+from agentobs.agent.context.recent_files import File, attached, recent_files
+from agentobs.agent.context.window_policy import Counted
 from agentobs.agent.state import Options, State
-from agentobs.agent.tools import tool
-from agentobs.records.messages import blocks, fault, tool_results
+from agentobs.agent.tools.tool import tool
+from agentobs.provider.messages import blocks, fault, tool_results
 from tests.agent.context.conversations import Message, conversations, holds
 
 Messages = tuple[Message, ...]
@@ -42,11 +43,11 @@ def test_trimming_keeps_everything_but_old_results(
     messages: Messages, kept: int, spares_new: bool
 ) -> None:
     """A trimmed conversation has the same messages and calls; it is never longer; new results stay."""
-    trimmed = trimming.trim(messages, kept, spares_new=spares_new)
+    trimmed = reduction.trim(messages, kept, spares_new=spares_new)
     holds(messages, trimmed)
     assert len(trimmed) == len(messages)
-    assert counting.estimate(trimmed) <= counting.estimate(messages)
-    assert trimming.trim(trimmed, kept, spares_new=spares_new) == trimmed
+    assert token_counts.estimate(trimmed) <= token_counts.estimate(messages)
+    assert reduction.trim(trimmed, kept, spares_new=spares_new) == trimmed
     if spares_new:
         assert trimmed[-1] is messages[-1]
     before = [block["content"] for message in messages for block in tool_results(message)]
@@ -59,16 +60,16 @@ def test_trimming_keeps_everything_but_old_results(
 @given(conversations(), st.integers(0, 4000))
 def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> None:
     """What is dropped is enough, at most a third, the oldest, and never the first prompt or the last group."""
-    dropped = trimming.drop(messages, tokens)
+    dropped = reduction.drop(messages, tokens)
     if dropped is None:
         return
     holds(messages, joined(dropped))
     last = blocks(messages[-1])
     assert blocks(dropped[-1])[-len(last) :] == last
-    freed = counting.estimate(messages) - counting.estimate(dropped)
+    freed = token_counts.estimate(messages) - token_counts.estimate(dropped)
     assert freed >= tokens
     whole = parts(messages)
-    assert freed <= trimming.DROP_SHARE * sum(map(counting.estimate, whole.groups)) + 1
+    assert freed <= reduction.DROP_SHARE * sum(map(token_counts.estimate, whole.groups)) + 1
     first = blocks(messages[0])
     assert blocks(dropped[0])[: len(first)] == first
 
@@ -77,21 +78,21 @@ def test_dropping_takes_the_oldest_and_few(messages: Messages, tokens: int) -> N
 @given(conversations(), st.integers(1, 3))
 def test_dropping_twice_leaves_one_note(messages: Messages, count: int) -> None:
     """However often groups are dropped, one note stands in their place."""
-    once = trimming.without_oldest(messages, count)
-    twice = trimming.without_oldest(once, count)
+    once = reduction.without_oldest(messages, count)
+    twice = reduction.without_oldest(once, count)
     for each in (once, twice):
         holds(messages, each)
-        assert json.dumps(each).count(trimming.DROPPED) == 1
+        assert json.dumps(each).count(reduction.DROPPED) == 1
 
 
 @QUICK
 @given(conversations(), st.integers(0, 3000))
 def test_a_summary_takes_the_place_of_all_but_the_latest(messages: Messages, tokens: int) -> None:
     """What goes on from a summary is valid, ends as it ended, and the part to be summarised is the rest."""
-    gone, kept = summarising.split(messages, tokens)
+    gone, kept = summary.split(messages, tokens)
     assert (*gone, *kept) == messages
     assert kept
-    made = summarising.goes_on("All is well.", [], kept)
+    made = summary.goes_on("All is well.", [], kept)
     holds(messages, made)
     assert tool_results(made[-1]) == tool_results(messages[-1])
 
@@ -100,17 +101,17 @@ def test_a_summary_takes_the_place_of_all_but_the_latest(messages: Messages, tok
 @given(conversations(), st.integers(0, 3000))
 def test_a_request_for_a_summary_is_valid(messages: Messages, tokens: int) -> None:
     """It holds no image, document or thinking, nothing that needs a beta, and declares tools if it calls any."""
-    gone, _ = summarising.split(messages, tokens)
+    gone, _ = summary.split(messages, tokens)
     state = State("awaiting_model", messages, 1, 0, 0, "start")
-    for _ in range(summarising.DROPS_MAX + 1):
-        asked = summarising.request(gone, state, Options("claude-test-1"), (), None)
+    for _ in range(summary.DROPS_MAX + 1):
+        asked = summary.request(gone, state, Options("claude-test-1"), (), None)
         assert fault(asked["messages"]) is None
         kinds = {
             block["type"] for message in asked["messages"] for block in inner(message["content"])
         }
         assert kinds <= {"text", "tool_use", "tool_result", "tool_reference"}
         assert ("tools" in asked) == ("tool_use" in kinds)
-        fewer = summarising.shorter(gone, None)
+        fewer = summary.shorter(gone, None)
         if fewer is None:
             break
         assert len(parts(fewer).groups) < len(parts(gone).groups)
@@ -129,11 +130,11 @@ def inner(content: object) -> list[Message]:
 @given(conversations(), st.integers(0, 40_000))
 def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
     """At most five files are attached, each once, all within the room there is."""
-    gone, kept = summarising.split(messages, 0)
+    gone, kept = summary.split(messages, 0)
     files = recent_files(gone, kept, [look])
     assert len({file.path for file in files}) == len(files) <= 5
     made = attached(files, tokens)
-    sizes = [counting.text_tokens(block["text"]) for block in made]
+    sizes = [token_counts.text_tokens(block["text"]) for block in made]
     assert sum(sizes) <= tokens
 
 
@@ -141,25 +142,25 @@ def test_files_are_few_and_bounded(messages: Messages, tokens: int) -> None:
 @given(conversations(), st.integers(1, 10**6))
 def test_counting(messages: Messages, told: int) -> None:
     """What was counted is exact; what came after it adds up; what is left never seems less than its share."""
-    covered = counting.tokens_of(messages, Counted(told, len(messages), messages[-1]), 10)
+    covered = token_counts.tokens_of(messages, Counted(told, len(messages), messages[-1]), 10)
     assert covered == told
-    estimated = counting.estimate(messages)
-    assert counting.tokens_of(messages, None, 10) == 10 + estimated
-    assert counting.after(told, estimated, estimated) == told
-    assert counting.after(told, estimated, 0) >= 0
+    estimated = token_counts.estimate(messages)
+    assert token_counts.tokens_of(messages, None, 10) == 10 + estimated
+    assert token_counts.after(told, estimated, estimated) == told
+    assert token_counts.after(told, estimated, 0) >= 0
 
 
 def test_a_file_has_5000_tokens() -> None:
     """Of a longer file its beginning is attached, with the words around it."""
     (block,) = attached([File("a.txt", "z" * 100_000, False)], 10**6)
     assert block["text"].count("z") == 17_500
-    assert 5_000 <= counting.text_tokens(block["text"]) < 5_050
+    assert 5_000 <= token_counts.text_tokens(block["text"]) < 5_050
 
 
 def test_all_files_have_50000_tokens() -> None:
     """What the blocks have in all, the paths included: five files alone have no more than 25,000."""
     files = [File(f"{number}/" + "p" * 50_000, "z" * 17_500, False) for number in range(3)]
-    sizes = [counting.text_tokens(block["text"]) for block in attached(files, 10**6)]
+    sizes = [token_counts.text_tokens(block["text"]) for block in attached(files, 10**6)]
     assert len(sizes) == 2
     assert sum(sizes) < 50_000 < sum(sizes) + sizes[0] < 60_000
 
@@ -173,7 +174,7 @@ def test_a_count_never_hides_what_is_new(messages: Messages, data: st.DataObject
     gone = data.draw(st.integers(0, len(messages) - 1))
     fewer = (*messages[:gone], *messages[gone + 1 :], new)
     for each in (fewer, (*messages[:-1], {**messages[-1]}, new), (*messages, new)):
-        assert counting.tokens_of(each, count, 0) >= counting.estimate([new])
+        assert token_counts.tokens_of(each, count, 0) >= token_counts.estimate([new])
 
 
 @QUICK

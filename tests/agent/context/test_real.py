@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentobs.agent.context import counting
-from agentobs.agent.context.compacting import length
-from agentobs.agent.context.windows import LARGE, LARGE_TOKENS, WINDOW_TOKENS, window_of
+from agentobs.agent.agent_run import Run
+from agentobs.agent.compaction.compaction import length
+from agentobs.agent.context import token_counts
+from agentobs.agent.context.context_windows import LARGE, LARGE_TOKENS, WINDOW_TOKENS, window_of
 from agentobs.agent.events import Compaction, RequestStart
-from agentobs.agent.running import Run
 from agentobs.agent.state import Conversation, begin
-from agentobs.records.messages import assemble
+from agentobs.provider.messages import assemble
 from tests.agent.provider import Provider, Reply, message, streamed, text
 from tests.agent.scene import events_of, in_loop, of_kind, options, result_of, ticking_world
 from tests.wire import corpus
@@ -54,8 +54,8 @@ def test_what_the_provider_made_shorter_goes_back_as_it_came() -> None:
         events += events_of(provider, "What did I ask you to do?", **asked)
     assert provider.requests[1]["messages"][1] == second.messages[1]
     assert not of_kind(events, Compaction)
-    assert counting.covered(talk.messages) == 1
-    assert counting.estimate(talk.messages) < 250 < counting.estimate(talk.messages[:1])
+    assert token_counts.covered(talk.messages) == 1
+    assert token_counts.estimate(talk.messages) < 250 < token_counts.estimate(talk.messages[:1])
     assert talk.context.counted is not None
     assert talk.context.counted.tokens == 239 + 10
 
@@ -84,7 +84,7 @@ def test_usage_of_several_rounds_tells_how_long_the_conversation_is(tag: str) ->
             parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
             expected = sum(last[part] or 0 for part in parts) + last["output_tokens"]
             if str(last["type"]).endswith("message"):
-                assert counting.held(usage) == expected
+                assert token_counts.held(usage) == expected
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def estimated_share(exchange: Exchange) -> float | None:
         return None
     headers = {"content-type": "text/event-stream" if exchange.is_stream else "application/json"}
     usage = assemble(headers, exchange.text.encode()).get("usage") or {}
-    held = counting.held(usage)
+    held = token_counts.held(usage)
     if held is None or usage.get("iterations"):
         return None
-    prompt = held - counting.output_tokens(usage)
-    around = counting.declared(body.get("system"), body.get("tools") or [])
-    return (around + counting.estimate(exchange.messages)) / prompt if prompt >= 1000 else None
+    prompt = held - token_counts.output_tokens(usage)
+    around = token_counts.declared(body.get("system"), body.get("tools") or [])
+    return (around + token_counts.estimate(exchange.messages)) / prompt if prompt >= 1000 else None
 
 
 def test_windows_are_those_that_are_listed() -> None:

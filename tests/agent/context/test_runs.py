@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agentobs.agent.context import Context
 from agentobs.agent.events import Compaction, RequestStart
 from agentobs.agent.state import Conversation, begin
-from agentobs.agent.tools import tool
-from agentobs.records.messages import fault
+from agentobs.agent.tools.tool import tool
+from agentobs.provider.messages import fault
 from tests.agent.context.conversations import Message, conversations
 from tests.agent.provider import (
     Provider,

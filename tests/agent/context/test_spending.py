@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.agent.context import spending
+from agentobs.agent.context import token_budget
 from agentobs.agent.events import Nudge, RequestStart
 from agentobs.errors import UsageError
 from tests.agent.provider import Provider, Reply, message, streamed, text
@@ -31,7 +31,7 @@ from tests.agent.scene import events_of, of_kind, result_of
 )
 def test_when_it_ends(said: int, nudged_at: list[int], ending: str | None) -> None:
     """At nine tenths of the budget, or when three nudges in a row each brought fewer than 500 tokens."""
-    assert spending.ending(10_000, said, nudged_at) == ending
+    assert token_budget.ending(10_000, said, nudged_at) == ending
 
 
 @given(st.integers(1, 20_000), st.lists(st.integers(0, 3000), min_size=60, max_size=60))
@@ -40,7 +40,7 @@ def test_nudges_are_bounded(budget: int, gains: list[int]) -> None:
     said, nudged_at = 0, list[int]()
     for gain in gains:
         said += gain
-        if spending.ending(budget, said, nudged_at):
+        if token_budget.ending(budget, said, nudged_at):
             break
         nudged_at.append(said)
     assert len(nudged_at) <= 3 * (budget // 500 + 1) + 3

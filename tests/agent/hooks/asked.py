@@ -7,8 +7,8 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 
+from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.hooks import Hook, HookAnswer, HookEvent, parse, table
-from agentobs.agent.hooks.live import LiveHooks
 from agentobs.records.exchanges import WorldQuestion
 
 NOBODY = AsyncAnthropic(api_key="made-up", base_url="http://127.0.0.1:9")

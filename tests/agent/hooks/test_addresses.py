@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentobs.agent.hooks.addresses import refused, resolved
+from agentobs.agent.execution.network_addresses import refused, resolved
 
 PRIVATE_4 = [
     "0.0.0.0",

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from agentobs.agent.execution.command_hooks import environment
+from agentobs.agent.execution.hook_runner import LiveHooks
 from agentobs.agent.hooks import Command, Hook, table
-from agentobs.agent.hooks.commands import environment
-from agentobs.agent.hooks.live import LiveHooks
 
 from .asked import NOBODY, answer, question, raw
 

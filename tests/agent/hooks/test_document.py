@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from agentobs.agent import Conversation, Permissions, tool
+from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX
+from agentobs.agent.execution.hook_runner import AGENT_SECONDS, BACKGROUND_MAX, SECONDS
+from agentobs.agent.execution.http_hooks import REDIRECTS_MAX
 from agentobs.agent.hooks import EVENTS, MAY, Hook, table
-from agentobs.agent.hooks.hooks import AGENT_TURNS_MAX
-from agentobs.agent.hooks.http import REDIRECTS_MAX
-from agentobs.agent.hooks.live import AGENT_SECONDS, BACKGROUND_MAX, SECONDS
-from agentobs.agent.hooks.reading import ANSWER_BYTES_MAX
-from agentobs.agent.hooks.verdict import FIELDS, OUTCOMES
-from agentobs.agent.occasions import STOP_BLOCKS_MAX
+from agentobs.agent.hooks.declarations import AGENT_TURNS_MAX
+from agentobs.agent.hooks.hook_verdict import FIELDS, OUTCOMES
+from agentobs.agent.lifecycle_hooks import STOP_BLOCKS_MAX
 from agentobs.agent.permissions.consent import DENIALS_IN_A_ROW_MAX, DENIALS_MAX
 from tests.agent.provider import Provider, call, error, message, streamed, text
 

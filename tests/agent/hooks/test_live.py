@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from agentobs.agent.execution.hook_runner import BACKGROUND_MAX, LiveHooks
 from agentobs.agent.hooks import AgentHook, Hook, HookAnswer, PromptHook, table
-from agentobs.agent.hooks.live import BACKGROUND_MAX, LiveHooks
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.exchanges import WorldQuestion
 

@@ -20,7 +20,7 @@ from agentobs.agent.hooks import (
     matching,
     table,
 )
-from agentobs.agent.hooks.hooks import CONDITIONAL
+from agentobs.agent.hooks.declarations import CONDITIONAL
 from agentobs.agent.permissions import ResolvedPath
 from agentobs.errors import UsageError
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX, of_bytes, of_value
 from agentobs.agent.hooks import EVENTS, MAY, HookAnswer, HookEvent, parse, usage_in, verdict
-from agentobs.agent.hooks.reading import ANSWER_BYTES_MAX, of_bytes, of_value
-from agentobs.agent.hooks.verdict import OUTCOMES
+from agentobs.agent.hooks.hook_verdict import OUTCOMES
 
 USED = {"model": "m", "usage": {"output_tokens": 1}}
 

@@ -14,7 +14,7 @@ import pytest
 
 from agentobs.agent.permissions import decide
 from agentobs.agent.permissions.globs import GAP, HOLE, may_fit
-from agentobs.agent.permissions.matching import Sight, forbids
+from agentobs.agent.permissions.rule_matcher import Sight, forbids
 from agentobs.agent.permissions.shell import read_command
 
 from .calls import permitted, rules, running

@@ -14,9 +14,9 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, HttpUrl
 
 from agentobs.agent.events import ToolDone
-from agentobs.agent.gate import call_of, raw_paths, resolved_paths
 from agentobs.agent.permissions import Call, Permissions, decide
-from agentobs.agent.tools import Tool, bind, declared, tool
+from agentobs.agent.tool_calls.rule_subject import call_of, raw_paths, resolved_paths
+from agentobs.agent.tools.tool import Tool, bind, declared, tool
 from agentobs.errors import UsageError
 from agentobs.records.exchanges import ToolQuestion
 from tests.agent.provider import Provider, call, message, streamed, text

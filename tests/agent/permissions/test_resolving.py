@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentobs.agent.paths import resolver
+from agentobs.agent.execution.path_resolution import resolver
 from agentobs.errors import UsageError
 
 

@@ -5,7 +5,7 @@ import random
 from anthropic import AsyncAnthropic
 
 import agentobs
-from agentobs.agent import Options, Permissions, Rule, complete, live_world, tool
+from agentobs.agent import (Options, Permissions, Rule, complete, live_world, tool)
 
 BOXES = {"2019": ["tax", "rent"], "2020": ["tax"], "2021": []}
 

@@ -1,0 +1,27 @@
+"""Nudging: asking a model that would stop to go on, where a run has tokens left to spend."""
+
+from __future__ import annotations
+
+from agentobs.agent import telemetry
+from agentobs.agent.agent_run import Run
+from agentobs.agent.context import token_budget
+from agentobs.agent.context.token_counts import output_tokens
+from agentobs.agent.events import Nudge
+from agentobs.records.exchanges import Place
+
+
+def nudge(this: Run, here: Place | None) -> tuple[Nudge, str] | None:
+    """Return what to tell, and what the model is told; None where it may stop. Notes the nudge."""
+    budget = this.options.token_budget
+    if budget is None:
+        return None
+    said = sum(output_tokens(answer.get("usage")) for answer in this.answers)
+    number = len(this.nudged_at)
+    ended = token_budget.ending(budget, said, this.nudged_at)
+    numbers = {"output_tokens": said, "budget": budget, "nudges": number}
+    if ended is not None:
+        telemetry.event(this.world, here, "token_budget", ended, numbers)
+        return None
+    this.nudged_at.append(said)
+    telemetry.event(this.world, here, "nudge", None, {**numbers, "nudges": number + 1})
+    return Nudge(this.state.turn, number + 1, said), token_budget.nudge(budget, said)

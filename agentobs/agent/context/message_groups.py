@@ -1,0 +1,127 @@
+"""Groups: the parts of a conversation that stay or go as a whole.
+
+A group is an answer with the message that holds the results of its calls, or a message of the user's that
+answers no call. So no call loses its result, and no thinking its call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from agentobs.agent.context.token_counts import is_compaction
+from agentobs.agent.model.thinking import is_thinking
+from agentobs.provider.messages import blocks, tool_results, tool_uses
+from agentobs.records.canonical_json import Json, canonical, digest
+
+Group = tuple[Json, ...]
+"""Messages, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A conversation, taken apart."""
+
+    head: Group
+    """The first prompt; with everything up to a compaction that the provider made itself, which stands for it."""
+    groups: tuple[Group, ...]
+    """What follows, oldest first."""
+
+
+def parts(messages: Sequence[Json]) -> Parts:
+    """Return a conversation's head and groups, which together are its messages."""
+    groups = _grouped(messages)
+    first = next((at for at, group in enumerate(groups) if _is_answer(group)), len(groups))
+    held = [at for at, group in enumerate(groups) if any(map(_is_compacted, group))]
+    end = max(first, held[-1] + 1) if held else first
+    return Parts(flat(groups[:end]), tuple(groups[end:]))
+
+
+def flat(groups: Iterable[Group]) -> Group:
+    """Return the messages of some groups."""
+    return tuple(message for group in groups for message in group)
+
+
+def joined(messages: Iterable[Json]) -> Group:
+    """Return messages in which neighbours of the user's are one, as the provider reads them."""
+    made: list[Json] = []
+    for message in messages:
+        if made and made[-1].get("role") == message.get("role") == "user":
+            content = [*blocks(made[-1]), *blocks(message)]
+            made[-1] = {**made[-1], "content": content}
+        else:
+            made.append(message)
+    return tuple(made)
+
+
+def first_call(messages: Iterable[Json]) -> str | None:
+    """Return the id of the first tool call in some messages."""
+    return next((block["id"] for message in messages for block in tool_uses(message)), None)
+
+
+def outline(messages: Iterable[Json]) -> str:
+    """Return a digest of what tells a conversation from others: who said what, and the ids of calls."""
+    names = ("text", "id", "tool_use_id", "type")
+    said = [
+        [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in own]]
+        for message in messages
+        if (own := [block for block in blocks(message) if not is_thinking(block)])
+    ]
+    return digest(canonical(said).encode("utf-8", "surrogatepass"))
+
+
+def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:
+    """Return how many blocks at the end of a run's conversation are not in the one that is kept.
+
+    That is what was said to the model, which has not answered yet. What is added to a message that is kept belongs
+    to that.
+    """
+    known, count = {id(message) for message in kept}, 0
+    for message in reversed(messages):
+        if message.get("role") != "user" or id(message) in known:
+            break
+        if kept and _begins_with(message, kept[-1]):
+            break
+        count += len(blocks(message))
+    return count
+
+
+def without_last(messages: Group, count: int) -> Group:
+    """Return messages without so many blocks at their end."""
+    left = list(messages)
+    while left and count > 0:
+        content = blocks(left.pop())
+        if len(content) > count:
+            left.append({**messages[len(left)], "content": content[: len(content) - count]})
+        count -= len(content)
+    return tuple(left)
+
+
+def _begins_with(message: Json, part: Json) -> bool:
+    said = blocks(part)
+    return message.get("role") == part.get("role") and blocks(message)[: len(said)] == said
+
+
+def _grouped(messages: Sequence[Json]) -> list[Group]:
+    groups: list[list[Json]] = []
+    owed: set[str] = set()
+    for message in messages:
+        results = {block.get("tool_use_id") for block in tool_results(message)}
+        before = groups[-1][-1].get("role") if groups else None
+        goes_on = (
+            before == "assistant" if message.get("role") == "assistant" else bool(owed or results)
+        )
+        if groups and goes_on:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+        owed = {*owed, *(block["id"] for block in tool_uses(message))} - results
+    return [tuple(group) for group in groups]
+
+
+def _is_answer(group: Group) -> bool:
+    return bool(group[0].get("role") == "assistant")
+
+
+def _is_compacted(message: Json) -> bool:
+    return any(is_compaction(block) for block in blocks(message))

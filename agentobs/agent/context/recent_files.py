@@ -1,0 +1,117 @@
+"""Files: what the agent read last, to be attached again after a summary.
+
+The contents are those of the conversation's own tool results: nothing is read anew, so that a replay attaches
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agentobs.agent.context.reduction import is_trimmed
+from agentobs.agent.context.token_counts import BYTES_PER_TOKEN, text_tokens
+from agentobs.agent.tools.tool import Tool, find
+from agentobs.provider.messages import text_of, tool_results, tool_uses
+from agentobs.records.canonical_json import Json
+
+FILES_MAX = 5
+"""How many files are attached again."""
+FILE_TOKENS_MAX = 5_000
+"""The most tokens of one; of a longer one its beginning."""
+FILES_TOKENS_MAX = 50_000
+"""The most tokens of all, with their paths. Five files have no more than 25,000: it bounds what a path can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it was last read."""
+
+    path: str
+    text: str
+    is_stale: bool
+    """Whether it was edited since."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    path: str
+    reads: bool
+    result: Json | None
+
+
+def recent_files(gone: Sequence[Json], kept: Sequence[Json], tools: Sequence[Tool]) -> list[File]:
+    """Return the files that were last read or edited in the messages that go, the latest first.
+
+    Left out are those that the messages that stay read, and those that were never read.
+    """
+    there = {call.path for call in _calls(kept, tools) if call.reads and _content(call)}
+    found: dict[str, File] = {}
+    order: dict[str, None] = {}
+    for call in _calls(gone, tools):
+        order.pop(call.path, None)
+        order[call.path] = None
+        text = _content(call)
+        if call.reads and text:
+            found[call.path] = File(call.path, text, False)
+        elif not call.reads and call.path in found:
+            found[call.path] = File(call.path, found[call.path].text, True)
+    edited = {call.path for call in _calls(kept, tools) if not call.reads}
+    latest = [found[path] for path in reversed(order) if path in found and path not in there]
+    return [
+        File(file.path, file.text, file.is_stale or file.path in edited)
+        for file in latest[:FILES_MAX]
+    ]
+
+
+def attached(files: Sequence[File], tokens: int) -> list[Json]:
+    """Return the blocks that attach files, each of bounded length, and all together of at most so many tokens."""
+    made: list[Json] = []
+    room = min(tokens, FILES_TOKENS_MAX)
+    for file in files:
+        block = {"type": "text", "text": _shown(file)}
+        room -= text_tokens(block["text"])
+        if room < 0:
+            break
+        made.append(block)
+    return made
+
+
+def _shown(file: File) -> str:
+    chars = int(FILE_TOKENS_MAX * BYTES_PER_TOKEN)
+    shown = file.text.encode("utf-8", "replace")[:chars].decode("utf-8", "ignore")
+    notes = []
+    if len(shown) < len(file.text):
+        notes.append("only its beginning")
+    if file.is_stale:
+        notes.append("it was edited since, so read it again before you rely on it")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    return f"The file {file.path}, as it was last read{note}:\n\n{shown}"
+
+
+def _content(call: _Call) -> str:
+    """Return what a call read; empty where it failed, or where its result was trimmed."""
+    result = call.result
+    if result is None or result.get("is_error") or is_trimmed(result.get("content")):
+        return ""
+    return text_of(result.get("content"))
+
+
+def _calls(messages: Sequence[Json], tools: Sequence[Tool]) -> Iterator[_Call]:
+    """Yield the calls that read or edit one file, in their order."""
+    results = {
+        block.get("tool_use_id"): block for message in messages for block in tool_results(message)
+    }
+    for message in messages:
+        for block in tool_uses(message):
+            tool = find(tools, str(block.get("name")))
+            if tool is None or tool.tool_class not in ("read", "edit"):
+                continue
+            paths = _paths(tool, block.get("input"))
+            if len(paths) == 1:
+                yield _Call(paths[0], tool.tool_class == "read", results.get(block.get("id")))
+
+
+def _paths(tool: Tool, value: object) -> list[str]:
+    given = [value.get(name) for name in tool.paths] if isinstance(value, dict) else []
+    return [path for path in given if isinstance(path, str) and path]

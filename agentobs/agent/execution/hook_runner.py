@@ -1,0 +1,319 @@
+"""Live: running the hooks that the loop asks about, each within its time, whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from anthropic import AsyncAnthropic
+
+from agentobs import tracing, world
+from agentobs.agent import telemetry
+from agentobs.agent.execution import command_hooks, model_hooks
+from agentobs.agent.execution.daemon_threads import in_thread
+from agentobs.agent.execution.hook_output import crashed, failed, of_value, said, sendable
+from agentobs.agent.execution.http_hooks import posted
+from agentobs.agent.execution.network_addresses import Resolve, resolved
+from agentobs.agent.hooks.declarations import (
+    AgentHook,
+    Command,
+    Hook,
+    HookEvent,
+    Http,
+    PromptHook,
+    Run,
+    table,
+)
+from agentobs.agent.hooks.hook_verdict import is_output
+from agentobs.agent.tools.results import fit, render
+from agentobs.agent.tools.tool import Tool
+from agentobs.errors import ReplaySays, UsageError, say_once
+from agentobs.records.canonical_json import Json
+from agentobs.records.exchanges import Place, WorldQuestion
+from agentobs.records.labels import is_label
+
+SECONDS = 60.0
+"""How long a hook may take where nobody says otherwise. Our choice."""
+
+AGENT_SECONDS = 600.0
+"""How long an agent hook may take where nobody says otherwise. Our choice: fifty turns take their time."""
+
+CLEAN_UP_S = 3.0
+"""How long a hook that was given up may take to clean up before nobody waits for it. Our choice; more than a
+program gets to end in (`commands.GRACE_S`)."""
+
+BACKGROUND_MAX = 64
+"""How many hooks may run in the background at once. Our choice."""
+
+
+class LiveHooks:
+    """Runs hooks; `answer` is what a `LiveAnswers` needs."""
+
+    def __init__(
+        self,
+        hooks: Sequence[Hook],
+        client: AsyncAnthropic,
+        *,
+        model: str | None = None,
+        tools: Sequence[Tool] = (),
+        roots: Sequence[Path] = (),
+        run: model_hooks.RunAgent | None = None,
+        resolve: Resolve = resolved,
+    ) -> None:
+        """Run these hooks.
+
+        Args:
+            hooks: the table; the same that the run has in its options.
+            client: the provider's client.
+            model: whom hooks ask that name no model.
+            tools: the agent's tools; agent hooks get those that only read.
+            roots: where their paths have to lie, the first one where commands start; default the working directory.
+            run: the loop, `agentobs.agent.run`, for agent hooks.
+            resolve: finds the addresses of a host.
+
+        Raises:
+            UsageError: a hook needs what is not there.
+        """
+        self._hooks = {hook.name: hook for hook in table(hooks)}
+        self._client, self._model, self._run, self._resolve = client, model, run, resolve
+        self._roots = tuple(Path(root).absolute() for root in roots) or (Path.cwd(),)
+        self._tools = {
+            tool.name: tool
+            for tool in tools
+            if tool.tool_class == "read" and not tool.needs_person and tool.agents is None
+        }
+        self._chars_max = {tool.name: tool.result_chars_max for tool in tools}
+        self._background: set[asyncio.Task[Json]] = set()
+        for hook in self._hooks.values():
+            self._check(hook)
+
+    async def answer(self, question: WorldQuestion) -> Json:
+        """Answer the loop's question about one hook with a JSON object; see `World.ask`.
+
+        Raises:
+            ReplaySays: a replay differs from its recording, met by a function that asks the model.
+        """
+        asked = question.asked
+        hook = self._hooks.get(asked["hook"])
+        if hook is None:
+            return said("cancelled", f"nobody here runs a hook named {asked['hook']}")
+        here = tracing.place()
+        try:
+            payload = _payload(asked, here, self._roots[0])
+        except (ValueError, RecursionError):
+            # Who cannot be told what happens cannot say that it may.
+            return said("blocking", "what happens is nested too deep to be told to a hook")
+        inside = model_hooks.inside(here, "hook", question.key, "hook")
+        if not hook.background:
+            return self._fitted(asked, await self._ran(hook, payload, inside))
+        if len(self._background) >= BACKGROUND_MAX:
+            return failed(f"{BACKGROUND_MAX} hooks run in the background already")
+        task = asyncio.create_task(self._apart(hook, payload, inside))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return {"outcome": "success"}
+
+    def _fitted(self, asked: Json, answer: Json) -> Json:
+        """Return an answer with its output as the model can see it, so that it is recorded as it was seen."""
+        output, chars_max = answer.get("output"), self._chars_max.get(str(asked.get("tool_name")))
+        if output is None or chars_max is None or not is_output(output):
+            return answer
+        return {**answer, "output": fit(render(output), chars_max, lambda _: None)}
+
+    async def settled(self) -> None:
+        """Return when no hook runs in the background any more; each ends within its time."""
+        while self._background:
+            await asyncio.wait(list(self._background))
+
+    async def _apart(self, hook: Hook, payload: str, here: Place | None) -> Json:
+        """Run a hook that nobody waits for: its work may outlive what fired it, and is a trace of its own."""
+        with telemetry.span("hook", here, hook.name, trace_id=world.new_id()) as inside:
+            return await self._ran(hook, payload, inside)
+
+    async def _ran(self, hook: Hook, payload: str, here: Place | None) -> Json:
+        """Run a hook within its time; whatever it does, this returns an answer."""
+        seconds, used = hook.timeout_s or usual_seconds(hook.run), list[Json]()
+        with telemetry.at(here):
+            task = asyncio.create_task(self._answered(hook, payload, seconds, used))
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if task.done():
+                return _with(task.result(), used)
+        finally:
+            if not task.done():
+                await _give_up(task)
+        return _with(said("cancelled", f"it has not answered within {seconds:g} seconds"), used)
+
+    async def _answered(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
+        try:
+            return await self._of_kind(hook, payload, seconds, used)
+        except ReplaySays:
+            raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return said("cancelled", "it was cancelled from within")
+        except BaseException as error:  # a SystemExit of a hook's own code, too
+            return crashed(error)
+
+    async def _of_kind(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
+        match hook.run:
+            case Command():
+                data = payload.encode("utf-8")
+                return await command_hooks.ran(hook.run, data, self._roots[0], _facts(payload))
+            case Http():
+                return await posted(hook.run, payload.encode("utf-8"), self._resolve)
+            case PromptHook():
+                judge = self._judge(hook.run, seconds, used)
+                return await model_hooks.prompted(hook.run, judge, hook.event, payload)
+            case AgentHook():
+                judge = self._judge(hook.run, seconds, used)
+                return await self._by_agent(hook.run, hook.event, payload, judge)
+            case _:
+                return await _called(hook.run, payload)
+
+    async def _by_agent(
+        self, hook: AgentHook, event: HookEvent, payload: str, judge: model_hooks.Judge
+    ) -> Json:
+        assert self._run is not None
+        names = self._tools if hook.tools is None else hook.tools
+        tools = [self._tools[name] for name in names]
+        return await model_hooks.by_agent(
+            hook, judge, event, payload, tools, self._roots, self._run
+        )
+
+    def _judge(
+        self, hook: PromptHook | AgentHook, seconds: float, used: list[Json]
+    ) -> model_hooks.Judge:
+        model = hook.model or self._model
+        assert model is not None
+        return model_hooks.Judge(self._client, model, seconds, used)
+
+    def _check(self, hook: Hook) -> None:
+        """Refuse a hook that needs what is not there."""
+        if not isinstance(hook.run, PromptHook | AgentHook):
+            return
+        where = f"hook {hook.name}"
+        if hook.run.model is None and self._model is None:
+            raise UsageError(
+                "it asks a model, and names none", where=where, todo="Pass hook_model to live_world"
+            )
+        if not isinstance(hook.run, AgentHook):
+            return
+        if self._run is None:
+            raise UsageError("nobody here runs agents", where=where, todo="Use live_world")
+        missing = [name for name in hook.run.tools or () if name not in self._tools]
+        if missing:
+            raise UsageError(
+                f"there is no tool {missing[0]} that only reads",
+                where=where,
+                todo=f"Use some of {', '.join(self._tools) or 'none'}",
+            )
+
+
+def _with(answer: Json, used: list[Json]) -> Json:
+    """Return an answer with what requests for it used, beside what a function tells that it used."""
+    told = answer.get("usage")
+    return (
+        {**answer, "usage": [*(told if isinstance(told, list) else []), *used]} if used else answer
+    )
+
+
+def usual_seconds(run: Run) -> float:
+    """Return how long a hook may take where nobody says otherwise."""
+    return AGENT_SECONDS if isinstance(run, AgentHook) else SECONDS
+
+
+def _payload(asked: Json, here: Place | None, cwd: Path) -> str:
+    """Return what a hook is told, as JSON text: what was asked, and what differs in each run.
+
+    Raises:
+        ValueError: it cannot be written.
+        RecursionError: it is nested too deep.
+    """
+    more = {
+        "session_id": here.session_id if here else None,
+        "lane": here.lane if here else None,
+        "cwd": str(cwd),
+    }
+    told = {name: value for name, value in asked.items() if name != "background"}
+    text = json.dumps({**told, **more}, ensure_ascii=False)
+    # Not a number is no JSON: it is told as a text, for a program that cannot read its input says nothing.
+    exact = json.loads(text, parse_constant=str)
+    return sendable(json.dumps(exact, ensure_ascii=False, allow_nan=False))
+
+
+def _facts(payload: str) -> dict[str, str]:
+    """Return what a program finds in its environment: ids and labels of what happens."""
+    told = json.loads(payload)
+    names = {
+        "EVENT": "event",
+        "NAME": "hook",
+        "TURN": "turn",
+        "TOOL": "tool_name",
+        "TOOL_USE_ID": "tool_use_id",
+        "SESSION_ID": "session_id",
+        "LANE": "lane",
+    }
+    found = {name: str(told.get(key)) for name, key in names.items() if told.get(key) is not None}
+    return {f"AGENTOBS_HOOK_{name}": value for name, value in found.items() if is_label(value)}
+
+
+async def _called(function: Callable[[Json], Any], payload: str) -> Json:
+    """Call a function; a plain one in a thread. Where it changes the working directory, that is put back."""
+    with _same_folder():
+        told = json.loads(payload)
+        if inspect.iscoroutinefunction(function):
+            value = await function(told)
+        else:
+            value = await in_thread(functools.partial(function, told))
+            if inspect.isawaitable(value):
+                value = await _awaited(value)
+        return await in_thread(functools.partial(of_value, value))
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+@contextlib.contextmanager
+def _same_folder() -> Iterator[None]:
+    before = _folder()
+    try:
+        yield
+    finally:
+        if before is not None and _folder() != before:
+            with contextlib.suppress(OSError):
+                os.chdir(before)
+            say_once(f"a hook changed the working directory, which was put back: {before}")
+
+
+def _folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was deleted
+        return None
+
+
+async def _give_up(task: asyncio.Task[Json]) -> None:
+    _left.add(task)
+    task.add_done_callback(_forget)
+    task.cancel()
+    await asyncio.wait({task}, timeout=CLEAN_UP_S)
+
+
+def _forget(task: asyncio.Task[Json]) -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()  # seen: nobody waits for it any more
+
+
+_left: set[asyncio.Task[Json]] = set()
+"""Hooks that were given up and clean up; an event loop forgets tasks that nobody holds."""

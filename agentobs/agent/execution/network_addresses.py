@@ -1,0 +1,126 @@
+"""Addresses: where an http hook may connect to. The public internet, and this machine itself.
+
+An address stands for the one that is wrapped in it. What is not known to be public is refused: private networks,
+link-local ones with the metadata services of clouds, the shared ones of providers, and what is reserved.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from agentobs.agent.execution.daemon_threads import in_thread
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the addresses of a host name, as texts."""
+
+_NOT_PUBLIC_4 = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this host; connecting to it reaches the machine itself
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared by a provider's customers (CGNAT); Alibaba's metadata lie here
+        "127.0.0.0/8",  # loopback: allowed by name, below
+        "169.254.0.0/16",  # link-local; the metadata of most clouds lie here
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments; Oracle's metadata lie here
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+        "168.63.129.16/32",  # Azure's services for its machines, in the middle of the public space
+    )
+)
+"""https://www.iana.org/assignments/iana-ipv4-special-registry (2025-10), and what clouds keep for their machines."""
+
+_PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
+"""All that is given out as global unicast (https://www.iana.org/assignments/ipv6-address-space)."""
+
+_NOT_PUBLIC_6 = tuple(
+    ipaddress.IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo, ORCHID, benchmarks
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+)
+"""What of it is not public (https://www.iana.org/assignments/iana-ipv6-special-registry, 2025-10)."""
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""Wraps an IPv4 address in its last 32 bits (RFC 6052). The local-use one, 64:ff9b:1::/48, is refused whole."""
+
+_ISATAP = (bytes.fromhex("00005efe"), bytes.fromhex("02005efe"))
+"""Stands before the IPv4 address in an address of ISATAP (RFC 5214, section 6.1)."""
+
+
+async def resolved(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host as the system finds them; an address, however it is spelled, is its own.
+
+    Raises:
+        OSError: there are none.
+    """
+    found = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def refused(addresses: Sequence[str], *, loopback: bool = True) -> str | None:
+    """Return why a host with these addresses may not be connected to; None where it may.
+
+    One address that is refused is enough: which of them is used is chance.
+
+    Args:
+        addresses: all that its name resolves to.
+        loopback: whether this machine itself may be.
+    """
+    if not addresses:
+        return "it has no address"
+    for text in addresses:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return f"{text!r} is no address"
+        if is_loopback(address):
+            if not loopback:
+                return f"{text} is this machine itself"
+        elif not is_public(address):
+            return f"{text} is no public address"
+    return None
+
+
+def is_loopback(address: Address) -> bool:
+    """Return whether an address is this machine itself, plainly or as an IPv4 address in the form of an IPv6 one."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def is_public(address: Address) -> bool:
+    """Return whether an address, and the one that is wrapped in it, lie in the public internet."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_4)
+    if address.scope_id is not None:
+        return False
+    inner = _inner(address)
+    if inner is not None and not is_public(inner):
+        return False
+    if address.ipv4_mapped is not None or address in _NAT64:
+        return True
+    return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
+
+
+def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that is wrapped in an IPv6 one."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64 or address.packed[8:12] in _ISATAP:
+        return ipaddress.IPv4Address(address.packed[12:])
+    return None

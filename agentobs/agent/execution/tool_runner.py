@@ -1,0 +1,352 @@
+"""Execution: answering tool calls by running real functions. Whatever they do, each call gets one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from agentobs import tracing
+from agentobs.agent.execution.daemon_threads import in_thread
+from agentobs.agent.tools.results import Items, fit, is_quick, render, told
+from agentobs.agent.tools.tool import (
+    Bound,
+    Function,
+    Tool,
+    bind,
+    check_call,
+    check_tools,
+    invalid,
+    unknown,
+)
+from agentobs.errors import ReplaySays, say_once
+from agentobs.records.exchanges import ToolAnswer, ToolOutcome, ToolQuestion
+from agentobs.sink import sink
+from agentobs.tracing.ambient import keyed
+
+Keep = Callable[[str, str], str]
+"""Keeps a text under the id of the call that made it, and returns the path where it lies."""
+
+CLEAN_UP_S = 1.0
+"""How long an async tool that was stopped may take to clean up before nobody waits for it. Our choice."""
+
+STOPPED_MAX = 1_000
+"""How many ids of calls that were stopped before they began are remembered. Our choice."""
+
+RECORDED_S = 0.25
+"""How long a call waits at most until what was recorded before it, the answer that asks for it first, survives this
+process: what a tool does cannot be undone. Our choice: it takes a millisecond."""
+
+R = TypeVar("R")
+
+
+def live_tools(
+    tools: Sequence[Tool], *, keep: Keep | None = None, person: bool = False
+) -> LiveTools:
+    """Return what answers tool calls by running these tools.
+
+    Args:
+        tools: the tools.
+        keep: keeps results that are too long; without it what the model does not see is lost.
+        person: whether there is a person for the tools that need one.
+
+    Raises:
+        UsageError: the tools do not fit beside each other, or the settings of one contradict each other.
+    """
+    return LiveTools(tools, keep, person)
+
+
+class LiveTools:
+    """Runs tools; its methods are what a `World` needs."""
+
+    def __init__(self, tools: Sequence[Tool], keep: Keep | None, person: bool) -> None:
+        """Make one; see `live_tools`."""
+        check_tools(tools)
+        self._tools = tuple(tools)
+        self._named = {name: each for each in tools for name in (*each.aliases, each.name)}
+        self._keep, self._person = keep, person
+        self._running: dict[_Call, list[asyncio.Future[None]]] = {}
+        self._stopped: dict[_Call, None] = {}
+        self._lock = threading.Lock()
+
+    def function(self, name: str) -> Function | None:
+        """Return the function that a tool runs; None where there is no such tool."""
+        known = self._named.get(name)
+        return None if known is None else known.function
+
+    def is_mutating(self, name: str) -> bool:
+        """Return whether a tool may change something outside; see `World.is_mutating`."""
+        known = self._named.get(name)
+        return known is not None and known.destructive
+
+    async def run_tool(self, question: ToolQuestion) -> ToolAnswer:
+        """Run one call and return its answer, whatever the tool does; see `World.run_tool`.
+
+        A plain function runs in a thread, with the caller's context; after its time is up nobody waits
+        for it, but it cannot be stopped.
+
+        Raises:
+            ReplaySays: a replay differs from its recording, met by a tool that asks the model.
+        """
+        tool = self._named.get(question.name)
+        if tool is None:
+            return unknown(self._tools, question.name)
+        if tool.needs_person and not self._person:
+            text = (
+                f"{tool.name} needs a person to answer it, and nobody is there. Go on without it."
+            )
+            return ToolAnswer(text, is_error=True, outcome="failed", tries=0)
+        with self._under_way(_call(question.tool_use_id)) as stop:
+            if stop.done():
+                text = f"{tool.name} was stopped before it began."
+                return ToolAnswer(text, is_error=True, outcome="aborted", tries=0)
+            await sink.settle(RECORDED_S)
+            for tries in itertools.count(1):
+                try:
+                    bound = bind(tool, question.input)
+                except ValueError as error:
+                    return invalid(tool, error)
+                with keyed(question.tool_use_id):
+                    answer = await _Try(tool, question.tool_use_id, self.kept).answer(bound, stop)
+                again = answer.outcome in ("failed", "timeout") and tries <= tool.retries
+                if not again or stop.done():
+                    return replace(answer, tries=tries)
+        raise AssertionError("tries never run out")
+
+    def stop_tool(self, tool_use_id: str) -> None:
+        """Stop a call, begun or not, from any thread; see `World.stop_tool`."""
+        call = _call(tool_use_id)
+        with self._lock:
+            waiting = list(self._running.get(call, ()))
+            if not waiting:
+                self._stopped[call] = None
+                if len(self._stopped) > STOPPED_MAX:
+                    del self._stopped[next(iter(self._stopped))]
+        for stop in waiting:
+            with contextlib.suppress(RuntimeError):  # its loop was closed
+                stop.get_loop().call_soon_threadsafe(_set, stop)
+
+    def kept(self, tool_use_id: str, text: str) -> str | None:
+        """Keep the whole of a result that is too long, and return where it lies; None where it cannot be kept."""
+        if self._keep is None:
+            return None
+        try:
+            return str(self._keep(tool_use_id, text))
+        except Exception as error:
+            say_once(f"the whole of a tool's result is not kept: {error}", about="keeping a result")
+            return None
+
+    async def check(self, question: ToolQuestion) -> str | None:
+        """Return what the tool's own check complains of, for the model; None where the call may run.
+
+        A check that fails, or takes longer than the tool itself may, is a complaint.
+
+        Raises:
+            ReplaySays: a replay differs from its recording, met by a check that asks the model.
+        """
+        tool = self._named.get(question.name)
+        if tool is None or tool.check is None:
+            return None
+        try:
+            call = check_call(tool, bind(tool, question.input))
+        except ValueError as error:
+            return str(error)
+        assert call is not None
+        task = asyncio.create_task(_ended(tool.check, call, _complaint, _check_failed))
+        ended = await _first(task, None, tool.timeout_s)
+        if not ended:
+            return f"its check did not finish within {tool.timeout_s:g} seconds"
+        complaint = _result(task)
+        if complaint is None:
+            return None
+        shown = fit(complaint, tool.result_chars_max, lambda _: None)
+        return shown if isinstance(shown, str) else None
+
+    @contextlib.contextmanager
+    def _under_way(self, call: _Call) -> Iterator[asyncio.Future[None]]:
+        """Yield what is done as soon as the call is to stop."""
+        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._running.setdefault(call, []).append(stop)
+            if call in self._stopped:
+                del self._stopped[call]
+                stop.set_result(None)
+        try:
+            yield stop
+        finally:
+            with self._lock:
+                self._running[call].remove(stop)
+                if not self._running[call]:
+                    del self._running[call]
+
+
+_Call = tuple[str | None, str]
+"""A call by its lane and its id: agents beside each other may have calls of one id."""
+
+
+def _call(tool_use_id: str) -> _Call:
+    here = tracing.place()
+    return (here.lane if here is not None else None), tool_use_id
+
+
+@dataclass(slots=True)
+class _Try:
+    """One try of a call, and how its end becomes an answer."""
+
+    tool: Tool
+    tool_use_id: str
+    keep: Callable[[str, str], str | None]
+    is_given_up: bool = False
+    """Whether nobody waits for it any more; read by the thread that it left behind."""
+
+    async def answer(self, bound: Bound, stop: asyncio.Future[None]) -> ToolAnswer:
+        tool = self.tool
+        task = asyncio.create_task(_ended(tool.function, bound.call, self.done, self.failed))
+        stoppable = stop if tool.interrupt == "cancel" else None
+        try:
+            ended = await _first(task, stoppable, tool.timeout_s)
+        finally:
+            self.is_given_up = True
+        if ended:
+            return _result(task)
+        if stoppable is not None and stoppable.done():
+            return self._given_up(f"{tool.name} was stopped before it had finished", "aborted")
+        text = f"{tool.name} did not finish within {tool.timeout_s:g} seconds and was given up"
+        return self._given_up(text, "timeout")
+
+    def done(self, value: Any) -> ToolAnswer:
+        return ToolAnswer(fit(render(value), self.tool.result_chars_max, self._kept))
+
+    def failed(self, error: BaseException) -> ToolAnswer:
+        text = f"{self.tool.name} failed with {told(error)}"
+        content = fit(text, self.tool.result_chars_max, self._kept)
+        return ToolAnswer(content, is_error=True, outcome="failed")
+
+    def _given_up(self, text: str, outcome: ToolOutcome) -> ToolAnswer:
+        still = "" if _is_async(self.tool.function) else " It may still be at work."
+        return ToolAnswer(f"{text}.{still}", is_error=True, outcome=outcome)
+
+    def _kept(self, text: str) -> str | None:
+        return None if self.is_given_up else self.keep(self.tool_use_id, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What a plain function returned, and only the event loop can bring to its end."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Divergence:
+    """A replay that differs from its recording, met inside a tool: nobody's failure."""
+
+    error: ReplaySays
+
+
+async def _ended(
+    function: Function,
+    call: Callable[[], Any],
+    done: Callable[[Any], R],
+    failed: Callable[[BaseException], R],
+) -> R | _Divergence:
+    """Run a call to its end, and return what `done` or `failed` make of that. Raises nothing.
+
+    They run in a thread, too, but where there is nearly nothing to do: a result may be large, and showing
+    it runs code of the tool's own.
+    """
+
+    def caught(error: BaseException) -> R | _Divergence:
+        if isinstance(error, ReplaySays):
+            return _Divergence(error)
+        return failed(error)
+
+    def work() -> R | _Divergence | _Pending:
+        try:
+            value = call()
+            return _Pending(value) if _is_pending(value) else done(value)
+        except BaseException as error:
+            return caught(error)
+
+    try:
+        ended = _Pending(call()) if _is_async(function) else await in_thread(work)
+        if not isinstance(ended, _Pending):
+            return ended
+        value = await _awaited(ended.value)
+        return done(value) if is_quick(value) else await in_thread(partial(done, value))
+    except Exception as error:
+        try:
+            return await in_thread(partial(caught, error))
+        except BaseException:  # stopped meanwhile, or no thread is to be had
+            return caught(error)
+    except BaseException as error:  # such as SystemExit, which would end the event loop
+        return caught(error)
+
+
+async def _first(
+    task: asyncio.Task[Any], stop: asyncio.Future[None] | None, timeout_s: float | None
+) -> bool:
+    """Wait for the first of a task, a stop and a time limit; return whether the task ended. If not, it is cancelled."""
+    try:
+        waited: set[asyncio.Future[Any]] = {task} if stop is None else {task, stop}
+        await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
+    finally:
+        if not task.done():
+            _left.add(task)
+            task.add_done_callback(_left.discard)
+            task.cancel()
+            await asyncio.wait({task}, timeout=CLEAN_UP_S)
+
+
+_left: set[asyncio.Task[Any]] = set()
+"""Tasks that were cancelled and clean up; an event loop forgets tasks that nobody holds."""
+
+
+def _result(task: asyncio.Task[R | _Divergence]) -> R:
+    ended = task.result()
+    if isinstance(ended, _Divergence):
+        raise ended.error
+    return ended
+
+
+def _is_async(function: Function) -> bool:
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
+        for each in (function, getattr(function, "__call__", None))  # noqa: B004
+    )
+
+
+def _is_pending(value: Any) -> bool:
+    return inspect.isawaitable(value) or isinstance(value, AsyncIterator)
+
+
+async def _awaited(value: Any) -> Any:
+    if isinstance(value, AsyncIterator):
+        items = Items()
+        async for item in value:
+            if not items.take(item):
+                break
+        return items.taken
+    return await value if inspect.isawaitable(value) else value
+
+
+def _complaint(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return f"its check returned a {type(value).__name__} where a text or None belongs"
+
+
+def _check_failed(error: BaseException) -> str:
+    return f"its check failed with {told(error)}"
+
+
+def _set(stop: asyncio.Future[None]) -> None:
+    if not stop.done():
+        stop.set_result(None)

@@ -1,0 +1,53 @@
+"""Matching: which hooks an occasion fires. Decided before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from agentobs.agent.hooks.declarations import Hook, Occasion, condition
+from agentobs.agent.permissions import Call
+from agentobs.agent.permissions.rule_matcher import Sight, forbids
+
+
+def matching(
+    hooks: Iterable[Hook], occasion: Occasion, done: Collection[str] = ()
+) -> tuple[Hook, ...]:
+    """Return the hooks that an occasion fires, in the order of the table.
+
+    Args:
+        hooks: the table.
+        occasion: what happens.
+        done: the names of the `once` hooks that were asked before.
+    """
+    about = [
+        hook
+        for hook in hooks
+        if hook.event == occasion.event and not (hook.once and hook.name in done)
+    ]
+    if all(hook.when is None for hook in about):
+        return tuple(about)
+    sight = _sight(occasion)
+    return tuple(hook for hook in about if _is_met(hook, sight))
+
+
+def _is_met(hook: Hook, sight: Sight | None) -> bool:
+    """Return whether a hook's condition is met; in doubt it is, for whoever guards a call wants to know."""
+    if hook.when is None or sight is None:
+        return True
+    return forbids(condition(hook.when), sight) != "no"
+
+
+def _sight(occasion: Occasion) -> Sight | None:
+    if occasion.tool is None:
+        return None
+    return Sight.of(
+        Call(
+            tool_use_id="",
+            tool=occasion.tool,
+            tool_class=occasion.tool_class,
+            subject=occasion.subject,
+            aliases=occasion.aliases,
+            paths=occasion.paths,
+            hosts=occasion.hosts,
+        )
+    )

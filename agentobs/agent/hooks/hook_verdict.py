@@ -1,0 +1,265 @@
+"""Verdict: what hooks answered, read with care, and what follows from all of their answers together.
+
+An answer comes from outside as a JSON value, so nothing in it is taken on trust. What does not fit makes the whole
+answer an error that says so, and nothing of it is done; only a plain veto in it still counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from agentobs.agent.hooks.declarations import MAY, Effect, HookEvent
+from agentobs.agent.permissions import Behaviour
+from agentobs.records.canonical_json import Json
+
+Outcome = Literal["success", "blocking", "non_blocking_error", "cancelled"]
+"""How a hook ended: it has nothing against it; it has; it failed, which hurts nobody; it did not get to its end."""
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+FIELDS = ("outcome", "reason", "decision", "input", "output", "context", "stop", "usage")
+"""What an answer may hold; all may be left out."""
+
+REASON_CHARS_MAX = 10_000
+"""Longer reasons are cut. Our choice: the model reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswer:
+    """What one hook says."""
+
+    outcome: Outcome = "success"
+    reason: str = field(default="", repr=False)
+    """Why; the model is told of a veto's."""
+    decision: Behaviour | None = None
+    """Whether the call may run, in the place of a person's word; `deny` is a veto."""
+    input: Any = field(default=None, repr=False)
+    """The tool's input to use instead, an object; None leaves it as it is."""
+    output: Any = field(default=None, repr=False)
+    """What the model shall see of the tool's output, a text or content blocks; None leaves it as it is."""
+    context: str = field(default="", repr=False)
+    """What the model shall be told."""
+    stop: bool = False
+    """Whether the run ends here."""
+    usage: tuple[Json, ...] = ()
+    """What requests used that were made for this answer: `model`, and `usage` as the provider gave it."""
+
+    def as_json(self) -> Json:
+        """Return the object that `parse` reads."""
+        given = {
+            "reason": self.reason,
+            "decision": self.decision,
+            "input": self.input,
+            "output": self.output,
+            "context": self.context,
+            "stop": self.stop,
+            "usage": list(self.usage),
+        }
+        said = {name: value for name, value in given.items() if value not in (None, "", False, [])}
+        return {"outcome": self.outcome, **said}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from all answers to one occasion."""
+
+    blocked: bool = False
+    """Whether any hook has a veto."""
+    reason: str = field(default="", repr=False)
+    """Why it is blocked or decided so, or ends: what those hooks say, a line each."""
+    decision: Behaviour | None = None
+    """The strictest decision of all: deny before ask before allow."""
+    input: Any = field(default=None, repr=False)
+    """The tool's input to use instead, or None."""
+    output: Any = field(default=None, repr=False)
+    """What the model shall see of the tool's output instead, or None."""
+    context: tuple[str, ...] = field(default=(), repr=False)
+    """What the model shall be told, in the order of the table."""
+    stop: bool = False
+    """Whether the run ends here."""
+    usage: tuple[Json, ...] = ()
+    """What requests used that were made inside of the hooks."""
+    overtaken: tuple[int, ...] = ()
+    """Places of the answers whose change of input or output another one took the place of."""
+
+
+def parse(answer: Any, event: HookEvent | None = None) -> HookAnswer:
+    """Return an answer as it may be used; whatever comes, this raises nothing.
+
+    Args:
+        answer: the JSON value.
+        event: what was asked about: what an answer to it may not do is a fault. None looks at the form alone.
+    """
+    if not isinstance(answer, dict):
+        return _faulty({}, f"the answer is {_named(answer)}, no object", event)
+    answer = {name: value for name, value in answer.items() if value is not None}
+    wrong = _fault(answer, event)
+    if wrong is not None:
+        return _faulty(answer, wrong, event)
+    outcome = answer.get("outcome", "success")
+    reason = answer.get("reason", "")[:REASON_CHARS_MAX]
+    usage = tuple(answer.get("usage", ()))
+    if _is_veto(answer):
+        decision: Behaviour | None = "deny" if answer.get("decision") == "deny" else None
+        return HookAnswer("blocking", reason, decision, stop=answer.get("stop", False), usage=usage)
+    if outcome != "success":
+        return HookAnswer(outcome, reason, usage=usage)
+    return HookAnswer(
+        "success",
+        reason,
+        answer.get("decision"),
+        answer.get("input"),
+        answer.get("output"),
+        answer.get("context", ""),
+        answer.get("stop", False),
+        usage,
+    )
+
+
+def verdict(answers: Sequence[HookAnswer]) -> Verdict:
+    """Return what follows from the answers to one occasion, given in the order of the table.
+
+    One veto blocks. Of several changes the last one in the order of the table is used; no hook sees what another
+    one made of it, for they run together. Where something is blocked nothing is changed.
+    """
+    vetoes = [each for each in answers if each.outcome == "blocking"]
+    decision = _strictest(answers)
+    blocked = bool(vetoes) or decision == "deny"
+    stop = any(each.stop for each in answers)
+    speaking = vetoes or [
+        each for each in answers if each.stop or (decision and each.decision == decision)
+    ]
+    found = Verdict(
+        blocked=blocked,
+        reason="\n".join(dict.fromkeys(each.reason for each in speaking if each.reason)),
+        decision="deny" if decision is not None and blocked else decision,
+        context=tuple(each.context for each in answers if each.context),
+        stop=stop,
+        usage=tuple(each for answer in answers for each in answer.usage),
+    )
+    if blocked:
+        return found
+    new_input, overtaken = _last([each.input for each in answers])
+    output, also = _last([each.output for each in answers])
+    lost = tuple(sorted({*overtaken, *also}))
+    return replace(found, input=new_input, output=output, overtaken=lost)
+
+
+def usage_in(answer: Any) -> list[Json]:
+    """Return the `model` and the `usage` of each request that was made inside of an answer of the world.
+
+    The answers to hooks and to questions for consent carry them, so that they count the same in a replay.
+    """
+    listed = _listed(answer.get("usage")) if isinstance(answer, dict) else ()
+    return [each for each in listed if _is_usage(each)]
+
+
+def is_output(value: Any) -> bool:
+    """Return whether a value can stand for a tool's output: a text, or content blocks."""
+    if isinstance(value, str):
+        return True
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and isinstance(each.get("type"), str) for each in value
+    )
+
+
+def _strictest(answers: Sequence[HookAnswer]) -> Behaviour | None:
+    said = {each.decision for each in answers}
+    strict: tuple[Behaviour, ...] = ("deny", "ask", "allow")
+    return next((each for each in strict if each in said), None)
+
+
+def _last(values: Sequence[Any]) -> tuple[Any, list[int]]:
+    given = [at for at, value in enumerate(values) if value is not None]
+    return (values[given[-1]], given[:-1]) if given else (None, [])
+
+
+def _faulty(answer: Json, wrong: str, event: HookEvent | None) -> HookAnswer:
+    """Do nothing of an answer with a fault, but for a plain veto: what else is wrong must not let a call run."""
+    usage = tuple(each for each in _listed(answer.get("usage")) if _is_usage(each))
+    if _is_veto(answer) and _may(event, "block"):
+        said = answer.get("reason")
+        reason = said if isinstance(said, str) and said else "It was blocked."
+        decision: Behaviour | None = "deny" if answer.get("decision") == "deny" else None
+        return HookAnswer("blocking", reason[:REASON_CHARS_MAX], decision, usage=usage)
+    said = answer.get("reason")
+    words = f" It says: {said}" if isinstance(said, str) and said else ""
+    return HookAnswer("non_blocking_error", f"{wrong}.{words}"[:REASON_CHARS_MAX], usage=usage)
+
+
+def _is_veto(answer: dict[str, Any]) -> bool:
+    return bool(answer.get("outcome") == "blocking" or answer.get("decision") == "deny")
+
+
+def _may(event: HookEvent | None, effect: Effect) -> bool:
+    return event is None or effect in MAY[event]
+
+
+def _fault(answer: Json, event: HookEvent | None) -> str | None:
+    """Return what is wrong with an answer."""
+    unknown = [name for name in answer if name not in FIELDS]
+    if unknown:
+        return f"the answer has a field {str(unknown[0])[:100]!r}, and there are only {', '.join(FIELDS)}"
+    fits = {
+        "outcome": answer.get("outcome", "success") in OUTCOMES,
+        "reason": isinstance(answer.get("reason", ""), str),
+        "decision": answer.get("decision", "deny") in ("allow", "deny", "ask"),
+        "input": isinstance(answer.get("input", {}), dict),
+        "output": is_output(answer.get("output", "")),
+        "context": isinstance(answer.get("context", ""), str),
+        "stop": isinstance(answer.get("stop", False), bool),
+        "usage": all(_is_usage(each) for each in _listed(answer.get("usage", []), [None])),
+    }
+    wrong = next((name for name, is_right in fits.items() if not is_right), None)
+    if wrong is not None:
+        return f"its field {wrong} is {_named(answer[wrong])}, which does not fit"
+    return _beyond(answer, event)
+
+
+def _beyond(answer: Json, event: HookEvent | None) -> str | None:
+    """Return what an answer would do that no answer to this event can."""
+    does: dict[Effect, bool] = {
+        "block": _is_veto(answer),
+        "decision": answer.get("decision") in ("allow", "ask"),
+        "input": "input" in answer,
+        "output": "output" in answer,
+        "context": bool(answer.get("context")),
+        "stop": answer.get("stop") is True,
+    }
+    beyond = next((name for name, done in does.items() if done and not _may(event, name)), None)
+    return f"an answer to {event} cannot {_DOES[beyond]}" if beyond is not None else None
+
+
+_DOES: dict[Effect, str] = {
+    "block": "block anything",
+    "decision": "decide on a call",
+    "input": "change an input",
+    "output": "change an output",
+    "context": "tell the model anything",
+    "stop": "end the run",
+}
+
+
+def _is_usage(value: Any) -> bool:
+    match value:
+        case {"model": str(), "usage": dict()}:
+            return True
+        case _:
+            return False
+
+
+def _listed(value: Any, otherwise: Sequence[Any] = ()) -> Sequence[Any]:
+    return value if isinstance(value, list) else otherwise
+
+
+def _named(value: Any) -> str:
+    kinds = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "a yes or no",
+        type(None): "null",
+    }
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "no JSON")

@@ -1,0 +1,134 @@
+"""Firing: asking the world for each hook that something fires, all of them together, and what follows.
+
+Whether a hook runs here, or its recorded answer comes, is the world's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from agentobs.agent import telemetry
+from agentobs.agent.events import HookRan
+from agentobs.agent.hooks.conditions import matching
+from agentobs.agent.hooks.declarations import Hook, Occasion
+from agentobs.agent.hooks.hook_verdict import HookAnswer, Verdict, parse, verdict
+from agentobs.errors import ReplaySays
+from agentobs.records.canonical_json import Json
+from agentobs.records.exchanges import Place
+from agentobs.world import World
+
+
+async def fire(
+    world: World,
+    hooks: Sequence[Hook],
+    occasion: Occasion,
+    here: Place | None,
+    done: Collection[str] = (),
+) -> tuple[Verdict, tuple[HookRan, ...], frozenset[str]]:
+    """Ask the hooks that an occasion fires; return the verdict, what each did, and the `once` hooks done so far.
+
+    Whatever a hook does, the others get their say, and nothing is raised because of it. An abort of the run cancels
+    those that run.
+
+    Args:
+        world: whom to ask.
+        hooks: the table.
+        occasion: what happens.
+        here: where it happens.
+        done: the names of the `once` hooks that were asked before.
+
+    Raises:
+        ReplaySays: a replay differs from its recording.
+    """
+    fired = matching(hooks, occasion, done)
+    if not fired:
+        return Verdict(), (), frozenset(done)
+    tasks = [asyncio.create_task(_asked(world, hook, occasion, here)) for hook in fired]
+    try:
+        await asyncio.wait(tasks)
+    finally:
+        left = [task for task in tasks if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+    ran = [task.result() for task in tasks]
+    found = verdict([each.answer for each in ran])
+    for at, each in enumerate(ran):
+        _tell(world, here, occasion, each, is_overtaken=at in found.overtaken)
+    told = tuple(
+        _event(occasion, each, is_overtaken=at in found.overtaken) for at, each in enumerate(ran)
+    )
+    return found, told, frozenset((*done, *(hook.name for hook in fired if hook.once)))
+
+
+def question(hook: Hook, occasion: Occasion) -> Json:
+    """Return what the world is asked: the payload, but for what differs in a replay."""
+    asked = {
+        "event": occasion.event,
+        "hook": hook.name,
+        "turn": occasion.turn,
+        **occasion.facts,
+    }
+    return {**asked, "background": True} if hook.background else asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    hook: Hook
+    answer: HookAnswer
+    duration_ns: int
+    inside: Place | None
+
+
+async def _asked(world: World, hook: Hook, occasion: Occasion, here: Place | None) -> _Ran:
+    started_ns, key = world.now(), f"{occasion.key}:{hook.name}"
+    with telemetry.span("hook", here, hook.name) as inside:
+        try:
+            asked = question(hook, occasion)
+            answer = parse(await telemetry.ask(world, inside, "hook", key, asked), occasion.event)
+        except ReplaySays:
+            raise
+        except Exception as error:
+            text = f"asking failed with {type(error).__name__}"
+            answer = HookAnswer("non_blocking_error", text)
+    if hook.background and answer.outcome == "success":
+        answer = HookAnswer(usage=answer.usage, reason=answer.reason)
+    return _Ran(hook, answer, max(world.now() - started_ns, 0), inside)
+
+
+def _tell(
+    world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overtaken: bool
+) -> None:
+    numbers = {
+        "duration_ns": ran.duration_ns,
+        "blocking": ran.answer.outcome == "blocking",
+        "background": ran.hook.background,
+        "rewrites": ran.answer.input is not None or ran.answer.output is not None,
+        "overtaken": is_overtaken,
+        "requests": len(ran.answer.usage),
+    }
+    found = occasion.facts.get("tool_use_id")
+    labels = {
+        "event": occasion.event,
+        "hook": ran.hook.name,
+        "tool_use_id": found if isinstance(found, str) else None,
+    }
+    telemetry.event(world, ran.inside or here, "hook", ran.answer.outcome, numbers, labels)
+
+
+def _event(occasion: Occasion, ran: _Ran, *, is_overtaken: bool) -> HookRan:
+    reason, found = ran.answer.reason, occasion.facts.get("tool_use_id")
+    if is_overtaken:
+        reason = f"{reason} (Another hook's change took the place of its own.)".strip()
+    return HookRan(
+        turn=occasion.turn,
+        event=occasion.event,
+        hook=ran.hook.name,
+        outcome=ran.answer.outcome,
+        tool_use_id=found if isinstance(found, str) else None,
+        reason=reason,
+        duration_ns=ran.duration_ns,
+    )

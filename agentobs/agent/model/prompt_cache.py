@@ -1,0 +1,187 @@
+"""The provider's prompt cache: where its marks go, and what is latched so that the prefix stays.
+
+A prompt is cached from its start: tools, system, messages. A mark (`cache_control`) says up to where it is worth
+keeping. Source of the rules: provider documentation, 2026-11 (platform.claude.com/docs/en/build-with-claude/
+prompt-caching): at most four marks, none on thinking or on empty text, a look back of 20 blocks from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from agentobs.agent.model.thinking import is_thinking, never_last
+from agentobs.agent.tools.tool import Tool
+from agentobs.records.canonical_json import Json
+
+Lifetime = Literal["5m", "1h"]
+"""How long the provider keeps what is marked after it was last read."""
+
+MARKS_MAX = 4
+"""The most marks of one request (provider documentation, see above)."""
+
+LOOKED_BACK = 20
+"""So many blocks before a mark the provider looks for what it keeps (provider documentation, see above)."""
+
+
+class Sent:
+    """The messages of a conversation as its requests hold them: each is made ready once, however often it is sent."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._seen: tuple[Json, ...] = ()
+        self._ready: list[Json] = []
+        self._in_blocks = False
+        self.marks = 0
+        """How many marks the messages hold that were made ready last."""
+
+    def ready(self, messages: tuple[Json, ...], *, in_blocks: bool) -> list[Json]:
+        """Return messages of which no answer ends with thinking; those that need no change are the same objects.
+
+        Args:
+            messages: the conversation.
+            in_blocks: whether all texts of the user are to be written as blocks, as marks want them.
+        """
+        known = len(self._seen)
+        if messages[:known] != self._seen or in_blocks != self._in_blocks:
+            self._ready, self._in_blocks, self.marks, known = [], in_blocks, 0, 0
+        for message in never_last(messages[known:]):
+            kept = _as_blocks(message) if in_blocks else message
+            self._ready.append(kept)
+            self.marks += _count(_blocks(kept))
+        self._seen = messages
+        return list(self._ready)
+
+
+def marked(
+    arguments: dict[str, Any], lifetime: Lifetime, static: int, marks: int
+) -> dict[str, Any]:
+    """Return the arguments of a request with the marks of the cache, as copies where something changes.
+
+    They go on the last block that can have one of the messages, on the last system block, on the last tool, and,
+    as far as marks are left, where the static part of the system prompt ends and where the request before ended,
+    if that is too far back to be found. Marks that are there already count, and their zone gets no more; nor does
+    one that `extra_body` gives.
+
+    Args:
+        arguments: of the SDK's `messages.create`, the system prompt as a list, the user's texts as blocks.
+        lifetime: how long the provider keeps what is marked.
+        static: how many blocks of the system prompt stay for the conversation.
+        marks: how many the messages hold already.
+    """
+    given = arguments.get("extra_body") or {}
+    sent: dict[str, Any] = {
+        zone: given.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
+    }
+    counts = {zone: _marks(sent[zone]) for zone in ("tools", "system")}
+    counts["messages"] = _marks_of_all(given["messages"]) if "messages" in given else marks
+    whole = "cache_control" in given
+    left, mark = MARKS_MAX - sum(counts.values()) - whole, _mark(lifetime)
+    free = {zone for zone in sent if zone not in given and sent[zone] and not counts[zone]}
+    out = {**arguments}
+    is_ours = "messages" in free and not whole
+    places = list(_message_places(out["messages"])) if is_ours else []
+    wanted: list[tuple[str, Any]] = [("messages", place) for place in places[:1]]
+    if "system" in free:
+        wanted.append(("system", len(sent["system"]) - 1))
+    if "tools" in free:
+        wanted.append(("tools", len(sent["tools"]) - 1))
+    if "system" in free and 0 < static < len(sent["system"]):
+        wanted.append(("system", static - 1))
+    wanted += [("messages", place) for place in places[1:]]
+    for zone, place in wanted[: max(left, 0)]:
+        out[zone] = _with_mark(out[zone], place, mark)
+    return out
+
+
+def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
+    """Return tools in an order that keeps the prefix: those told of before in their order, then the new ones.
+
+    Tools that may be missing come last of the new ones, so that what comes and goes has the least behind it.
+    """
+    place = {name: number for number, name in enumerate(names)}
+    return sorted(tools, key=lambda t: (place.get(t.name, len(place)), t.available is not None))
+
+
+def held(latched: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that a request goes with, and the names of those that somebody tried to change.
+
+    `latched` has the settings of the conversation's first request.
+    """
+    return dict(latched), [name for name in wanted if latched[name] != wanted[name]]
+
+
+def _mark(lifetime: Lifetime) -> Json:
+    return {"type": "ephemeral"} if lifetime == "5m" else {"type": "ephemeral", "ttl": lifetime}
+
+
+def _message_places(messages: Sequence[Json]) -> Iterator[tuple[int, int]]:
+    """Yield where the messages get their mark, as message and block, and where the last request had it."""
+    last = _last_place(messages, len(messages))
+    if last is None:
+        return
+    yield last
+    places = reversed(range(len(messages)))
+    said = next((at for at in places if messages[at].get("role") == "assistant"), None)
+    before = _last_place(messages, said) if said is not None else None
+    if before is not None and _between(messages, before, last) >= LOOKED_BACK:
+        yield before
+
+
+def _last_place(messages: Sequence[Json], end: int) -> tuple[int, int] | None:
+    """Return the last block before message `end` that can have a mark."""
+    for at in reversed(range(end)):
+        blocks = _blocks(messages[at])
+        for number in reversed(range(len(blocks))):
+            if _is_eligible(blocks[number]):
+                return at, number
+    return None
+
+
+def _between(messages: Sequence[Json], first: tuple[int, int], last: tuple[int, int]) -> int:
+    whole = sum(len(_blocks(message)) for message in messages[first[0] : last[0]])
+    return whole - first[1] + last[1]
+
+
+def _is_eligible(block: Any) -> bool:
+    if not isinstance(block, dict) or is_thinking(block) or block.get("type") == "fallback":
+        return False  # the blocks whose types have no such field (anthropic 2.12, types/*_block_param.py)
+    return block.get("type") != "text" or bool(str(block.get("text", "")).strip())
+
+
+def _blocks(message: Json) -> list[Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content if isinstance(content, list) else []
+
+
+def _as_blocks(message: Json) -> Json:
+    content = message.get("content")
+    is_text = message.get("role") == "user" and isinstance(content, str) and content.strip()
+    return {**message, "content": _blocks(message)} if is_text else message
+
+
+def _marks(value: Any) -> int:
+    """Return how many marks are in tools or a system prompt, whoever gave them."""
+    return _count(value if isinstance(value, list) else [])
+
+
+def _marks_of_all(messages: Any) -> int:
+    listed = messages if isinstance(messages, list) else []
+    return sum(_count(_blocks(each)) for each in listed if isinstance(each, dict))
+
+
+def _count(blocks: Sequence[Any]) -> int:
+    return sum(isinstance(block, dict) and "cache_control" in block for block in blocks)
+
+
+def _with_mark(values: Sequence[Any], place: Any, mark: Json) -> list[Any]:
+    out = list(values)
+    if isinstance(place, tuple):
+        at, number = place
+        blocks = _with_mark(_blocks(values[at]), number, mark)
+        out[at] = {**values[at], "content": blocks}
+    else:
+        out[place] = {**values[place], "cache_control": dict(mark)}
+    return out

@@ -1,0 +1,190 @@
+"""Thinking: how the model is asked to think, and which of its thinking goes back to it.
+
+What a model thought is signed, and returns byte by byte as it came, or not at all. Source of the rules: anthropic
+2.12 (types/thinking_config_*_param.py, output_config_param.py) and provider documentation, 2026-11
+(platform.claude.com/docs/en/build-with-claude/extended-thinking).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentobs.errors import UsageError
+from agentobs.provider.messages import tool_results
+from agentobs.records.canonical_json import Json
+
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+"""How much work the model is to put into an answer, thinking and words."""
+
+Display = Literal["summarized", "omitted"]
+"""Whether thinking can be read, or only its signature comes."""
+
+BUDGET_MIN = 1024
+"""The least budget that the provider takes, in tokens (anthropic 2.12, types/thinking_config_enabled_param.py)."""
+
+IDLE_SECONDS = 3600
+"""After so long without an answer no cache of the provider's holds the conversation any more (its longest
+lifetime is an hour), so that taking thinking out of it costs nothing."""
+
+THINKING = frozenset(("thinking", "redacted_thinking"))
+"""The types of the blocks that hold thinking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """The model decides whether and how much it thinks."""
+
+    effort: Effort | None = None
+    """How much work it is to put in; None leaves that to the provider."""
+    display: Display | None = None
+    """Whether thinking can be read; None leaves that to the provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """The model thinks up to so many tokens; for models that know no other way."""
+
+    tokens: int
+    """The most tokens of thinking, from 1024; they are part of `Options.max_tokens`."""
+    effort: Effort | None = None
+    """How much work it is to put in; None leaves that to the provider."""
+    display: Display | None = None
+    """Whether thinking can be read; None leaves that to the provider."""
+
+
+Thinking = Adaptive | Budgeted
+
+
+def request_fields(thinking: Thinking | None) -> Json:
+    """Return the fields of a request that ask for it."""
+    if thinking is None:
+        return {}
+    how: Json = {"type": "adaptive"}
+    if isinstance(thinking, Budgeted):
+        how = {"type": "enabled", "budget_tokens": thinking.tokens}
+    if thinking.display is not None:
+        how["display"] = thinking.display
+    effort = {"output_config": {"effort": thinking.effort}} if thinking.effort else {}
+    return {"thinking": how, **effort}
+
+
+def check(
+    thinking: Thinking | None, max_tokens: int, betas: Sequence[str], extra: Mapping[str, Any]
+) -> None:
+    """Refuse what the provider would refuse of a request that asks for thinking.
+
+    Raises:
+        UsageError: it does not fit.
+    """
+    if thinking is None:
+        return
+    if "thinking" in extra:
+        raise UsageError("thinking is set twice, as an option and in `extra`", todo="Set one")
+    if isinstance(thinking, Budgeted):
+        _check_budget(thinking.tokens, max_tokens, betas)
+    choice = extra.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind not in (None, "auto", "none"):
+        raise UsageError(
+            f"a model that thinks cannot be made to call a tool, and tool_choice is {kind}",
+            todo="Leave tool_choice at auto or none, or thinking out",
+        )
+    # A temperature of 1 is what it has without.
+    refused = [name for name, usual in _SAMPLING if extra.get(name) not in (None, usual)]
+    if refused:
+        raise UsageError(
+            f"a model that thinks takes no {' and no '.join(refused)}",
+            todo="Leave that out, or thinking",
+        )
+
+
+def never_last(messages: Sequence[Json]) -> list[Json]:
+    """Return a conversation in which no answer ends with thinking, which the provider refuses at the end of one.
+
+    An answer that was nothing else is left out. Messages that need no change are the same objects.
+    """
+    kept = (_trimmed(message) for message in messages)
+    return [message for message in kept if message is not None]
+
+
+def without_thinking(messages: Sequence[Json]) -> tuple[Json, ...]:
+    """Return a conversation without what was thought in it; messages that held none are the same objects.
+
+    An answer that was nothing but thinking is left out: the provider refuses one without content, and takes the
+    user's messages around it as one.
+    """
+    kept = (_without(message) for message in messages)
+    return tuple(message for message in kept if message is not None)
+
+
+def cleared(messages: tuple[Json, ...]) -> tuple[tuple[Json, ...], int]:
+    """Return a conversation without the thinking of earlier turns, and how many blocks that took away.
+
+    What was thought since somebody last spoke stays: the provider wants it back as long as tools answer.
+    """
+    spoken = [
+        at
+        for at, message in enumerate(messages)
+        if message.get("role") == "user" and not tool_results(message)
+    ]
+    end = spoken[-1] if spoken else 0
+    blocks = sum(_thoughts(message) for message in messages[:end])
+    if not blocks:
+        return messages, 0
+    return (*without_thinking(messages[:end]), *messages[end:]), blocks
+
+
+def has_thinking(message: Json) -> bool:
+    """Return whether something was thought in a message."""
+    return _thoughts(message) > 0
+
+
+def is_thinking(block: Any) -> bool:
+    """Return whether a content block holds thinking."""
+    return isinstance(block, dict) and block.get("type") in THINKING
+
+
+_SAMPLING = (("temperature", 1), ("top_k", None))
+"""Settings that the provider refuses beside thinking, and the value that it takes all the same."""
+
+
+def _check_budget(tokens: int, max_tokens: int, betas: Sequence[str]) -> None:
+    if tokens < BUDGET_MIN:
+        raise UsageError(
+            f"the budget for thinking is {tokens} tokens, and the least is {BUDGET_MIN}"
+        )
+    # Between tools the budget is that of the whole turn, and may be above the limit of one answer.
+    if tokens >= max_tokens and not any(b.startswith("interleaved-thinking") for b in betas):
+        raise UsageError(
+            f"the budget for thinking is {tokens} tokens, and the whole answer may have {max_tokens}",
+            todo=f"Raise max_tokens above {tokens}, thinking is part of the answer",
+        )
+
+
+def _thoughts(message: Json) -> int:
+    content = message.get("content")
+    return sum(is_thinking(block) for block in content) if isinstance(content, list) else 0
+
+
+def _trimmed(message: Json) -> Json | None:
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, list):
+        return message
+    end = len(content)
+    while end and is_thinking(content[end - 1]):
+        end -= 1
+    if end == len(content):
+        return message
+    return {**message, "content": content[:end]} if end else None
+
+
+def _without(message: Json) -> Json | None:
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, list):
+        return message
+    kept = [block for block in content if not is_thinking(block)]
+    if len(kept) == len(content):
+        return message
+    return {**message, "content": kept} if kept else None

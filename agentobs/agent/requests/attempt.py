@@ -1,0 +1,229 @@
+"""One attempt to ask the model: the request goes out, the answer comes back as deltas and one message.
+
+The answer's own JSON is read, not the SDK's typed view of it, so that nothing it holds is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from anthropic import (
+    APIResponseValidationError,
+    APIStatusError,
+    APITimeoutError,
+    AsyncAnthropic,
+    AsyncStream,
+)
+
+from agentobs.agent import telemetry
+from agentobs.agent.events import TextDelta, ThinkingDelta
+from agentobs.agent.interruption import Interrupted, Stopped, Watch
+from agentobs.agent.model.error_classes import PROVIDER_ERRORS, CutError
+from agentobs.agent.state import question_of
+from agentobs.provider.messages import fold, is_stream, tool_uses
+from agentobs.records.canonical_json import Json, parse
+from agentobs.records.exchanges import Place, ToolQuestion
+from agentobs.world import Abort
+
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""The most bytes of one answer; a stream without end is given up here. Our choice: 64 k tokens are far less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAsked:
+    """A tool call is whole, though the answer around it may still be coming."""
+
+    question: ToolQuestion
+
+
+Step = TextDelta | ThinkingDelta | ToolAsked
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What an attempt needs besides the question."""
+
+    client: AsyncAnthropic
+    """It must not retry by itself."""
+    abort: Abort
+    point: str
+    """Where the run may be stopped, as `Abort.reached` names it."""
+    seconds: float | None
+    """How long the whole answer may take; None sets no end."""
+
+
+async def attempt(
+    asking: Asking, arguments: dict[str, Any], here: Place | None, message: Json
+) -> AsyncGenerator[Step, None]:
+    """Ask once; yield the deltas as they arrive and fill the empty `message` with the answer.
+
+    After an error `message` holds what had come.
+
+    Raises:
+        APIStatusError: the provider refused, or an error event came in the stream (its status is 200).
+        APIConnectionError: no answer, none in time, or a stream that ended before its end.
+        APIResponseValidationError: an answer that is no message, or has no end.
+        httpx2.RequestError: the connection broke while the answer came.
+        Stopped: the run was aborted.
+    """
+    seen = _Seen()
+    try:
+        async with Watch(asking.abort, asking.seconds) as watch:
+            async with contextlib.aclosing(
+                _answer(asking, arguments, here, message, watch, seen)
+            ) as steps:
+                async for step in steps:
+                    yield step
+    except Interrupted as error:
+        if error.cause == "abort":
+            raise Stopped(asking.point, seen.events) from None
+        request = httpx2.Request("POST", str(asking.client.base_url))
+        raise APITimeoutError(request=request) from None
+    except PROVIDER_ERRORS:
+        if asking.abort.reached(asking.point, seen.events):
+            raise Stopped(asking.point, seen.events) from None
+        raise
+
+
+@dataclass(slots=True)
+class _Seen:
+    events: int = 0
+    """Events of the stream that were read."""
+
+
+async def _answer(
+    asking: Asking,
+    arguments: dict[str, Any],
+    here: Place | None,
+    message: Json,
+    watch: Watch,
+    seen: _Seen,
+) -> AsyncGenerator[Step, None]:
+    response = await watch.guard(_send(asking.client, arguments, here))
+
+    def go_on() -> None:
+        if asking.abort.reached(asking.point, seen.events):
+            raise Stopped(asking.point, seen.events)
+
+    async with contextlib.aclosing(response):
+        go_on()
+        if is_stream(dict(response.headers)):
+            stream = _read_stream(response, message, watch, seen, go_on)
+            async with contextlib.aclosing(stream) as steps:
+                async for step in steps:
+                    yield step
+        else:
+            body = await watch.guard(response.aread())
+            with _readable(response):
+                message.update(parse(body))
+                for block in tool_uses(message):
+                    question_of(block)
+    if message.get("role") != "assistant" or not isinstance(message.get("content"), list):
+        raise _unreadable(response, "it is no assistant message")
+
+
+async def _send(
+    client: AsyncAnthropic, arguments: dict[str, Any], here: Place | None
+) -> httpx2.Response:
+    with telemetry.at(here):
+        if arguments.get("stream"):
+            streamed: AsyncStream[Any] = await client.messages.create(**arguments)
+            return streamed.response
+        whole: Any = await client.messages.with_raw_response.create(**arguments)
+        response: httpx2.Response = whole.http_response
+        return response
+
+
+async def _read_stream(
+    response: httpx2.Response,
+    message: Json,
+    watch: Watch,
+    seen: _Seen,
+    go_on: Callable[[], None],
+) -> AsyncGenerator[Step, None]:
+    """Fold the stream's events into `message`, and yield the deltas and whole tool calls among them.
+
+    A connection that breaks after the last event has taken nothing away, and is no error.
+    """
+    last = None
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _Bounded(response.stream, response)
+    try:
+        raw: Any = AsyncStream.raw_events(response)  # a generator, which it is not declared to be
+        async with contextlib.aclosing(raw) as events:
+            while True:
+                with _readable(response):
+                    try:
+                        received = await watch.guard(anext(events))
+                    except StopAsyncIteration:
+                        break
+                    event = received.json() if received.data else {}
+                    last = event.get("type")
+                    if "error" in (received.event, last):
+                        raise APIStatusError(received.data, response=response, body=event)
+                    fold(message, event)
+                    step = _step(message, event)
+                seen.events += 1
+                if step is not None:
+                    yield step
+                go_on()
+    except httpx2.RequestError:
+        if last != "message_stop":
+            raise
+    if last != "message_stop":
+        text = "The stream ended before its message_stop event."
+        raise CutError(message=text, request=response.request)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """Passes the bytes of an answer on, and gives up where they have no end."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, response: httpx2.Response) -> None:
+        self._inner, self._response = inner, response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for data in self._inner:
+            size += len(data)
+            if size > ANSWER_BYTES_MAX:
+                why = f"it goes on after {ANSWER_BYTES_MAX:,} bytes"
+                raise _unreadable(self._response, why)
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _step(message: Json, event: Json) -> Step | None:
+    match event:
+        case {"delta": {"type": "text_delta", "text": str(text)}}:
+            return TextDelta(text)
+        case {"delta": {"type": "thinking_delta", "thinking": str(thinking)}}:
+            return ThinkingDelta(thinking)
+        case {"type": "content_block_stop", "index": int(index)}:
+            block = message["content"][index]
+            return ToolAsked(question_of(block)) if block.get("type") == "tool_use" else None
+        case _:
+            return None
+
+
+@contextlib.contextmanager
+def _readable(response: httpx2.Response) -> Iterator[None]:
+    """Turn whatever trips over an answer that is no JSON, or no message, into one error."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise _unreadable(response, f"{type(error).__name__}: {error}") from error
+
+
+def _unreadable(response: httpx2.Response, why: str) -> APIResponseValidationError:
+    kind = response.headers.get("content-type", "no content type")
+    return APIResponseValidationError(
+        response,
+        None,
+        message=f"The answer cannot be read as a message ({kind}, status {response.status_code}): {why}.",
+    )

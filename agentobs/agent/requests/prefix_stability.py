@@ -1,0 +1,137 @@
+"""Settling: what is decided before each request, so that what the provider keeps of a conversation stays of use.
+
+Thinking of earlier turns goes when its cache is gone anyway, settings that would flip the prefix stay as they were,
+tools keep their order, and the system prompt is put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentobs.agent import telemetry
+from agentobs.agent.agent_run import Run
+from agentobs.agent.events import Event, SettingHeld, ThinkingCleared
+from agentobs.agent.model.prompt import Rendered, Section, SystemPrompt, rendered
+from agentobs.agent.model.prompt_cache import held, ordered
+from agentobs.agent.model.thinking import IDLE_SECONDS, check, cleared
+from agentobs.agent.state import Conversation, Options
+from agentobs.agent.tools.tool import Tool
+from agentobs.records.exchanges import Place
+
+LATCHED_EXTRA = ("speed", "thinking")
+"""The fields of `Options.extra` whose change makes the provider read a prompt anew (provider documentation, 2026-11,
+platform.claude.com/docs/en/build-with-claude/prompt-caching). `tool_choice` is one, too, and is left alone: who
+sets it means this one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a request is asked."""
+
+    options: Options
+    """With the settings that are held, and the system prompt as blocks."""
+    tools: Sequence[Tool]
+    """In their order."""
+    events: tuple[Event, ...]
+    """What there is to tell."""
+
+
+async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> Settled:
+    """Settle how the next request is asked; the state and the conversation of the run follow.
+
+    Raises:
+        UsageError: what is held does not fit to what is asked for now.
+    """
+    turn, events = this.state.turn, await _clear(this, here)
+    options, changed = _held(this.talk, this.options)
+    check(options.thinking, options.max_tokens, options.betas, options.extra)
+    if isinstance(this.options.system, SystemPrompt):
+        system, others = await _system(this, this.options.system, here)
+        options, changed = replace(options, system=system), [*changed, *others]
+    if options.cache is not None:
+        tools = ordered(tools, this.talk.tool_names)
+        new = [tool.name for tool in tools if tool.name not in this.talk.tool_names]
+        this.talk.tool_names = (*this.talk.tool_names, *new)
+    for setting in changed:
+        if setting not in this.held:
+            this.held.add(setting)
+            telemetry.event(this.world, here, "setting_held", setting, {})
+            events.append(SettingHeld(turn, setting))
+    return Settled(options, tools, tuple(events))
+
+
+async def _clear(this: Run, here: Place | None) -> list[Event]:
+    """Take the thinking of earlier turns out of the conversation after an hour without an answer, for good."""
+    if this.talk.thought_ns is None:
+        return []
+    messages, blocks = cleared(this.state.messages)
+    if not blocks:
+        return []
+    turn, idle_ns = this.state.turn, max(this.world.now() - this.talk.thought_ns, 0)
+    is_late = idle_ns >= IDLE_SECONDS * 10**9
+    if not await telemetry.ask(this.world, here, "elapsed", f"{turn}:thinking", is_late):
+        return []
+    this.state = replace(this.state, messages=messages)
+    telemetry.event(this.world, here, "thinking_cleared", None, {"blocks": blocks})
+    return [ThinkingCleared(turn, blocks)]
+
+
+def _held(talk: Conversation, options: Options) -> tuple[Options, list[str]]:
+    """Return the options with the settings of the conversation's first request, and which others were wanted.
+
+    How much effort goes into an answer may change: it is no part of the prompt.
+    """
+    thinking = options.thinking and replace(options.thinking, effort=None)
+    wanted: dict[str, Any] = {
+        "betas": options.betas,
+        "cache": options.cache,
+        "thinking": thinking,
+        **{f"extra.{name}": options.extra.get(name) for name in LATCHED_EXTRA},
+    }
+    talk.latched = talk.latched or wanted
+    kept, changed = held(talk.latched, wanted)
+    if not changed:
+        return options, []
+    extra = {k: v for k, v in options.extra.items() if k not in LATCHED_EXTRA}
+    extra |= {k: kept[f"extra.{k}"] for k in LATCHED_EXTRA if kept[f"extra.{k}"] is not None}
+    if kept["thinking"] is not None and options.thinking is not None:
+        kept["thinking"] = replace(kept["thinking"], effort=options.thinking.effort)
+    now = replace(
+        options, betas=kept["betas"], cache=kept["cache"], thinking=kept["thinking"], extra=extra
+    )
+    return now, changed
+
+
+async def _system(
+    this: Run, prompt: SystemPrompt, here: Place | None
+) -> tuple[Rendered, list[str]]:
+    """Return the system prompt of the turn, and which of its sections somebody changed that stay as they were."""
+    texts: dict[str, str | None] = {}
+    changed: list[str] = []
+    for section in prompt.speaking:
+        kept = this.talk.sections.get(section.name)
+        if section.volatile:
+            texts[section.name] = await _text(
+                this, section, f"{this.state.turn}:{section.name}", here
+            )
+            continue
+        if kept is None:
+            kept = await _text(this, section, section.name, here)
+            if kept is not None:
+                this.talk.sections = {**this.talk.sections, section.name: kept}
+        elif isinstance(section.text, str) and section.text != kept:
+            changed.append(f"section:{section.name}")
+        texts[section.name] = kept
+    told = [(name, text) for name, text in texts.items() if text]
+    this.world.sections([*told, *([("append", prompt.tail)] if prompt.tail else [])])
+    return rendered(prompt, texts), changed
+
+
+async def _text(this: Run, section: Section, key: str, here: Place | None) -> str | None:
+    if isinstance(section.text, str):
+        return section.text
+    asked = {"section": section.name}
+    said: str | None = await telemetry.ask(this.world, here, "section", key, asked)
+    return said

@@ -1,0 +1,186 @@
+"""Requesting: the question of a turn, and what becomes of an answer that is not all there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+
+from agentobs.agent import telemetry
+from agentobs.agent.agent_run import Run
+from agentobs.agent.events import Continuation, Event, Message
+from agentobs.agent.model import error_classes, output_limits
+from agentobs.agent.model.thinking import without_thinking
+from agentobs.agent.requests.budget_check import within_budget
+from agentobs.agent.requests.llm_request import Request, answer, void_answer
+from agentobs.agent.requests.prefix_stability import Settled, settle
+from agentobs.agent.state import State, go_on, own_copy, request
+from agentobs.agent.tool_calls.dispatcher import Dispatcher
+from agentobs.agent.tools.tool import Tool
+from agentobs.records.exchanges import Place
+
+
+async def ask(
+    this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
+) -> AsyncGenerator[Event, None]:
+    """Ask until there is a whole answer; the last event is its `Message`. Safe calls begin while it comes.
+
+    An answer that was cut at its limit is void once in a turn, and asked for again with more room. Where there is
+    no more to be had, it stands after all.
+
+    Raises:
+        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again. Where
+            `recovery.is_too_long` says so, a shorter conversation may help.
+        Stopped: the run was aborted.
+    """
+    if this.talk.fell_back_to not in (None, this.options.model):
+        # What the other model thought is signed by it; the one of now cannot take it.
+        this.state = replace(this.state, messages=without_thinking(this.state.messages))
+        this.talk.fell_back_to = None
+    settled = await settle(this, tools, here)
+    for event in settled.events:
+        yield event
+    number = had = 0
+    while True:
+        try:
+            with telemetry.span("llm_request", this.asking(here), this.options.model) as inside:
+                asked = _asked(this, settled, inside, number, had)
+                async with aclosing(answer(this, asked, dispatcher, here)) as events:
+                    async for event in events:
+                        yield event
+        except error_classes.PROVIDER_ERRORS as error:
+            if this.cut is None or not error_classes.is_beyond(error):
+                raise
+            this.state = replace(this.state, max_tokens=had or this.state.max_tokens)
+            for message in stands(this):
+                yield message
+            return
+        if this.subtype != "success":
+            return
+        more = _more_room(this, asked)
+        if more is not None:
+            async for reached in within_budget(this, here, f"{this.state.turn}:raised"):
+                yield reached
+        if more is None or this.subtype != "success":
+            break
+        number, had = asked.number, output_limits.max_tokens_of(asked.arguments)
+        this.cut = asked.message
+        async for event in _void(this, asked, dispatcher):
+            yield event
+        this.state = replace(this.state, max_tokens=more, transition="max_output_tokens_raised")
+        yield _continuation(this, here, 1, more, is_void=True)
+    if error_classes.is_too_long(asked.message) and output_limits.has_no_calls(asked.message):
+        async for event in _void(this, asked, dispatcher):
+            yield event
+        text = "The answer has filled the model's context window."
+        url = str(this.client.base_url)
+        raise error_classes.WindowFullError(text, httpx2.Request("POST", url), body=None)
+    this.answered(asked.message)
+    yield Message(this.state.turn, own_copy(asked.message))
+
+
+def stands(this: Run) -> Iterator[Message]:
+    """Let an answer stand that was cut and asked for again in vain."""
+    message = this.put_back()
+    if message is not None:
+        yield Message(this.state.turn, own_copy(message))
+
+
+def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: int) -> Request:
+    """Return the request of the turn, after so many attempts; the answer was cut with a limit that it `had`."""
+
+    def arguments() -> dict[str, Any]:
+        options = replace(settled.options, model=this.options.model)
+        made = request(this.state, options, settled.tools, this.owed, this.sent)
+        most = _most(this, made, this.state)
+        if most == output_limits.max_tokens_of(made):
+            return made
+        # What the caller set is judged by the SDK.
+        timeout = this.client.timeout if this.state.max_tokens else None
+        return output_limits.with_max_tokens(made, most, timeout)
+
+    return Request(
+        turn=this.state.turn,
+        point=str(this.state.turn),
+        arguments=arguments(),
+        inside=inside,
+        source=this.source,
+        transition=this.state.transition,
+        remake=arguments,
+        number=number,
+        had=had,
+    )
+
+
+def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
+    """Return how many tokens an answer may have: as many as it is raised to, or asked for, if the model may.
+
+    Where that leaves no room beside its thinking, the provider is to say so.
+    """
+    told = this.talk.most_tokens.get(this.options.model)
+    if told is not None and told <= output_limits.thinking_of(arguments):
+        told = None
+    return output_limits.within(state.max_tokens or output_limits.max_tokens_of(arguments), told)
+
+
+def _more_room(this: Run, asked: Request) -> int | None:
+    """Return the limit with which the answer is asked for again, where it was cut and that was not done yet."""
+    if not output_limits.is_cut(asked.message) or this.state.max_tokens is not None:
+        return None
+    told = this.talk.most_tokens.get(this.options.model)
+    return output_limits.raised(asked.arguments, this.options.max_tokens_raised, told)
+
+
+async def _void(this: Run, asked: Request, dispatcher: Dispatcher) -> AsyncGenerator[Event, None]:
+    """Count a whole answer that does not stand, and let go of the calls that had begun."""
+    this.broken.append(asked.message)
+    this.counted(asked.message, "exact")
+    yield void_answer(this, asked, await dispatcher.discard())
+
+
+def _continuation(
+    this: Run, here: Place | None, number: int, max_tokens: int, *, is_void: bool
+) -> Continuation:
+    label, numbers = "void" if is_void else "kept", {"number": number, "max_tokens": max_tokens}
+    telemetry.event(this.world, here, "continuation", label, numbers)
+    return Continuation(this.state.turn, number, max_tokens, is_void)
+
+
+def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
+    """Go on from an answer that is not finished and calls no tool, or end the run where that was done too often.
+
+    The parts of it that are whole stand in the conversation already.
+    """
+    message = this.answers[-1]
+    is_paused = output_limits.is_paused(message)
+    said = output_limits.said_so_far(state.said, message, is_paused=is_paused)
+    if is_paused:
+        if state.pauses >= output_limits.PAUSES_MAX:
+            text = f"The model has paused its answer {output_limits.PAUSES_MAX + 1} times in a row."
+            url = str(this.client.base_url)
+            error = error_classes.PausedError(text, httpx2.Request("POST", url), body=None)
+            this.failed("too_many_pauses", error)
+            return
+        this.following = replace(
+            state,
+            phase="awaiting_model",
+            turn=state.turn + 1,
+            transition="pause_turn",
+            pauses=state.pauses + 1,
+            said=said,
+        )
+        return
+    number = state.continuations + 1
+    if number > output_limits.CONTINUATIONS_MAX:
+        this.ended("error_during_execution", "max_output_tokens")
+        telemetry.event(this.world, here, "max_output_tokens", None, {"continuations": number - 1})
+        return
+    following = go_on(state, [output_limits.GO_ON], "max_output_tokens_continued")
+    this.following = replace(
+        following, continuations=number, max_tokens=state.max_tokens, said=said
+    )
+    options = {"max_tokens": this.options.max_tokens, "extra_body": this.options.extra}
+    yield _continuation(this, here, number, _most(this, options, state), is_void=False)

@@ -1,0 +1,1 @@
+"""Resuming and forking: from a recorded session to a conversation that can continue."""

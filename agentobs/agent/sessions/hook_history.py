@@ -1,0 +1,147 @@
+"""Hooked: what hooks said in a recorded session, read again as the loop had read it; pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentobs.agent.conversation_hooks import objection
+from agentobs.agent.hooks import HookAnswer, HookEvent, Verdict, parse, verdict
+from agentobs.agent.hooks.declarations import MAY
+from agentobs.agent.lifecycle_hooks import ON, STOP_BLOCKS_MAX
+from agentobs.agent.permissions import Denials
+from agentobs.agent.tools.results import render
+from agentobs.records.canonical_json import Json
+from agentobs.records.exchanges import ToolAnswer, ToolExchange, WorldExchange
+
+UNSEEN = ToolAnswer(
+    "The run was interrupted before the hooks had looked at the result of this tool, so it is not shown.",
+    is_error=True,
+    outcome="aborted",
+)
+"""Stands for a result that hooks would have looked at: they might have changed it."""
+
+_AFTER: tuple[HookEvent, ...] = ("post_tool_use", "post_tool_use_failure")
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What hooks said together to one occasion."""
+
+    event: HookEvent
+    asked: Json
+    """What the first of them was asked."""
+    verdict: Verdict
+
+    @property
+    def tool_use_id(self) -> str | None:
+        """The call that it is about."""
+        found = self.asked.get("tool_use_id")
+        return found if isinstance(found, str) else None
+
+
+def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
+    """Return what hooks said, by occasion, in the order in which they were fired.
+
+    Args:
+        exchanges: what the world was asked in one lane, in its order.
+    """
+    occasions: dict[str, list[WorldExchange]] = {}
+    for each in exchanges:
+        asked = each.question.asked
+        if each.question.kind == "hook" and isinstance(asked, dict) and asked.get("event") in MAY:
+            key = each.question.key.removesuffix(f":{asked.get('hook')}")
+            occasions.setdefault(key, []).append(each)
+    return [
+        Fired(
+            ran[0].question.asked["event"],
+            ran[0].question.asked,
+            verdict([_answer(each) for each in ran]),
+        )
+        for ran in occasions.values()
+    ]
+
+
+def names(exchanges: Iterable[WorldExchange]) -> set[str]:
+    """Return the hooks that were asked: those among them that are to run once have."""
+    return {
+        str(each.question.asked.get("hook"))
+        for each in exchanges
+        if each.question.kind == "hook" and isinstance(each.question.asked, dict)
+    }
+
+
+def denials(exchanges: Iterable[WorldExchange], before: Denials) -> Denials:
+    """Return how often the classifier has denied calls."""
+    for each in exchanges:
+        if each.question.kind == "consent":
+            before = before.after(each.answer)
+    return before
+
+
+def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dict[str, ToolAnswer]:
+    """Return what the model sees of the results of calls, after the hooks."""
+    changed = {
+        each.tool_use_id: each.verdict.output
+        for each in fired(exchanges)
+        if each.event in _AFTER and each.verdict.output is not None
+    }
+    heard = {
+        (each.question.asked.get("tool_use_id"), each.question.asked.get("hook"))
+        for each in exchanges
+        if each.question.kind == "hook" and each.question.asked.get("event") in _AFTER
+    }
+    found = {}
+    for each in ran:
+        name, answer = each.question.tool_use_id, each.answer
+        if any((name, hook) not in heard for hook in each.followed_by):
+            answer = UNSEEN
+        elif name in changed:
+            answer = replace(answer, content=render(changed[name]), outcome="substituted")
+        found[name] = answer
+    return found
+
+
+def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
+    """Return what hooks add to the results of these calls."""
+    texts: list[str] = []
+    for each in said:
+        if each.tool_use_id not in calls:
+            continue
+        texts += each.verdict.context
+        if each.event in _AFTER and each.verdict.blocked:
+            texts.append(objection(str(each.asked.get("tool_name")), each.verdict.reason))
+    return texts
+
+
+def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
+    """Return why hooks did not let an agent end after a turn."""
+    return [
+        each.verdict.reason or ON
+        for each in said
+        if each.event in ("stop", "sub_agent_stop")
+        and each.asked.get("turn") == turn
+        and each.verdict.blocked
+        and not each.verdict.stop
+        and each.asked.get("blocked_before", 0) < STOP_BLOCKS_MAX
+    ]
+
+
+def inputs(said: Sequence[Fired]) -> dict[str, Any]:
+    """Return what hooks made of the inputs of calls, where they changed them."""
+    return {
+        each.tool_use_id: each.verdict.input
+        for each in said
+        if each.event == "pre_tool_use"
+        and each.tool_use_id is not None
+        and each.verdict.input is not None
+    }
+
+
+def _answer(exchange: WorldExchange) -> HookAnswer:
+    asked = exchange.question.asked
+    answer = parse(exchange.answer, asked["event"])
+    if asked.get("background") and answer.outcome == "success":
+        return HookAnswer(usage=answer.usage, reason=answer.reason)
+    return answer

@@ -1,0 +1,580 @@
+"""Recalling: from a recorded session to the conversation that it holds, as one JSON object; pure functions.
+
+The last request of the agent holds all that was said before it. What was recorded after it is added: the answer,
+as far as the loop keeps it, a result for each call, real or saying that there is none, and what somebody said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from agentobs.agent.context.message_groups import outline
+from agentobs.agent.model import error_classes
+from agentobs.agent.model.thinking import has_thinking
+from agentobs.agent.permissions import Denials
+from agentobs.agent.sessions import hook_history
+from agentobs.agent.state import (
+    State,
+    answered,
+    broken_off,
+    calls,
+    go_on,
+    owed_results,
+    told_apart,
+    used_ids,
+)
+from agentobs.errors import RecordingError, UsageError
+from agentobs.provider.messages import assemble, fault, tool_results, tool_uses
+from agentobs.records.canonical_json import Json
+from agentobs.records.exchanges import (
+    ModelExchange,
+    Recording,
+    ToolAnswer,
+    ToolExchange,
+    WorldExchange,
+    lane_under,
+)
+from agentobs.records.facts import UsageRow
+from agentobs.records.usage import Usage
+
+MESSAGES = "/v1/messages"
+"""The path of the requests that hold a conversation."""
+
+_OTHER_TURN = "Fork it at an earlier turn"
+
+
+class Asked(NamedTuple):
+    """One attempt at a request for a message, without its content."""
+
+    attempt_id: str
+    lane: str
+    turn: int | None
+    started_ns: int
+    is_kept: bool
+    """Whether its answer is in the conversation: it came whole, or was broken off on purpose."""
+
+
+def end_of_turn(asked: Sequence[Asked], turn: int) -> int | None:
+    """Return when the turn after one began; None where there is none after it.
+
+    Args:
+        asked: the attempts of a session, in the order in which they started.
+        turn: a turn of the main lane, from 1. Where the session holds several conversations, that of the last.
+
+    Raises:
+        UsageError: there is no such turn.
+    """
+    main = [each for each in asked if each.lane == "main"]
+    found = [at for at, each in enumerate(main) if each.turn == turn and each.is_kept]
+    if not found:
+        turns = sorted({each.turn for each in main if each.is_kept and each.turn})
+        raise UsageError(
+            f"the session has no turn {turn}",
+            where="turn",
+            todo=f"Its turns are {_span(turns)}" if turns else "It has no turns at all",
+        )
+    after = main[found[-1] + 1 :]
+    return after[0].started_ns if after else None
+
+
+def _span(turns: Sequence[int]) -> str:
+    """Return from which to which they go: `3`, or `3 to 7`."""
+    first, last = turns[0], turns[-1]
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def needed(asked: Sequence[Asked], until_ns: int | None) -> frozenset[str]:
+    """Return the attempts whose requests a conversation is made from: the last of each lane before an instant.
+
+    And that of the main lane after it, which tells the results that an agent sent whose tools nobody recorded.
+    """
+    last = {each.lane: each.attempt_id for each in asked if _is_before(each.started_ns, until_ns)}
+    after = [
+        each.attempt_id
+        for each in asked
+        if each.lane == "main" and not _is_before(each.started_ns, until_ns)
+    ]
+    return frozenset((*last.values(), *after[:1]))
+
+
+def conversation_of(
+    recording: Recording,
+    usage: Iterable[UsageRow] = (),
+    *,
+    until_ns: int | None = None,
+    lost: int = 0,
+) -> Json:
+    """Return the conversation of a recorded session, as the world answers with it.
+
+    Args:
+        recording: the session; of its requests those that are `needed` have their bodies.
+        usage: its own billed rows of usage.
+        until_ns: only what started before, nanoseconds since 1970, see `end_of_turn`; None for all.
+        lost: records that the recorder could not write: what was spent is a lower bound then.
+
+    Raises:
+        RecordingError: it holds no conversation, or none that the provider would take.
+    """
+    heard = _Heard(recording, until_ns)
+    node = heard.agent("main", heard.earlier("main"))
+    if not node["messages"]:
+        raise _nothing(recording, "no request of its main agent was recorded")
+    _share_out(node, heard, [row for row in usage if _is_before(row.at_ns, until_ns)])
+    node["lost"] += lost
+    return {"session_id": recording.session_id, **node}
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What was recorded of a session before an instant."""
+
+    recording: Recording
+    until_ns: int | None
+    told: dict[str, Json] = field(init=False)
+    """The answers that the loop keeps, by attempt."""
+    lanes: dict[str, list[ModelExchange]] = field(init=False)
+    """The requests for messages, by lane."""
+
+    def __post_init__(self) -> None:
+        """Put the answers together, once."""
+        self.told, self.lanes = {}, {}
+        for each in self.recording.exchanges:
+            if not isinstance(each, ModelExchange) or not _is_for_message(each):
+                continue
+            self.lanes.setdefault(each.place.lane, []).append(each)
+            if message := _told(each):
+                self.told[each.attempt_id] = message
+        for lane, asked in self.lanes.items():
+            # Agents in the background ask on; what they asked since the bodies were chosen has none.
+            while lane != "main" and asked and not asked[-1].question.body:
+                asked.pop()
+
+    def asks(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
+        """Return the requests for messages of a lane, or those that came later."""
+        asked = self.lanes.get(lane, [])
+        return [each for each in asked if _is_before(each.started_ns, self.until_ns) is not later]
+
+    def earlier(self, lane: str) -> Json | None:
+        """Return the conversation that this session itself went on from, or None."""
+        found = [
+            each.answer
+            for each in self.recording.exchanges
+            if isinstance(each, WorldExchange)
+            and (each.question.kind, each.place.lane) == ("conversation", lane)
+            and isinstance(each.answer, dict)
+            and "error" not in each.answer
+            and _is_before(each.started_ns, self.until_ns)
+        ]
+        return found[-1] if found else None
+
+    def agent(self, lane: str, base: Json | None) -> Json:
+        """Return the conversation of the agent in a lane and, with it, those of the agents that it started.
+
+        `base` is what the agent went on from when this was recorded, or None.
+        """
+        asks = self._latest(self.asks(lane))
+        base = base if base is not None and _goes_on(base, asks) else None
+        node: Json = {
+            "messages": list(base["messages"]) if base else [],
+            "turns": base["turns"] if base else 0,
+            "tool_turns": base["tool_turns"] if base else 0,
+            "model": base["model"] if base else None,
+            "thought_ns": base.get("thought_ns") if base else None,
+            "usage": list(base["usage"]) if base else [],
+            "lost": base["lost"] if base else 0,
+            "hooks_done": [],
+            "children": {},
+            "lanes": [lane],
+        }
+        self._judged(node, lane, base, asks)
+        node["children"] = self._children(lane, base["children"] if base else {})
+        if asks:
+            self._continue(node, asks)
+        self._shorten(node, lane, asks)
+        return node
+
+    def _shorten(self, node: Json, lane: str, asks: list[ModelExchange]) -> None:
+        """Put in its place what somebody made of a conversation by hand after its last request."""
+        since_ns = asks[-1].started_ns if asks else 0
+        for each in self.recording.exchanges:
+            if (
+                isinstance(each, WorldExchange)
+                and (each.question.kind, each.place.lane) == ("compacted", lane)
+                and each.started_ns >= since_ns
+                and _is_before(each.started_ns, self.until_ns)
+                and isinstance(each.answer, dict)
+                and each.answer.get("before") == outline(node["messages"])
+            ):
+                node["messages"] = each.answer["messages"]
+
+    def _judged(
+        self, node: Json, lane: str, base: Json | None, asks: Sequence[ModelExchange]
+    ) -> None:
+        """Put into a conversation which hooks have run in it, and how often the classifier has denied calls.
+
+        Those denials are counted over all agents, and an agent begins with those of who starts it.
+        """
+        before = [each for each in self.asks(lane) if asks and each.started_ns < asks[0].started_ns]
+        since_ns = before[-1].started_ns + before[-1].ended_ns if before else 0
+        found = self._questions(lane, since_ns)
+        done, denied = (base.get("hooks_done"), base.get("denials")) if base else (None, None)
+        node["hooks_done"] = sorted({*(done or ()), *hook_history.names(found)})
+        if lane == "main":
+            everywhere = self._questions(None, since_ns)
+            denials = hook_history.denials(everywhere, Denials(*(denied or ())))
+            node["denials"] = [denials.in_a_row, denials.in_all]
+
+    def _questions(self, lane: str | None, since_ns: int = 0) -> list[WorldExchange]:
+        """Return what the world was asked in a lane, or in all, from an instant on."""
+        return [
+            each
+            for each in self.recording.exchanges
+            if isinstance(each, WorldExchange)
+            and lane in (None, each.place.lane)
+            and each.started_ns >= since_ns
+            and _is_before(each.started_ns, self.until_ns)
+        ]
+
+    def _inputs(self, lane: str) -> dict[str, Any]:
+        """Return with which inputs calls of a lane ran, as far as that is known: hooks may have changed them."""
+        ran = {
+            each.question.tool_use_id: each.question.input
+            for each in self.recording.exchanges
+            if isinstance(each, ToolExchange) and each.place.lane == lane
+        }
+        return hook_history.inputs(hook_history.fired(self._questions(lane))) | ran
+
+    def _children(self, lane: str, before: Json) -> Json:
+        """Return the agents that were started in a lane, those from before included, by their ids.
+
+        An agent that was gone on with has an id for each call that did; the earlier ones only name the last.
+        """
+        children: Json = {}
+        for agent_id, earlier in before.items():
+            is_same = "same" in earlier
+            children[agent_id] = (
+                earlier if is_same else self.agent(lane_under(lane, agent_id), earlier)
+            )
+        inputs = self._inputs(lane)
+        for ask in self.asks(lane):
+            for block in _calls(self.told.get(ask.attempt_id, {})):
+                inside = lane_under(lane, block["id"])
+                if not self.asks(inside):
+                    continue
+                given = inputs.get(block["id"], block.get("input"))
+                resumed_id = given.get("resume") if isinstance(given, dict) else None
+                former = same(children, resumed_id)
+                try:
+                    child = self.agent(inside, children.get(former))
+                except RecordingError:
+                    continue  # the others can go on without it
+                if former:
+                    child["lanes"] = [*children[former]["lanes"], *child["lanes"]]
+                    children[former] = {"same": block["id"]}
+                children[block["id"]] = child
+        return children
+
+    def _latest(self, asks: list[ModelExchange]) -> list[ModelExchange]:
+        """Return the requests of the last conversation of a lane: its turns count from 1 again.
+
+        A turn is asked again within its interaction, and by the next interaction where it had no answer.
+        """
+        begins, kept, before = 0, 0, None
+        for at, each in enumerate(asks):
+            turn = each.place.turn or 0
+            if 0 < turn <= kept and each.place.interaction_id != before:
+                begins, kept = at, 0
+            if each.attempt_id in self.told:
+                kept = turn
+            before = each.place.interaction_id
+        return asks[begins:]
+
+    def _continue(self, node: Json, asks: list[ModelExchange]) -> None:
+        """Put into a conversation what its lane says; the last request holds all that came before it."""
+        last = asks[-1]
+        kept = [each for each in asks if each.attempt_id in self.told]
+        turn = last.place.turn or len(kept)
+        body = _body(self.recording, last)
+        messages = tuple(unmarked(message) for message in body["messages"])
+        state = State("awaiting_model", messages, turn, 0, 0, "start")
+        if last in kept:
+            state = self._answered(state, last, frozenset(node["children"]))
+        said = [*self._said(last), *self._kept_on(last, turn)]
+        said += self._unheard(last, frozenset(node["children"]))
+        if said:
+            state = go_on(state, said, "follow_up")
+        why = fault(state.messages)
+        if why is not None:
+            raise RecordingError(
+                f"the provider would refuse this conversation: {why}",
+                where=self.recording.session_id,
+                todo=_OTHER_TURN,
+            )
+        used = {
+            each.place.turn or at
+            for at, each in enumerate(kept)
+            if _calls(self.told[each.attempt_id])
+        }
+        node["messages"] = list(state.messages)
+        node["turns"] = turn if last in kept else max(turn - 1, node["turns"])
+        node["tool_turns"] += len(used)
+        node["model"] = body.get("model")
+        if kept and any(has_thinking(message) for message in state.messages):
+            node["thought_ns"] = kept[-1].started_ns + kept[-1].ended_ns
+
+    def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
+        """Return the state after the last answer, with a result for each of its calls."""
+        whole = last.answer.ending == "complete"
+        message, _ = told_apart(self.told[last.attempt_id], used_ids(state.messages))
+        try:
+            if whole:
+                state, asked = answered(state, message), calls(message)
+            else:
+                state, asked = broken_off(state, message)
+        except ValueError as error:
+            raise RecordingError(
+                f"the last answer cannot be read: {error}",
+                where=self.recording.session_id,
+                todo=_OTHER_TURN,
+            ) from error
+        if not asked:
+            return state
+        known = {name: interrupted(name) for name in agents} | self._answers(last)
+        sent = self._sent(last)
+        content = [sent.get(r["tool_use_id"], r) for r in owed_results(state.messages, known)]
+        fired = hook_history.fired(self._questions(last.place.lane, last.started_ns))
+        texts = hook_history.context(fired, [question.tool_use_id for question in asked])
+        content += [{"type": "text", "text": text} for text in texts]
+        messages = (*state.messages, {"role": "user", "content": content})
+        return State("awaiting_model", messages, state.turn + 1, 0, 0, "next_turn")
+
+    def _unheard(self, last: ModelExchange, agents: frozenset[str]) -> list[str]:
+        """Return what has to be said of agents in the background whose report no request has told the model."""
+        lane = last.place.lane
+        calls_made = [
+            block for ask in self.asks(lane) for block in _calls(self.told.get(ask.attempt_id, {}))
+        ]
+        inputs = self._inputs(lane)
+        given = {block["id"]: inputs.get(block["id"], block.get("input")) for block in calls_made}
+        started = [
+            name
+            for name, value in given.items()
+            if isinstance(value, dict) and value.get("run_in_background")
+        ]
+        heard = {
+            agent_id
+            for each in self.recording.exchanges
+            if isinstance(each, WorldExchange)
+            and (each.question.kind, each.place.lane) == ("background", lane)
+            and each.started_ns < last.started_ns
+            for agent_id in each.answer or ()
+        }
+        known = self._answers_of(lane)
+        return [unheard(name) for name in started if name in agents & known and name not in heard]
+
+    def _answers_of(self, lane: str) -> set[str]:
+        """Return the calls of a lane that have an answer."""
+        return {
+            each.question.tool_use_id
+            for each in self.recording.exchanges
+            if isinstance(each, ToolExchange)
+            and each.place.lane == lane
+            and _is_before(each.started_ns, self.until_ns)
+        }
+
+    def _answers(self, last: ModelExchange) -> dict[str, ToolAnswer]:
+        """Return what the model sees of the results of the last answer's calls, as far as there are any."""
+        lane = last.place.lane
+        ran = [
+            each
+            for each in self.recording.exchanges
+            if isinstance(each, ToolExchange)
+            and each.place.lane == lane
+            and each.started_ns >= last.started_ns
+            and _is_before(each.started_ns, self.until_ns)
+        ]
+        return hook_history.seen(ran, self._questions(lane, last.started_ns))
+
+    def _sent(self, last: ModelExchange) -> dict[str, Json]:
+        """Return the results that the request after the last one sent, where that is recorded."""
+        following = self.asks(last.place.lane, later=True)[:1]
+        bodies = [_body(self.recording, each) for each in following if each.question.body]
+        messages = [message for body in bodies for message in body["messages"]]
+        return {
+            block["tool_use_id"]: block
+            for message in messages
+            for block in tool_results(unmarked(message))
+            if isinstance(block.get("tool_use_id"), str)
+        }
+
+    def _said(self, last: ModelExchange) -> list[str]:
+        """Return what somebody said to the agent after the last answer, which no request has told the model.
+
+        Where only what came before an instant counts, it was said to what came after.
+        """
+        if self.until_ns is not None:
+            return []
+        return [
+            text
+            for each in self.recording.exchanges
+            if isinstance(each, WorldExchange)
+            and each.place.lane == last.place.lane
+            and each.question.kind in ("steering", "follow_up")
+            and each.started_ns >= last.started_ns
+            and isinstance(each.answer, list)
+            for text in each.answer
+            if isinstance(text, str)
+        ]
+
+    def _kept_on(self, last: ModelExchange, turn: int) -> list[str]:
+        """Return why hooks did not let the agent end after the last answer, which no request has told the model."""
+        if self.until_ns is not None or last.attempt_id not in self.told:
+            return []
+        return hook_history.kept_on(
+            hook_history.fired(self._questions(last.place.lane, last.started_ns)), turn
+        )
+
+
+def unheard(agent_id: str) -> str:
+    """Return what is said of an agent that worked in the background when the run ended."""
+    return (
+        f"The agent {agent_id}, which worked in the background, had not reported when the run ended. "
+        "What it has done is kept under that id."
+    )
+
+
+def interrupted(agent_id: str) -> ToolAnswer:
+    """Return the result of a call whose agent was at work when the run was interrupted."""
+    return ToolAnswer(
+        f"The run was interrupted before the agent {agent_id} had ended. What it has done is kept under that id.",
+        is_error=True,
+        outcome="aborted",
+    )
+
+
+def unmarked(value: Any) -> Any:
+    """Return a message or a block without the marks of the cache, which a request sets for itself.
+
+    A message of the user of one text alone is that text: where marks are set, a list was made of it.
+    """
+    if not isinstance(value, dict):
+        return value
+    kept = {name: inner for name, inner in value.items() if name != "cache_control"}
+    match kept.get("content"):
+        case [{"type": "text", "text": str(text), **more}] if kept.get(
+            "role"
+        ) == "user" and more.keys() <= {"cache_control"}:
+            kept["content"] = text
+        case list(blocks):
+            kept["content"] = [unmarked(block) for block in blocks]
+    return kept
+
+
+def _is_before(at_ns: int, until_ns: int | None) -> bool:
+    return until_ns is None or at_ns < until_ns
+
+
+def _goes_on(base: Json, asks: list[ModelExchange]) -> bool:
+    """Return whether requests go on from an earlier conversation, and are not those of a new one."""
+    return not asks or asks[0].place.turn != 1 or base["turns"] == 0
+
+
+def _body(recording: Recording, ask: ModelExchange) -> Json:
+    """Return a request's body.
+
+    Raises:
+        RecordingError: it holds no conversation.
+    """
+    try:
+        body = json.loads(ask.question.body)
+        messages = body["messages"]
+        readable = isinstance(messages, list) and all(isinstance(m, dict) for m in messages)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _nothing(recording, "its last request holds no messages") from None
+    thread = body.get("thread")
+    if isinstance(thread, dict) and "previous_message_id" in thread:
+        raise RecordingError(
+            "its requests name the answer that they go on from, and do not hold the conversation",
+            where=recording.session_id,
+            todo="Only the client that keeps the conversation can go on with it",
+        )
+    if not readable:
+        raise _nothing(recording, "its last request holds no messages")
+    found: Json = body
+    return found
+
+
+def _nothing(recording: Recording, why: str) -> RecordingError:
+    return RecordingError(
+        f"there is no conversation to go on with: {why}",
+        where=recording.session_id,
+        todo="agentobs show --content tells what was said",
+    )
+
+
+def _is_for_message(ask: ModelExchange) -> bool:
+    return ask.question.path.partition("?")[0] == MESSAGES
+
+
+def _told(ask: ModelExchange) -> Json:
+    """Return what a request was answered, where the loop keeps it: whole, or stopped on purpose; else nothing."""
+    if ask.answer.status != 200 or ask.answer.ending not in ("complete", "cancelled"):
+        return {}
+    message = assemble(ask.answer.headers, ask.answer.body)
+    if not isinstance(message.get("content"), list) or "error" in message:
+        return {}
+    # Such an answer is void, see `requesting.ask`: the conversation has to be shorter.
+    is_void = error_classes.is_too_long(message) and not tool_uses(message)
+    return {} if is_void else message
+
+
+def _calls(message: Json) -> list[Json]:
+    return [block for block in tool_uses(message) if isinstance(block.get("id"), str)]
+
+
+def _share_out(node: Json, heard: _Heard, rows: Sequence[UsageRow]) -> None:
+    """Give each row of usage to the agent in whose lane it was spent, or that the lane was for.
+
+    The lanes, which only say where to, are taken out of the conversation again.
+    """
+    lane_of = {
+        each.attempt_id: each.place.lane
+        for each in heard.recording.exchanges
+        if isinstance(each, ModelExchange)
+    }
+    by_lane = {lane: each for each in nodes(node) for lane in each["lanes"]}
+    for row in rows:
+        lane = lane_of.get(row.attempt_id, "main")
+        while lane not in by_lane:
+            lane = lane.rpartition("/")[0] or "main"
+        by_lane[lane]["usage"].append(_row(row))
+    for each in nodes(node):
+        del each["lanes"]
+
+
+def nodes(node: Json) -> Iterable[Json]:
+    """Yield a conversation and those of all agents below it."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += [child for child in each["children"].values() if "same" not in child]
+
+
+def same(children: Json, agent_id: Any) -> str:
+    """Return the last id of an agent that may have several; an empty one where there is no such agent."""
+    while isinstance(agent_id, str) and "same" in children.get(agent_id, {}):
+        agent_id = children[agent_id]["same"]
+    return agent_id if agent_id in children else ""
+
+
+FIELDS = {each.name: each.default for each in fields(Usage)}
+
+
+def _row(row: UsageRow) -> Json:
+    """Return a row of usage as JSON, without what says nothing."""
+    given = {name: getattr(row, name) for name in FIELDS}
+    return {"at_ns": row.at_ns, **{name: value for name, value in given.items() if value}}

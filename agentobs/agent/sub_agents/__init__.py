@@ -1,0 +1,1 @@
+"""Sub-agents: the tool that starts another agent, and that agent's life."""

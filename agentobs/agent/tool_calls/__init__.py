@@ -1,0 +1,1 @@
+"""Tool calls: from the calls of one response to their results."""

@@ -1,0 +1,1 @@
+"""Tool and agent definitions, input schemas, results and structured output."""

@@ -1,0 +1,513 @@
+"""Tools: python functions that the model may call, and how it is told of them.
+
+The `tool` decorator makes one from a typed function, `declared` from a schema that is given. What nobody
+says about a tool is closed: it is taken to write, to destroy, to need permission and to bear no company.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
+
+from pydantic import AnyUrl, BaseModel, ValidationError
+from pydantic_core import ErrorDetails, to_json
+
+from agentobs.agent.permissions import ToolClass
+from agentobs.agent.tools.agent_definitions import Agents
+from agentobs.agent.tools.input_schema import (
+    argument_names,
+    described,
+    holds_only,
+    input_model,
+    input_schema,
+    named_arguments,
+)
+from agentobs.errors import UsageError
+from agentobs.records.canonical_json import Json
+from agentobs.records.exchanges import ToolAnswer
+
+TIMEOUT_S = 120.0
+"""How long a tool may run where nobody says otherwise, in seconds. Our choice."""
+
+RESULT_CHARS_MAX = 50_000
+"""How long a result may be where nobody says otherwise, in characters: some 12,000 tokens. Our choice."""
+
+Function = Callable[..., Any]
+"""A plain function, run in a thread of its own, or an async one, run in the loop, which it must not block."""
+
+Interrupt = Literal["cancel", "block"]
+"""What an abort does to a call that runs: it is stopped, or it is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the model may call. Calling it yourself calls the function."""
+
+    declaration: Json
+    """What the provider is told: `name`, `description`, `input_schema`, or whatever was declared."""
+    function: Function
+    tool_class: ToolClass = "write"
+    """What it does; the modes of permission decide by it."""
+    concurrent: bool | Callable[[dict[str, Any]], bool] = False
+    """Whether a call may run beside its neighbours; a function decides by the arguments, and any doubt
+    (it raises, it returns anything but True) is no."""
+    needs_permission: bool = True
+    """Whether the rules and modes of permission decide about its calls."""
+    destructive: bool = True
+    """Whether a call may destroy what cannot be brought back."""
+    retries: int = 0
+    """How often a call that failed or took too long is begun again; a plain function that took too long
+    may still be at work then."""
+    optional: bool = False
+    """Whether a turn can do without it; one that is not optional and not there ends the run."""
+    available: Callable[[], bool] | None = None
+    """Says whether it is there; asked once a turn. None: always."""
+    needs_person: bool = False
+    """Whether it needs a person at the terminal; where there is none its calls fail at once."""
+    cancels_siblings: bool = False
+    """Whether its failure stops the calls that run beside it; the decorator says yes for a shell."""
+    interrupt: Interrupt = "cancel"
+    """What an abort does to a call that runs."""
+    timeout_s: float | None = TIMEOUT_S
+    """How long one try may take, in seconds; None sets no end."""
+    result_chars_max: int = RESULT_CHARS_MAX
+    """How long a result may be; the model sees only the ends of a longer one."""
+    aliases: tuple[str, ...] = ()
+    """Former names: old recordings hold them, and the model may still use them."""
+    subject: str | Callable[[dict[str, Any]], str] | None = None
+    """What the patterns of permission rules match: the name of an argument, or a function of all."""
+    paths: tuple[str, ...] = ()
+    """Arguments that are paths (`str`, `Path`), or flat lists, tuples or sets of them. What else comes in
+    one counts as outside of every root."""
+    hosts: tuple[str, ...] = ()
+    """Arguments that are hosts or URLs (`str`, pydantic's URLs, addresses), or flat lists of them. What else
+    comes in one counts as blocked as soon as any host is."""
+    check: Callable[..., Any] | None = None
+    """Takes some of the validated arguments by name and returns a complaint for the model, or None; plain
+    or async. That of a declared tool takes the whole input, as its function does."""
+    input: type[BaseModel] | None = None
+    """What the input must look like; None hands the whole input to the function as one dict."""
+    agents: Agents | None = None
+    """The agents that its calls start: the loop runs them itself, and the function never."""
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls it by."""
+        return str(self.declaration["name"])
+
+    @property
+    def read_only(self) -> bool:
+        """Whether its calls change nothing."""
+        return self.tool_class == "read"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
+        return self.function(*args, **kwargs)
+
+
+class Settings(TypedDict, total=False):
+    """How a tool behaves; each key is explained at the field of `Tool` of its name."""
+
+    read_only: bool
+    """The short way to say `tool_class="read"`, which makes it concurrent and not destructive."""
+    tool_class: ToolClass
+    concurrent: bool | Callable[[dict[str, Any]], bool]
+    needs_permission: bool
+    destructive: bool
+    retries: int
+    optional: bool
+    available: Callable[[], bool] | None
+    needs_person: bool
+    cancels_siblings: bool
+    interrupt: Interrupt
+    timeout_s: float | None
+    result_chars_max: int
+    aliases: Sequence[str]
+    subject: str | Callable[[dict[str, Any]], str] | None
+    paths: Sequence[str]
+    hosts: Sequence[str]
+    check: Callable[..., Any] | None
+
+
+@overload
+def tool(fn: Function) -> Tool: ...
+
+
+@overload
+def tool(
+    fn: None = None, *, name: str | None = None, **settings: Unpack[Settings]
+) -> Callable[[Function], Tool]: ...
+
+
+def tool(
+    fn: Function | None = None, *, name: str | None = None, **settings: Unpack[Settings]
+) -> Tool | Callable[[Function], Tool]:
+    """Make a tool of a typed function; use it with or without arguments.
+
+    The docstring's text describes the tool, its section about arguments (Google, NumPy or reST style)
+    the arguments.
+
+    Args:
+        fn: the function.
+        name: what the model calls it by; default the function's own name.
+        settings: how it behaves, see `Tool`.
+
+    Raises:
+        UsageError: the signature cannot be told to the model, or the settings contradict each other.
+    """
+
+    def make(function: Function) -> Tool:
+        called = name or getattr(function, "__name__", "")
+        model = input_model(function)
+        declaration = {"name": called}
+        if text := described(function, argument_names(model)).text:
+            declaration["description"] = text
+        declaration["input_schema"] = input_schema(model)
+        return _made(declaration, function, model, settings)
+
+    return make if fn is None else make(fn)
+
+
+def declared(declaration: Json, function: Function, **settings: Unpack[Settings]) -> Tool:
+    """Make a tool of a declaration as it is, and a function that takes the input as one dict.
+
+    Raises:
+        UsageError: the settings contradict each other.
+    """
+    return _made(declaration, function, None, settings)
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Check that tools can stand beside each other.
+
+    Raises:
+        UsageError: the settings of one contradict each other, or two have the same name or alias.
+    """
+    owners: dict[str, Tool] = {}
+    for each in tools:
+        _check_settings(each)
+        for name in (each.name, *each.aliases):
+            if name in owners:
+                field = "name" if name == each.name else "aliases"
+                raise _wrong(each, field, f"{name!r} is already that of {_told(owners[name])}")
+            owners[name] = each
+
+
+def find(tools: Sequence[Tool], name: str) -> Tool | None:
+    """Return the tool of that name, or else the one that had it formerly."""
+    named = next((each for each in tools if each.name == name), None)
+    return named or next((each for each in tools if name in each.aliases), None)
+
+
+def declarations(tools: Sequence[Tool]) -> list[Json]:
+    """Return what the provider is told of some tools."""
+    return [tool.declaration for tool in tools]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A tool and the arguments of one call, put together."""
+
+    call: Callable[[], Any]
+    """Calls the function, once: it may change the arguments that it gets."""
+    arguments: dict[str, Any]
+    """The validated arguments, with the function's defaults where the model gave none."""
+    coerced: tuple[str, ...] = ()
+    """The arguments that were of another JSON type and were changed to fit, such as `stops.0.x`; content
+    where they hold keys that the model chose."""
+
+
+def bind(tool: Tool, value: Any) -> Bound:
+    """Return the call of a tool's function with the model's input. The input itself is left as it is.
+
+    Raises:
+        ValueError: the input does not fit; the text tells the model what to mend.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("the input is not a JSON object; perhaps it was cut")
+    try:
+        own = copy.deepcopy(value)
+        if tool.input is None:
+            return Bound(lambda: tool.function(own), own)
+        given, every = named_arguments(tool.input, own)
+        return Bound(lambda: tool.function(**given), every, _coerced(tool.input, value))
+    except ValidationError as error:
+        properties = tool.declaration["input_schema"].get("properties", {})
+        raise ValueError(complaints(error, properties)) from error
+    except KeyboardInterrupt:
+        raise
+    except RecursionError as error:
+        raise ValueError("the input is nested too deeply") from error
+    except BaseException as error:  # a validator of the tool's own
+        raise ValueError(_clear(f"its validation failed with {error!r}")) from error
+
+
+COMPLAINTS_MAX = 20
+"""How many faults of one input the model is told at once. Our choice."""
+
+
+def complaints(error: ValidationError, properties: Mapping[str, Json] | None = None) -> str:
+    """Say what does not fit, a value a line, without pydantic's own vocabulary and links.
+
+    Args:
+        error: what validation found.
+        properties: the schemas of what the whole may hold, by name, so that the text can name them.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = [_complaint(each, properties) for each in found[:COMPLAINTS_MAX]]
+    if len(found) > COMPLAINTS_MAX:
+        lines.append(f"and {len(found) - COMPLAINTS_MAX:,} more")
+    return _clear("\n".join(lines))
+
+
+def unknown(tools: Sequence[Tool], name: str) -> ToolAnswer:
+    """Return the answer to a call of a tool that there is not."""
+    known = ", ".join(tool.name for tool in tools) or "none"
+    text = _clear(f"There is no tool named {name[:200]!r}. The tools are: {known}.")
+    return ToolAnswer(text, is_error=True, outcome="unknown")
+
+
+def invalid(tool: Tool, error: object) -> ToolAnswer:
+    """Return the answer to a call whose input does not fit, as `bind` or the tool's own check says."""
+    text = _clear(f"The input of {tool.name} does not fit:\n{error}")
+    return ToolAnswer(text, is_error=True, outcome="invalid")
+
+
+def check_call(tool: Tool, bound: Bound) -> Callable[[], Any] | None:
+    """Return the call of a tool's own check, or None where it has none."""
+    check = tool.check
+    if check is None:
+        return None
+    if tool.input is None:
+        return lambda: check(bound.arguments)
+    wanted = _parameters(check)
+    chosen = {
+        name: value
+        for name, value in bound.arguments.items()
+        if wanted is None or name in wanted.names
+    }
+    return lambda: check(**chosen)
+
+
+# --- settings -----------------------------------------------------------------------------------------
+
+
+def _made(
+    declaration: Json, function: Function, model: type[BaseModel] | None, settings: Settings
+) -> Tool:
+    told: dict[str, Any] = dict(settings)
+    read_only = told.pop("read_only", None)
+    told.setdefault("tool_class", "read" if read_only else "write")
+    told.setdefault("concurrent", told["tool_class"] == "read")
+    told.setdefault("destructive", told["tool_class"] != "read")
+    told.setdefault("cancels_siblings", told["tool_class"] == "shell")
+    for field in ("aliases", "paths", "hosts"):
+        if field in told and not isinstance(told[field], str):
+            told[field] = tuple(told[field])
+    made = Tool(declaration, function, input=model, **told)
+    if read_only is not None and read_only is not made.read_only:
+        found = f"read_only={read_only} contradicts tool_class={made.tool_class!r}"
+        raise _wrong(made, "read_only", found)
+    _check_settings(made)
+    return made
+
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+"""Names that the provider takes (what it answers to others, 2026)."""
+
+_CLOSED: dict[str, tuple[str, ...]] = {
+    "tool_class": get_args(ToolClass),
+    "interrupt": get_args(Interrupt),
+}
+
+
+def _check_settings(tool: Tool) -> None:
+    """Raise a UsageError where the settings of a tool contradict each other or its function."""
+    name = tool.declaration.get("name") if isinstance(tool.declaration, dict) else None
+    if not isinstance(name, str) or not name or name == "<lambda>":
+        raise UsageError(
+            f"the tool that calls {_of(tool.function)} has no name",
+            todo="Give it one with name=...",
+        )
+    if not _NAME.match(name):
+        raise _wrong(tool, "name", _NO_NAME.format(name))
+    for field, allowed in _CLOSED.items():
+        if getattr(tool, field) not in allowed:
+            found = f"{getattr(tool, field)!r} is none of {', '.join(allowed)}"
+            raise _wrong(tool, field, found)
+    if tool.read_only and tool.destructive:
+        raise _wrong(tool, "destructive", "what only reads destroys nothing")
+    if not isinstance(tool.retries, int) or tool.retries < 0:
+        raise _wrong(tool, "retries", f"{tool.retries!r} is no number from 0")
+    if tool.timeout_s is not None and not tool.timeout_s > 0:
+        raise _wrong(tool, "timeout_s", f"{tool.timeout_s!r} is not above 0")
+    if not isinstance(tool.result_chars_max, int) or tool.result_chars_max < 1:
+        raise _wrong(tool, "result_chars_max", f"{tool.result_chars_max!r} is no number from 1")
+    for field in ("aliases", "paths", "hosts"):
+        if isinstance(getattr(tool, field), str):
+            raise _wrong(tool, field, "a text stands where a tuple of names belongs")
+    for alias in tool.aliases:
+        if not isinstance(alias, str) or not _NAME.match(alias):
+            raise _wrong(tool, "aliases", _NO_NAME.format(alias))
+    if tool.name in tool.aliases or len(set(tool.aliases)) < len(tool.aliases):
+        raise _wrong(tool, "aliases", "a name stands there twice, or is the tool's own")
+    _check_names(tool)
+    _check_places(tool)
+
+
+_NO_NAME = "{!r} is not of 1 to 128 letters a to z and A to Z, digits, `_` and `-`"
+
+
+def _check_names(tool: Tool) -> None:
+    """Raise a UsageError where settings name arguments that the function has not."""
+    known = _argument_names(tool)
+    if known is None:
+        return
+    subject = (tool.subject,) if isinstance(tool.subject, str) else ()
+    for field, names in (("subject", subject), ("paths", tool.paths), ("hosts", tool.hosts)):
+        for name in names:
+            if name not in known:
+                raise _wrong(tool, field, f"there is no argument {name!r}")
+    taken = _parameters(tool.check) if tool.check and tool.input else None
+    for name in taken.required if taken else ():
+        if name not in known:
+            raise _wrong(tool, "check", f"it takes {name!r}, which is no argument of the tool")
+
+
+_PLACES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "paths": ("path", (str, os.PathLike)),
+    "hosts": ("host", (str, AnyUrl, ipaddress.IPv4Address, ipaddress.IPv6Address)),
+}
+"""What arguments that are paths or hosts may hold."""
+
+
+def _check_places(tool: Tool) -> None:
+    """Raise a UsageError where the type of a path or a host tells that nobody could check its values."""
+    if tool.input is None:
+        return
+    types = {str(field.alias): field.annotation for field in tool.input.model_fields.values()}
+    for field, (kind, leaves) in _PLACES.items():
+        for name in getattr(tool, field):
+            if not holds_only(types[name], leaves):
+                found = f"the argument {name!r} is no {kind} and no flat list of them"
+                raise _wrong(tool, field, found)
+
+
+def _argument_names(tool: Tool) -> tuple[str, ...] | None:
+    """Return the names of a tool's arguments, or None where its declaration does not tell them."""
+    if tool.input is not None:
+        return argument_names(tool.input)
+    schema = tool.declaration.get("input_schema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return tuple(properties) if isinstance(properties, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    names: frozenset[str]
+    required: tuple[str, ...]
+
+
+def _parameters(function: Function) -> _Parameters | None:
+    """Return the parameters that a check takes by name; None where it takes any or does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    required = [
+        p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+    ]
+    return _Parameters(frozenset(p.name for p in parameters), tuple(required))
+
+
+def _wrong(tool: Tool, field: str, found: str) -> UsageError:
+    return UsageError(
+        f"`{field}` of {_told(tool)} cannot be: {found}",
+        todo="Mend it where the tool is made",
+    )
+
+
+def _told(tool: Tool) -> str:
+    return f"the tool {tool.name} ({_of(tool.function)})"
+
+
+def _of(function: Function) -> str:
+    return (
+        f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+    )
+
+
+# --- input --------------------------------------------------------------------------------------------
+
+
+def _coerced(model: type[BaseModel], value: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what strict validation of the same JSON would not have taken.
+
+    Strict JSON still takes a text for a date and a list for a set: they have no type of their own there.
+    """
+    try:
+        model.model_validate_json(to_json(value), strict=True)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+    except ValueError:  # half of a surrogate pair: no JSON
+        return ()
+    else:
+        return ()
+    ways = {_way(value, each): None for each in found if each["type"] not in _NO_COERCION}
+    ways.pop((), None)
+    # A union complains once for each of its members, some of them about what lies around the value.
+    return tuple(
+        ".".join(map(str, way))
+        for way in ways
+        if not any(other[: len(way)] == way for other in ways if other != way)
+    )
+
+
+_NO_COERCION = ("missing", "extra_forbidden")
+"""Complaints of union members that were not chosen."""
+
+
+def _way(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
+    """Return where in the input an error lies, without the union members that pydantic notes between.
+
+    Empty where a whole number was written as 3.0: JSON has one kind of number.
+    """
+    way: list[str | int] = []
+    for step in error["loc"]:
+        inside = isinstance(value, dict) and step in value
+        if inside or (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+            value = value[step]
+            way.append(step)
+    if error["type"] == "int_type" and isinstance(value, float):
+        return ()
+    return tuple(way)
+
+
+def _complaint(found: ErrorDetails, properties: Mapping[str, Json] | None) -> str:
+    way, said = found["loc"], found["msg"]
+    top = properties if properties is not None and len(way) == 1 else None
+    if found["type"] == "missing":
+        kind = top.get(str(way[0]), {}).get("type") if top is not None else None
+        said = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
+    elif found["type"] == "extra_forbidden":
+        known = f"; there are: {', '.join(top) or 'none'}" if top is not None else ""
+        said = f"there is no argument of this name{known}"
+    return f"{'.'.join(map(str, way)) or 'input'}: {said}"
+
+
+TEXT_CHARS_MAX = 10_000
+"""How long an error that we write for the model may get. Our choice."""
+
+
+def _clear(text: str) -> str:
+    """Return a text that can be sent: of bounded length, without halves of surrogate pairs."""
+    short = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} ... (cut)"
+    return short.encode("utf-8", "replace").decode("utf-8")

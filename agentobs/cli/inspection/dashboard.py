@@ -1,0 +1,130 @@
+"""The command that shows recordings in a browser, live: dashboard."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+import click
+
+from agentobs import world
+from agentobs.cli import home_option
+from agentobs.errors import UsageError
+from agentobs.records.display import printable
+
+PASSWORD = "AGENTOBS_DASHBOARD_PASSWORD"
+
+
+@click.command(help="Show recordings in a browser, live.")
+@click.option("--port", type=click.IntRange(0, 65535), help="[default: 8787, or the next free one]")
+@click.option("--open", "opens", is_flag=True, help="Open it in your browser.")
+@click.option("--bind", metavar="ADDRESS", help="Where to listen. [default: 127.0.0.1]")
+@click.option(
+    "--allow-remote",
+    "remote",
+    multiple=True,
+    metavar="HOST",
+    help="Let other machines reach it under this name or address; takes a password and TLS. May be repeated.",
+)
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"With --allow-remote: the password is the first line of this file. [default: {PASSWORD}, or asked]",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A certificate, PEM.",
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key, PEM."
+)
+@click.option(
+    "--loopback-address",
+    is_flag=True,
+    help="Print an address with 127.0.0.1, for browsers that find no names under localhost (older Safari). Any server "
+    "on another port of this machine that the browser visits is then sent the cookie, and can read the recordings.",
+)
+@click.pass_context
+def dashboard(
+    context: click.Context,
+    port: int | None,
+    opens: bool,
+    bind: str | None,
+    remote: tuple[str, ...],
+    password_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    loopback_address: bool,
+) -> None:
+    """Serve the live application until Ctrl-C. Whoever opens it needs the address that is printed."""
+    from agentobs.recording.journal.home import existing_home
+
+    if password_file and not remote:
+        raise UsageError("a password is for --allow-remote", where="--password-file")
+    home = existing_home(home_option(context))
+    try:
+        from dashboards.app import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("dashboards", "agentobs"):
+            raise
+        raise UsageError(
+            f"the package {error.name} is not installed",
+            where="dashboard",
+            todo="Install what dashboards need: pip install 'agentobs-kit[dashboards]'",
+        ) from error
+    from agentobs.cli.inspection.diff import comparison_of
+
+    password = _password(password_file) if remote else None
+    options = server.Options(
+        bind, port, remote, password, tls_cert, tls_key, loopback_address=loopback_address
+    )
+    bound = server.bind(options)
+
+    def started(_: Callable[[], None]) -> None:
+        click.echo(f"Recordings in {home.path}")
+        click.echo(f"Open {bound.address}")
+        click.echo("Ctrl-C ends it.")
+        if opens:
+            threading.Thread(target=_open, args=(bound.address, folder), daemon=True).start()
+
+    with tempfile.TemporaryDirectory(prefix="agentobs-") as folder:
+        server.serve(bound, home, compare=comparison_of, started=started)
+
+
+def _password(file: Path | None) -> str:
+    """Return the password: never from the command line, which all users of a machine can read."""
+    if given := world.taken_environ(PASSWORD):
+        return given
+    if file:
+        try:
+            lines = file.read_text("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                "it is no text in UTF-8", where=f"--password-file {printable(str(file))}"
+            ) from error
+        return lines[0] if lines else ""
+    if sys.stdin.isatty():
+        asked: str = click.prompt(
+            "Password of the dashboard", hide_input=True, confirmation_prompt=True
+        )
+        return asked
+    return ""
+
+
+def _open(address: str, folder: str) -> None:
+    """Open the address in a browser: through a file of ours, for arguments of a process can be read by others."""
+    path = Path(folder) / "open.html"
+    path.touch(0o600)
+    path.write_text(
+        f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(address)}">'
+        f'<a href="{escape(address)}">Open the dashboard</a>\n',
+        "utf-8",
+    )
+    if not webbrowser.open(path.as_uri()):
+        click.echo("No browser was found: open the address yourself.", err=True)

@@ -1,0 +1,164 @@
+"""The command that tells which failure signatures a session shows: diagnose."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli import home_option
+from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.query_output import fetched, open_store, print_rows, session_of
+from agentobs.cli.terminal.tables import show_table
+from agentobs.errors import UsageError
+from agentobs.records.display import pretty, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentobs.cli.inspection.contradictions import Judgement
+    from agentobs.store.analysis.diagnosis import Verdict
+
+
+@click.command(help="Tell which failure signatures a session shows, and what to do about them.")
+@click.argument("session", required=False)
+@click.option("--all", "every", is_flag=True, help="A table over all sessions instead.")
+@click.option(
+    "--since",
+    type=WHEN,
+    metavar="WHEN",
+    help="With --all: only sessions that started then or later: 30m, 12h, 7d, 2w ago, or a day in UTC.",
+)
+@click.option(
+    "--judge",
+    metavar="MODEL",
+    help="Ask this model, too, whether answers contradict their results.",
+)
+@click.option("--fail", is_flag=True, help="Exit with 1 where a signature fires.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+@click.pass_context
+def diagnose(
+    context: click.Context,
+    session: str | None,
+    every: bool,
+    since: int | None,
+    judge: str | None,
+    fail: bool,
+    as_json: bool,
+) -> None:
+    """Diagnose SESSION: its id, an end of it of at least 4 characters, or its name."""
+    if bool(session) == every:
+        raise UsageError("one session is needed, or all", todo="Name a SESSION, or say --all")
+    if (since is not None and not every) or (judge and every):
+        raise UsageError(
+            "--since goes with --all, and --judge with a SESSION",
+            where="--since" if since is not None else "--judge",
+        )
+    fires = (
+        _all(context, since, as_json) if session is None else _one(context, session, judge, as_json)
+    )
+    if fail and fires:
+        sys.exit(1)
+
+
+def _all(context: click.Context, since: int | None, as_json: bool) -> bool:
+    from agentobs.store.analysis.diagnosis import diagnose_all
+
+    with open_store(context) as connection:
+        rows = fetched(diagnose_all(connection, since))
+    print_rows(rows, _FIRES, "json" if as_json else "table")
+    return bool(rows[1])
+
+
+def _one(context: click.Context, session: str, judge: str | None, as_json: bool) -> bool:
+    from agentobs.store.analysis.diagnosis import diagnose as verdicts_of
+
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, session)
+        verdicts = verdicts_of(connection, session_id)
+        started = next(iter(fetched(connection.execute(_NAME, [session_id]))[1]), (None, None))
+    if judge and started[1] == "off":
+        raise UsageError(
+            "what was said in this session was not recorded, so that no model can judge it",
+            where=f"--judge {judge[:80]}",
+            todo="Leave --judge out: all signatures are told with content off",
+        )
+    judged = _judged(context, session_id, judge) if judge else []
+    if as_json:
+        _print_json(session_id, verdicts, judged)
+    else:
+        click.echo(printable(" ".join(filter(None, (session_id, started[0])))))
+        _tell(verdicts)
+        for each in judged:
+            _tell_judged(each)
+    return any(verdict.fires for verdict in verdicts) or any(each.contradicts for each in judged)
+
+
+def _judged(context: click.Context, session_id: str, model: str) -> Sequence[Judgement]:
+    from agentobs.cli.inspection.contradictions import judge
+    from agentobs.cli.replay.freeze import recorded
+
+    home = home_option(context)
+    return judge(recorded(home, session_id), model, home)
+
+
+_NAME = "SELECT name, content FROM session_starts WHERE session_id = ? ORDER BY started_ns LIMIT 1"
+_FIRES = ("started_ns", "session_id", "name", "signature", "times", "strength", "about", "detail")
+_EVIDENCE = ("at_ns", "lane", "turn", "about", "detail", "strength")
+SHOWN = 5
+"""How many rows of evidence are shown of each signature; `--json` has all."""
+
+
+def _tell(verdicts: Sequence[Verdict]) -> None:
+    from agentobs.store.analysis.diagnosis import SIGNATURES
+
+    meaning = {signature.name: signature.fires for signature in SIGNATURES}
+    for verdict in verdicts:
+        if not verdict.fires:
+            continue
+        strongest = sorted(verdict.evidence, key=lambda row: -row["strength"])[:SHOWN]
+        times = len(verdict.evidence)
+        click.echo(f"\n{verdict.signature}: {meaning[verdict.signature]}")
+        rows = [[pretty(name, row[name]) for name in _EVIDENCE] for row in strongest]
+        show_table([_HEADINGS.get(name, name) for name in _EVIDENCE], rows)
+        if times > SHOWN:
+            click.echo(f"... and {times - SHOWN:,} more")
+        click.echo(f"do: {verdict.todo}.")
+    quiet = [v.signature for v in verdicts if not v.fires and not v.cannot_tell]
+    if quiet:
+        click.echo(f"\ndoes not fire: {', '.join(quiet)}")
+    for verdict in verdicts:
+        if verdict.cannot_tell:
+            click.echo(f"cannot be told: {verdict.signature} ({verdict.cannot_tell})")
+
+
+_HEADINGS = {"at_ns": "at (UTC)", "strength": "x threshold"}
+
+
+def _tell_judged(judged: Judgement) -> None:
+    said = "contradicts its results" if judged.contradicts else "agrees with its results"
+    if judged.contradicts is None:
+        said = "was not judged: the model said neither"
+    click.echo(
+        f"\njudge {printable(judged.model)}: the answer of turn {judged.turn} in {judged.lane} {said}"
+    )
+
+
+def _print_json(session_id: str, verdicts: Sequence[Verdict], judged: Sequence[Judgement]) -> None:
+    columns = ["session_id", *(field.name for field in dataclasses.fields(verdicts[0]))]
+    rows: list[dict[str, Any]] = [dataclasses.asdict(verdict) for verdict in verdicts]
+    rows += [
+        {
+            "signature": "judged_contradictions",
+            "fires": bool(each.contradicts),
+            "strength": 1.0 if each.contradicts else 0.0,
+            "evidence": [dataclasses.asdict(each)],
+            "cannot_tell": "the model said neither" if each.contradicts is None else None,
+            "todo": "Read the answer beside the results: agentobs show SESSION --content",
+        }
+        for each in judged
+    ]
+    values = [(session_id, *(row[name] for name in columns[1:])) for row in rows]
+    print_rows((columns, values), (), "json")

@@ -1,0 +1,185 @@
+"""Commands that answer questions from the store: sessions, show."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli import home_option
+from agentobs.cli.terminal.query_output import (
+    Form,
+    Rows,
+    as_dicts,
+    fetched,
+    form_options,
+    heading,
+    open_store,
+    print_rows,
+    rows_of,
+    session_of,
+)
+from agentobs.records.display import money, pretty, printable, text
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+@click.command(help="List recorded sessions, the newest first.")
+@click.option(
+    "--failed", is_flag=True, help="Only those that failed or crashed, or whose end is lost."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most."
+)
+@form_options
+@click.pass_context
+def sessions(context: click.Context, failed: bool, limit: int, form: Form) -> None:
+    """List sessions."""
+    from agentobs.recording.journal.home import existing_home
+    from agentobs.store.disk_usage import warning
+
+    with open_store(context) as connection:
+        rows = rows_of(connection, "sessions", failed=failed or None, limit=limit)
+        print_rows(_marked(rows) if form == "table" else rows, _SESSIONS, form)
+    if told := warning(existing_home(home_option(context))):
+        click.echo(told, err=True)
+
+
+@click.command(help="Show one session: turns, tools, money, where the time went.")
+@click.argument("session")
+@click.option(
+    "--content", is_flag=True, help="Show what was said, too. It may hold what users typed."
+)
+@click.pass_context
+def show(context: click.Context, session: str, content: bool) -> None:
+    """Show SESSION: its id, an end of it of at least 4 characters, or its name."""
+    from agentobs.store.duckdb.connection import select
+
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, session)
+        one = select(connection, "SELECT * FROM sessions WHERE session_id = ?", [session_id])
+        _print_facts(fetched(one))
+        _print_conversation(rows_of(connection, "conversation_sessions", session_id=session_id))
+        print_rows(rows_of(connection, "session_turns", session_id=session_id), _TURNS, "table")
+        print_rows(_timeline(connection, session_id), _TIMELINE, "table")
+    if content:
+        _show_content(context, session_id)
+
+
+_SESSIONS = (
+    "session_id", "name", "status", "reason", "started_ns", "duration_ns", "turns", "tool_calls",
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
+)  # fmt: skip
+_TURNS = (
+    "lane", "turn", "attempt", "duration_ns", "first_chunk_ns", "stop_reason", "tool_use_count",
+    "tool_errors", "tools_ns", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens", "cost_usd",
+)  # fmt: skip
+_CONVERSATION = (
+    "session_id",
+    "name",
+    "status",
+    "started_ns",
+    "turns",
+    "calls",
+    "cost_usd",
+    "cost_status",
+)
+"""What is shown of the sessions of a conversation."""
+_TIMELINE = ("after_ns", "what", "label", "duration_ns", "outcome", "error_type")
+"""The columns that each command shows, of those that its query gives."""
+
+
+def _marked(rows: Rows) -> Rows:
+    """Return the list with a note in the status of forks and of incomplete sessions."""
+    columns, values = rows
+
+    def status(row: dict[str, Any]) -> str:
+        told = str(row["status"])
+        if row["incomplete"] and told != "incomplete":
+            told += ", incomplete"
+        if row["forked_turn"] is not None:
+            parent = str(row["continues_session_id"] or "a fixture")[-8:]
+            told += f", fork of {parent} at turn {row['forked_turn']}"
+        return told
+
+    listed = [dict(zip(columns, row, strict=True)) for row in values]
+    return columns, [tuple({**row, "status": status(row)}.values()) for row in listed]
+
+
+def _timeline(connection: DuckDBPyConnection, session_id: str) -> Rows:
+    """Return a session's timeline with times after its start and names indented by depth."""
+    columns, rows = rows_of(connection, "session_timeline", session_id=session_id)
+    listed = [dict(zip(columns, row, strict=True)) for row in rows]
+    first = min((row["started_ns"] for row in listed), default=0)
+    shown = [
+        (
+            row["started_ns"] - first,
+            f"{'  ' * row['depth']}{_name(row)}",
+            None if row["kind"] == "tool_call" else row["label"],
+            row["duration_ns"],
+            row["outcome"],
+            row["error_type"],
+        )
+        for row in listed
+        if _is_told(row)
+    ]
+    return list(_TIMELINE), shown
+
+
+_SAID = ("steering", "follow_up", "abort")
+"""What came from outside and is shown. Of consent the decision tells more; checks and paths are the loop's own."""
+
+
+def _is_told(row: dict[str, Any]) -> bool:
+    """Return whether a row of the timeline is for people."""
+    match row["kind"]:
+        case "span":
+            return bool(row["name"] != "tool")  # the tool call itself tells more
+        case "permission":
+            return row["outcome"] != "allow" or row["duration_ns"] is not None
+        case "world":
+            return row["name"] in _SAID
+        case _:
+            return True
+
+
+def _name(row: dict[str, Any]) -> str:
+    prefix = {"tool_call": "tool ", "permission": "permission "}.get(row["kind"], "")
+    return f"{prefix}{row['name']}"
+
+
+def _print_facts(rows: Rows) -> None:
+    """Print one row, a fact a line."""
+    columns, [values] = rows
+    for column, value in zip(columns, values, strict=True):
+        if value is not None and not column.endswith("_at"):
+            click.echo(f"{heading(column):<20} {text(pretty(column, value))}")
+    click.echo()
+
+
+def _print_conversation(rows: Rows) -> None:
+    """Print the sessions of a conversation that was resumed, and what they cost together."""
+    parts = as_dicts(rows)
+    if len(parts) < 2:
+        return
+    print_rows(rows, _CONVERSATION, "table")
+    known = [part["cost_usd"] for part in parts if part["cost_usd"] is not None]
+    least = any(part["calls"] and part["cost_status"] != "exact" for part in parts)
+    cost = money(sum(known, Decimal(0))) if known else "unknown"
+    click.echo(f"{len(parts)} sessions cost {'at least ' if known and least else ''}{cost}\n")
+
+
+def _show_content(context: click.Context, session_id: str) -> None:
+    from agentobs.cli.replay.freeze import recorded
+    from replay.fixture.trajectory import trajectory
+
+    recording = recorded(home_option(context), session_id)
+    click.echo()
+    click.echo(trajectory(recording.exchanges), nl=False)
+    if recording.result is not None:
+        told = json.dumps(recording.result.value, ensure_ascii=False)
+        click.echo(f"returned {printable(told)}")

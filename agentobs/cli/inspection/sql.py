@@ -1,0 +1,245 @@
+"""The command that asks in SQL: in a worker with limits, or in this process for who says `--unsafe`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli import home_option
+from agentobs.errors import AgentobsError, UsageError
+
+if TYPE_CHECKING:
+    from agentobs.cli.terminal.query_output import Form
+    from agentobs.recording.journal.home import Home
+
+ROWS = 10_000
+"""How many rows are printed where nothing else is said: more than people read. Our choice."""
+UNSAFE = "unsafe: no limits, and files, network, extensions and settings are in reach; the store is read-only"
+
+
+def _parameters(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return parameters by name; a value that is JSON has its type, any other is text."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise click.BadParameter("write NAME=VALUE, as in --param turns=3", context, option)
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice", context, option)
+        found[name] = typed(value)
+    return found
+
+
+def typed(text: str) -> Any:
+    """Return the value that a parameter's text means: `3`, `0.25`, `true`, `null`, `["a", "b"]`, else the text."""
+    from decimal import Decimal
+
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(text)  # NaN and Infinity are no JSON
+
+
+def _bytes(context: click.Context, option: click.Parameter, given: str | None) -> int | None:
+    """Return a number of bytes from `512MB`, `2GB` or plain digits; K, M, G and T are powers of 1,024."""
+    if given is None:
+        return None
+    found = re.fullmatch(r"(\d{1,15})\s*([KMGT]?)(?:I?B)?", given.strip().upper())
+    if not found or not int(found[1]):
+        raise click.BadParameter("write a size, as in 512MB or 2GB", context, option)
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that raise or lower limits."""
+    for option in (
+        click.option(
+            "--max-bytes",
+            metavar="SIZE",
+            callback=_bytes,
+            help="Size of the answer. [default: 128MB]",
+        ),
+        click.option(
+            "--max-columns",
+            type=click.IntRange(min=1),
+            help="Columns of the answer. [default: 1000]",
+        ),
+        click.option(
+            "--max-rows", type=click.IntRange(min=1), help=f"Rows of the answer. [default: {ROWS}]"
+        ),
+        click.option(
+            "--memory",
+            metavar="SIZE",
+            callback=_bytes,
+            help="Memory beyond the open store. [default: 1GB]",
+        ),
+        click.option(
+            "--timeout", type=float, metavar="SECONDS", help="Time of the question. [default: 30]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json` and `--csv`, without the imports that printing takes."""
+    for option in (
+        click.option("--table", "form", flag_value="table", default="table", hidden=True),
+        click.option("--csv", "form", flag_value="csv", help="Print CSV."),
+        click.option("--json", "form", flag_value="json", help="Print JSON, one object a line."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(help="Ask the store in SQL, read-only.")
+@click.argument("query")
+@click.option(
+    "--param",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_parameters,
+    help="The value of $NAME in the query: text, or JSON for numbers and lists. May be repeated.",
+)
+@form_options
+@limit_options
+@click.option(
+    "--unsafe",
+    is_flag=True,
+    help="Ask in this process, without limits and with files in reach. For statements of your own.",
+)
+@click.pass_context
+def sql(
+    context: click.Context,
+    /,
+    query: str,
+    parameters: dict[str, Any],
+    form: Form,
+    unsafe: bool,
+    **limits: Any,
+) -> None:
+    """Run one SELECT over the tables and views of docs/tables.md, live recordings included."""
+    from agentobs.recording.journal.home import existing_home
+
+    home = existing_home(home_option(context))
+    parameters = _as_stored(home, parameters)
+    given = {name: value for name, value in limits.items() if value is not None}
+    if unsafe and given:
+        raise UsageError(
+            "--unsafe has no limits",
+            where=f"--{next(iter(given)).replace('_', '-')}",
+            todo="Leave one of them out",
+        )
+    try:
+        if unsafe:
+            _ask_here(home, query, parameters, form)
+        else:
+            _ask_a_worker(home, query, parameters, form, given)
+    except AgentobsError as error:
+        raise _printable(error) from error
+
+
+def _as_stored(home: Home, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with names and reasons of recorded sessions replaced by their digests in the facts."""
+    from agentobs.records.labels import is_label
+
+    if all(is_label(each) for each in parameters.values() if isinstance(each, str)):
+        return parameters
+    from agentobs.store.duckdb.connection import connect
+    from agentobs.store.named_queries import as_stored
+
+    with connect(home) as connection:
+        return as_stored(connection, parameters, home.key())
+
+
+_FIELDS = {
+    "timeout": "timeout_seconds",
+    "memory": "memory_bytes",
+    "max_rows": "rows",
+    "max_columns": "columns",
+    "max_bytes": "answer_bytes",
+}
+"""The limit that each option is about."""
+
+
+def _ask_a_worker(
+    home: Home, query: str, parameters: dict[str, Any], form: Form, given: dict[str, Any]
+) -> None:
+    from agentobs.store.duckdb.sql_worker import Limits, Worker
+
+    limits = Limits(**{"rows": ROWS} | {_FIELDS[name]: value for name, value in given.items()})
+    with Worker(home, limits) as worker:
+        _import_printing(form)  # while the worker opens the store
+        answer = worker.ask(query, parameters or None)
+        _print(answer.columns, answer.rows, form)
+
+
+def _ask_here(home: Home, query: str, parameters: dict[str, Any], form: Form) -> None:
+    """Run whatever the owner wants; what is made in the connection is gone with it."""
+    import duckdb
+
+    from agentobs.store.duckdb.connection import connect
+
+    click.echo(UNSAFE, err=True)
+    with connect(home, unsafe=True) as connection:
+        try:
+            answered = connection.execute(query, parameters or None)
+            columns = [str(column[0]) for column in answered.description or []]
+            _print(columns, iter(answered.fetchone, None), form)
+        except duckdb.Error as error:
+            found = str(error).partition("\n")[0].rstrip(".!")
+            raise UsageError(found, where="sql", todo="docs/tables.md names all columns") from error
+
+
+def _import_printing(form: Form) -> None:
+    if form == "table":
+        import agentobs.cli.terminal.tables  # noqa: F401
+    else:
+        import exporters.row_text  # noqa: F401
+
+
+def _print(columns: list[str], rows: Iterable[tuple[Any, ...]], form: Form) -> None:
+    """Print rows; machines get them as they come. What came before an error is printed too."""
+    if form == "json":
+        from exporters.row_text import write_json
+
+        write_json(sys.stdout, columns, rows)
+    elif form == "csv":
+        from exporters.row_text import write_csv
+
+        write_csv(sys.stdout, columns, rows)
+    else:
+        _print_table(columns, rows)
+
+
+def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    from agentobs.cli.terminal.tables import show_table
+
+    came: list[tuple[Any, ...]] = []
+    try:
+        came.extend(rows)
+    except AgentobsError:
+        if came:
+            show_table(columns, came)
+        raise
+    show_table(columns, came)
+
+
+def _printable(error: AgentobsError) -> AgentobsError:
+    """Return an error whose words, which may hold data, cannot steer a terminal."""
+    from agentobs.records.display import printable
+
+    parts = {"where": printable(error.where), "todo": printable(error.todo)}
+    return type(error)(printable(error.found), **parts)

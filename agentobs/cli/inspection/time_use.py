@@ -1,0 +1,172 @@
+"""Commands that tell where the time went: time, tools, waits, models, orphans."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from agentobs.cli.terminal.instants import WHEN
+from agentobs.cli.terminal.query_output import (
+    Form,
+    Rows,
+    form_options,
+    open_store,
+    print_rows,
+    rows_of,
+    session_of,
+)
+from agentobs.records.display import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from agentobs.store.analysis.wall_time import Split
+
+
+def _bounded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what these commands share: which session, and since when."""
+    command = click.option(
+        "--since",
+        type=WHEN,
+        metavar="WHEN",
+        help="Only from then on: 30m, 12h, 7d, 2w ago, or a day in UTC.",
+    )(command)
+    return click.argument("session", required=False)(command)
+
+
+@click.command(help="Split the wall time of each interaction of a session, without overlap.")
+@click.argument("session")
+@click.option("--path", "path", is_flag=True, help="Tell the critical path, piece by piece.")
+@form_options
+@click.pass_context
+def time(context: click.Context, session: str, path: bool, form: Form) -> None:
+    """Show where the time of SESSION went: model, tools, waits, hooks, retries, own code. They add up."""
+    from agentobs.store.analysis.wall_time import interaction_times
+
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, session)
+        splits = interaction_times(connection, session_id)
+    print_rows(_paths(splits) if path else _splits(splits), _PATH if path else _SPLIT, form)
+    if form == "table" and not path:
+        _tell(splits)
+
+
+@click.command(help="Show the slowest tools: p50, p95 and p99, net of waiting for people.")
+@_bounded
+@form_options
+@click.pass_context
+def tools(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
+    """Show the tools of SESSION, or of all sessions, the slowest first."""
+    print_rows(_asked(context, "slowest_tools", session, since), _TOOLS, form)
+
+
+@click.command(help="Show how long people were waited for, and what became of hooks.")
+@_bounded
+@click.option("--hooks", is_flag=True, help="The hooks alone.")
+@form_options
+@click.pass_context
+def waits(
+    context: click.Context, session: str | None, since: int | None, hooks: bool, form: Form
+) -> None:
+    """Show the waits of SESSION, or of all sessions."""
+    if not hooks:
+        print_rows(_asked(context, "waits_for_people", session, since), _WAITS, form)
+    if hooks or form == "table":
+        print_rows(_asked(context, "hook_outcomes", session, since), _HOOKS, form)
+
+
+@click.command(help="Show how long each model takes to begin its answer.")
+@_bounded
+@form_options
+@click.pass_context
+def models(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
+    """Show the time to the first piece of streamed answers, by model."""
+    print_rows(_asked(context, "first_token_by_model", session, since), _MODELS, form)
+
+
+@click.command(help="Show what was open when a process died.")
+@_bounded
+@form_options
+@click.pass_context
+def orphans(context: click.Context, session: str | None, since: int | None, form: Form) -> None:
+    """Show spans that never ended and calls without a result, of SESSION or of all sessions."""
+    print_rows(_asked(context, "open_at_death", session, since), _OPEN, form)
+
+
+_SPLIT = (
+    "started_ns", "lane", "wall_ns", "model_ns", "tool_ns", "queued_ns", "person_ns", "hook_ns",
+    "retry_wait_ns", "own_ns", "has_ended", "told_by",
+)  # fmt: skip
+_PATH = ("after_ns", "duration_ns", "part", "name", "label", "lane")
+_TOOLS = (
+    "name", "calls", "timed_calls", "errors", "p50_ns", "p95_ns", "p99_ns", "max_ns", "total_ns",
+    "permission_waited_ns",
+)  # fmt: skip
+_WAITS = (
+    "about", "resolver", "answered", "unanswered", "denied", "p50_ns", "p90_ns", "p99_ns", "max_ns",
+    "total_ns", "under_1s", "under_10s", "under_1min", "under_10min", "longer",
+)  # fmt: skip
+_HOOKS = (
+    "hook",
+    "outcome",
+    "times",
+    "rewrites",
+    "overtaken",
+    "model_requests",
+    "p50_ns",
+    "p95_ns",
+    "max_ns",
+)
+_MODELS = ("model", "calls", "p50_ns", "p95_ns", "p99_ns", "max_ns")
+_OPEN = ("session_id", "lane", "kind", "name", "label", "started_ns", "open_ns")
+"""The columns that each command shows, of those that its query gives."""
+
+
+def _asked(context: click.Context, query: str, session: str | None, since: int | None) -> Rows:
+    with open_store(context) as connection:
+        session_id = session_of(context, connection, session) if session else None
+        return rows_of(connection, query, session_id=session_id, since_ns=since)
+
+
+def _splits(splits: list[Split]) -> Rows:
+    from agentobs.store.analysis.wall_time import Split as Kind
+
+    columns = [field.name for field in dataclasses.fields(Kind) if field.name != "path"]
+    return columns, [tuple(getattr(split, name) for name in columns) for split in splits]
+
+
+def _paths(splits: list[Split]) -> Rows:
+    columns = ["interaction_id", "after_ns", "duration_ns", *_PATH[2:]]
+    return columns, [
+        (
+            split.interaction_id,
+            piece.started_ns - splits[0].started_ns,
+            piece.ended_ns - piece.started_ns,
+            piece.part,
+            piece.name,
+            piece.label,
+            piece.lane,
+        )
+        for split in splits
+        for piece in split.path
+    ]
+
+
+def _tell(splits: list[Split]) -> None:
+    """Say what all interactions took together, and where each came from that is no measure of a tool."""
+    from agentobs.store.analysis.wall_time import PARTS
+
+    wall = sum(split.wall_ns for split in splits)
+    if wall:
+        shares = {part: sum(getattr(split, f"{part}_ns") for split in splits) for part in PARTS}
+        told = ", ".join(
+            f"{part.replace('_', ' ')} {ns / wall:.0%}" for part, ns in shares.items() if ns
+        )
+        click.echo(f"{seconds(wall)} in all: {told}")
+    if any(split.told_by == "wire" for split in splits):
+        click.echo(
+            "told by the wire: between an answer with calls and the next request, the time is the tools'"
+        )

@@ -1,0 +1,85 @@
+"""Commands about the journal itself: `journal cat` prints a segment, record by record."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agentobs.cli import home_option
+from agentobs.errors import UsageError
+from agentobs.records.display import printable
+
+if TYPE_CHECKING:
+    from agentobs.recording.journal.segments import Damage
+
+
+@click.group(help="Print what a segment holds, record by record.")
+def journal() -> None:
+    """Look into the journal."""
+
+
+@journal.command(help="Print the records of SEGMENT: its id, an end of it, or one of its files.")
+@click.argument("segment")
+@click.option("--content", is_flag=True, help="Its content, not its facts: what was said.")
+@click.option("--kind", help="Only records of this kind.")
+@click.option("--from", "first", type=click.IntRange(min=1), default=1, help="From this number on.")
+@click.pass_context
+def cat(context: click.Context, segment: str, content: bool, kind: str | None, first: int) -> None:
+    """Print number, kind and JSON of each record, control characters as escapes, and what is damaged between them.
+
+    Exits with 1 where something is damaged.
+    """
+    from agentobs.recording.journal.segments import Line, read, tail
+
+    path = _path(context, segment, content)
+    is_whole = True
+    for item in read(path):
+        if not isinstance(item, Line):
+            is_whole = False
+            click.echo(_mark(item))
+        elif item.sequence >= first and kind in (None, item.kind):
+            text = item.payload.decode("utf-8", "backslashreplace")
+            click.echo(f"{item.sequence} {item.kind} {printable(text)}")
+    if torn := tail(path):
+        is_whole = False
+        click.echo(f"!! the last {torn} bytes are no whole record")
+    sys.exit(0 if is_whole else 1)
+
+
+def _mark(damage: Damage) -> str:
+    size = damage.end - damage.start
+    place = f"{size} bytes at {damage.start}" if size else f"at byte {damage.start}"
+    return f"!! {place}: {damage.reason}"
+
+
+def _path(context: click.Context, segment: str, content: bool) -> Path:
+    """Return the plain path of the file that was named, whether it is there or was compressed.
+
+    Raises:
+        UsageError: there is no such segment, or more than one.
+    """
+    from agentobs.recording.journal.home import existing_home
+    from agentobs.recording.journal.segments import content_path, facts_path, is_there, segment_ids
+
+    named = Path(segment)
+    plain = re.fullmatch(r"(.+\.(?:facts|content))(?:\.zst)?", named.name)
+    if plain and is_there(named.with_name(plain[1])):
+        return named.with_name(plain[1])
+    home = existing_home(home_option(context))
+    found = [i for i in segment_ids(home) if i.startswith(segment) or i.endswith(segment)]
+    if len(found) != 1:
+        raise UsageError(
+            f"{len(found) or 'no'} segments of that name",
+            where=segment,
+            todo=f"They lie in {home.segments}; say an id, or the path of a file",
+        )
+    path = content_path(home, found[0]) if content else facts_path(home, found[0])
+    if not is_there(path):
+        raise UsageError(
+            "the segment has no content", where=found[0], todo="Leave --content out for its facts"
+        )
+    return path

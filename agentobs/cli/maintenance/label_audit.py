@@ -1,0 +1,207 @@
+"""The command labels: every reviewed label in the source, with its reason."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from agentobs.errors import UsageError
+from agentobs.records.display import printable
+
+OWN = ("agentobs", "replay", "exporters", "dashboards")
+"""The packages that come with agentobs."""
+SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages", "build", "dist"))
+"""Directories that hold nothing that a project wrote itself; those whose name begins with a dot, too."""
+
+
+REVIEWED = "review" + "ed"
+"""The name that is looked for; in two pieces, for this file would be listed else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of `Label.reviewed`."""
+
+    path: Path
+    line: int
+    text: str | None
+    """The text that was reviewed; None where that is not to be seen."""
+    reason: str | None
+    """Why it can hold no content."""
+    wrong: str = ""
+    """What is wrong with it; empty where nothing is."""
+
+
+@click.command(help="List every reviewed label in the source, with its reason.")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+def labels(paths: tuple[Path, ...]) -> None:
+    """List each use of Label.reviewed: file, line, text and reason. Exits with 1 where one cannot be checked.
+
+    Read are the files and directories that are named, else agentobs itself and the current directory.
+    """
+    uses = [use for path in sources(paths or defaults()) for use in uses_in(path)]
+    for use in uses:
+        click.echo(printable(f"{_shown(use.path)}:{use.line}: {_said(use)}"))
+    wrong = sum(1 for use in uses if use.wrong)
+    click.echo(f"{len(uses)} reviewed labels, {wrong} that cannot be checked.")
+    sys.exit(1 if wrong else 0)
+
+
+def defaults() -> list[Path]:
+    """Return where is looked where nothing is named: our own packages, and the current directory."""
+    root = Path(__file__).parents[3]
+    return [path for path in (root / name for name in OWN) if path.is_dir()] + [Path.cwd()]
+
+
+def sources(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the Python files under some paths, each once, in the order of their names.
+
+    Raises:
+        UsageError: one of the paths is not there.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise UsageError(
+                "there is no such file or directory",
+                where=str(path)[:200],
+                todo="Name source files, or directories of them",
+            )
+        for found in _files(path):
+            if (real := found.resolve()) not in seen:
+                seen.add(real)
+                yield found
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for inner in sorted(path.iterdir()):
+        if inner.is_dir() and not inner.is_symlink():
+            is_own = not inner.name.startswith(".") and inner.name not in SKIPPED
+            if is_own and not (inner / "pyvenv.cfg").exists():
+                yield from _files(inner)
+        elif inner.suffix == ".py" and inner.is_file():
+            yield inner
+
+
+def uses_in(path: Path) -> list[Use]:
+    """Return the uses of `Label.reviewed` in a file, in their order."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        return [Use(path, 1, None, None, f"it cannot be read: {error.strerror}")]
+    if REVIEWED.encode() not in source and b"__new__" not in source:
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the file's own, such as wrong escapes
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [Use(path, 1, None, None, f"it cannot be parsed: {type(error).__name__}")]
+    return sorted(_uses(tree, path), key=lambda use: use.line)
+
+
+def _uses(tree: ast.Module, path: Path) -> Iterator[Use]:
+    """Yield every use, under whatever name `Label` goes there.
+
+    One that is handed on cannot be checked, nor can what has the name and is no `Label` that the file says: it may be.
+    """
+    names = _names_of_label(tree)
+    called = {
+        id(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _is_reviewed(node.func, names)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and id(node.func) in called:
+            yield _use(node, path)
+        elif isinstance(node, ast.Attribute) and node.attr == REVIEWED and id(node) not in called:
+            is_ours = _is_reviewed(node, names)
+            wrong = _HANDED_ON if is_ours else _UNKNOWN
+            yield Use(path, node.lineno, None, None, wrong)
+        elif isinstance(node, ast.Constant) and node.value == REVIEWED:
+            yield Use(path, node.lineno, None, None, _LOOKED_UP)
+        elif _is_made_past(node, names):
+            assert isinstance(node, ast.Call)
+            yield Use(path, node.lineno, None, None, _MADE_PAST)
+
+
+_HANDED_ON = "it is handed on here, so that nobody sees what it is called with"
+_LOOKED_UP = "it is looked up by name, so that nobody sees what it is called with"
+_UNKNOWN = "whose it is cannot be told from here: say Label.reviewed(...)"
+_MADE_PAST = "a label is made past its own check: say Label(...) or Label.reviewed(...)"
+
+
+def _names_of_label(tree: ast.Module) -> frozenset[str]:
+    """Return the names under which a file has `Label`: those that it imports it as, and those set to it."""
+    names = {"Label"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {each.asname or each.name for each in node.names if each.name == "Label"}
+    for _ in range(3):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and _is_label(node.value, names):
+                names |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+            elif isinstance(node, ast.ClassDef) and any(_is_label(b, names) for b in node.bases):
+                names.add(node.name)
+    return frozenset(names)
+
+
+def _is_label(node: ast.AST, names: Iterable[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in names
+    return isinstance(node, ast.Attribute) and node.attr == "Label"
+
+
+def _is_reviewed(node: ast.AST, names: frozenset[str]) -> bool:
+    return (
+        isinstance(node, ast.Attribute) and node.attr == REVIEWED and _is_label(node.value, names)
+    )
+
+
+def _is_made_past(node: ast.AST, names: frozenset[str]) -> bool:
+    """Return whether this is `str.__new__(Label, ...)`, which looks at nothing."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "__new__"
+        and bool(node.args)
+        and _is_label(node.args[0], names)
+    )
+
+
+def _use(call: ast.Call, path: Path) -> Use:
+    given = {each.arg: each.value for each in call.keywords if each.arg is not None}
+    text = _constant(call.args[0] if call.args else given.get("text"))
+    reason = _constant(given.get("reason"))
+    wrong = ""
+    if text is None:
+        wrong = "its text is no constant string, so that nobody can have reviewed it"
+    elif reason is None or not reason.strip():
+        wrong = "it has no reason that is a constant string: why can it hold no content?"
+    return Use(path, call.lineno, text, reason, wrong)
+
+
+def _constant(node: ast.AST | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _said(use: Use) -> str:
+    text = "?" if use.text is None else repr(use.text)
+    return f"{text}: cannot be checked: {use.wrong}" if use.wrong else f"{text}: {use.reason}"
+
+
+def _shown(path: Path) -> str:
+    """Return a path as seen from here, where it lies below."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

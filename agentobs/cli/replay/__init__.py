@@ -1,0 +1,1 @@
+"""Commands that freeze, replay, fork and serve recordings."""

@@ -1,0 +1,265 @@
+"""Many fixtures at once: each is replayed in a process of its own, and what came of it becomes a row of a table.
+
+The processes are forked from a server that has imported the SDK once, so that a hundred fixtures do not pay for it a
+hundred times. An agent that crashes its process, or hangs, is a row like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from agentobs import world
+from agentobs.cli.replay.freeze import policy
+from agentobs.cli.terminal.tables import show_table
+from agentobs.errors import AgentobsError
+from agentobs.records.display import printable, seconds
+
+PRELOADED = (
+    "replay.playback.replayer",
+    "replay.divergence.divergence",
+    "agentobs.cli.replay.batch",
+    "agentobs.cli.replay.freeze",
+)
+"""What the server imports before it is forked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One fixture to replay, and how."""
+
+    path: str
+    tools: str = "recorded"
+    """As on the command line."""
+    faults: tuple[str, ...] = ()
+    pace: Any = None
+    compare_result: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of one replay."""
+
+    path: str
+    name: str
+    result: Literal["matched", "diverged", "error"]
+    told: str = field(repr=False)
+    """One line: where the path parts, or what was wrong; empty where it matched."""
+    requests_matched: int = 0
+    requests: int = 0
+    tools_matched: int = 0
+    tools: int = 0
+    duration_ns: int = 0
+    report: str = field(default="", repr=False)
+    """The whole divergence, for people."""
+    divergence: Any = field(default=None, repr=False)
+    """The same as JSON."""
+
+
+def replay_many(asked: Sequence[Asked], jobs: int | None, timeout_s: float) -> list[Done]:
+    """Replay fixtures, so many at a time; default one for each processor. They come back in their order."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    _start_server()
+    waiting = deque(enumerate(asked))
+    running: dict[Connection, _Running] = {}
+    done: dict[int, Done] = {}
+    most = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "1")
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                number, each = waiting.popleft()
+                started = _start(context, number, each, timeout_s)
+                running[started.answers] = started
+            for answers in wait(list(running), timeout=_left_s(running.values())):
+                ended = running.pop(answers)  # type: ignore[call-overload]  # only connections are waited for
+                done[ended.number] = ended.outcome()
+            for answers, late in list(running.items()):
+                if late.deadline_ns <= world.monotonic():
+                    done[late.number] = late.stopped(timeout_s)
+                    del running[answers]
+    finally:
+        for left in running.values():
+            left.process.kill()
+    return [done[number] for number in range(len(asked))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    number: int
+    asked: Asked
+    process: Any
+    answers: Connection
+    started_ns: int
+    deadline_ns: int
+
+    def outcome(self) -> Done:
+        """Return what the process sent, or that it ended without."""
+        try:
+            done: Done = self.answers.recv()
+        except EOFError:
+            self.process.join()
+            code = self.process.exitcode
+            how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
+            return self._failed(f"its process ended before the replay did: {how}")
+        finally:
+            self.answers.close()
+        self.process.join(1)
+        self.process.kill()
+        return done
+
+    def stopped(self, timeout_s: float) -> Done:
+        """Stop the process, which has had its time."""
+        self.process.kill()
+        self.process.join()
+        self.answers.close()
+        return self._failed(f"it had not ended after {timeout_s:g} s")
+
+    def _failed(self, told: str) -> Done:
+        took_ns = world.monotonic() - self.started_ns
+        return Done(self.asked.path, _named(self.asked.path), "error", told, duration_ns=took_ns)
+
+
+def _start(context: Any, number: int, asked: Asked, timeout_s: float) -> _Running:
+    answers, sends = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(sends, asked, str(Path.cwd())), daemon=True)
+    process.start()
+    sends.close()
+    now = world.monotonic()
+    return _Running(number, asked, process, answers, now, now + int(timeout_s * 1e9))
+
+
+def _start_server() -> None:
+    """Start the process that forks all others, deaf to Ctrl-C: it would tell where it was in its imports."""
+    # Where it has still to be started, it unblocks these signals afterwards.
+    resource_tracker.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+
+
+_CTRL_C = (signal.SIGINT,)
+
+
+def _left_s(running: Iterable[_Running]) -> float:
+    first_ns = min(each.deadline_ns for each in running)
+    return max(first_ns - world.monotonic(), 0) / 1e9
+
+
+def _run(sends: Connection, asked: Asked, directory: str) -> None:
+    """Replay one fixture in a process of its own; what its agent prints goes nowhere."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.chdir(directory)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    # An agent may stop itself by it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
+    sends.send(replayed(asked))
+    sends.close()
+    # Threads that the agent left behind keep nobody waiting.
+    os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Leave nothing behind of a parent that was interrupted, or killed, before it knew of this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def replayed(asked: Asked) -> Done:
+    """Replay one fixture in this process, and return what came of it."""
+    from replay import DivergenceError, Replayer, ReplayOptions, load
+
+    begun_ns = world.monotonic()
+    name, told, report, divergence = _named(asked.path), "", "", None
+    result: Literal["matched", "diverged", "error"] = "matched"
+    progress = None
+    try:
+        fixture = load(asked.path)
+        options = ReplayOptions(
+            tools=policy(asked.tools, fixture),
+            faults=asked.faults,
+            pace=asked.pace,
+            compare_result=asked.compare_result,
+        )
+        replayer = Replayer(fixture, options)
+        name, progress = fixture.name, replayer.progress
+        try:
+            with replayer:
+                replayer.run()
+        finally:
+            progress = replayer.progress
+    except DivergenceError as error:
+        result, report = "diverged", error.divergence.text()
+        told, divergence = report.partition("\n")[0], json.loads(error.divergence.json())
+    except AgentobsError as error:
+        result, told = "error", str(error)
+    except BaseException as error:
+        result, told = "error", f"the agent raised {type(error).__name__}: {str(error)[:200]}"
+    counts = (
+        (progress.requests_matched, progress.requests, progress.tools_matched, progress.tools)
+        if progress
+        else (0, 0, 0, 0)
+    )
+    took_ns = world.monotonic() - begun_ns
+    return Done(asked.path, name, result, told, *counts, took_ns, report, divergence)
+
+
+def _named(path: str) -> str:
+    found = Path(path)
+    return found.parent.name if found.is_file() else found.name
+
+
+def show(done: Sequence[Done], *, as_json: bool, verbose: bool) -> None:
+    """Print a row for each replay, or a JSON value a line."""
+    if as_json:
+        for each in done:
+            told = asdict(each)
+            told.pop("report")
+            click.echo(json.dumps(told, ensure_ascii=False))
+        return
+    columns = ("fixture", "requests", "tools", "result", "took", "")
+    show_table(columns, [_row(each) for each in done])
+    bad = [each for each in done if each.result != "matched"]
+    if verbose:
+        for each in bad:
+            click.echo(f"\n{each.report or printable(each.told)}")
+    click.echo(f"\n{len(done) - len(bad)} of {len(done)} matched")
+    sys.stdout.flush()
+
+
+def _row(done: Done) -> tuple[Any, ...]:
+    return (
+        _short(done.path),
+        f"{done.requests_matched} of {done.requests}",
+        f"{done.tools_matched} of {done.tools}",
+        done.result,
+        seconds(done.duration_ns),
+        done.told,
+    )
+
+
+def _short(path: str) -> str:
+    """Return a path as people would write it here."""
+    found = Path(path)
+    folder = found.parent if found.is_file() else found
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)

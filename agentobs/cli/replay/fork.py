@@ -1,0 +1,165 @@
+"""The command that replays a session up to a turn and continues live from there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli import home_option
+from agentobs.errors import AgentobsError, UsageError
+from agentobs.records.display import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agentobs.sink import Record
+    from replay.fixture.format import Fixture
+
+
+@click.command(help="Replay a fixture or a session up to a turn, and continue live from there.")
+@click.argument("source", metavar="FIXTURE|SESSION")
+@click.option(
+    "--at",
+    "turn",
+    type=click.IntRange(min=1),
+    required=True,
+    help="The turn whose answer is the last recorded one. Its tools run for real.",
+)
+@click.option("--model", help="The model to ask from then on.")
+@click.option("--system", help="The system prompt from then on; @FILE reads it from a file.")
+@click.option(
+    "--set",
+    "options",
+    multiple=True,
+    metavar="KEY=JSON",
+    help="Another option of requests, such as max_tokens=2000; null takes it away. May be repeated.",
+)
+@click.pass_context
+def fork(
+    context: click.Context,
+    source: str,
+    turn: int,
+    model: str | None,
+    system: str | None,
+    options: tuple[str, ...],
+) -> None:
+    """Fork a fixture, named by its folder or its recording.jsonl, or a recorded session.
+
+    The fork is recorded as a new session. The replayed part sends nothing and costs nothing. The live part continues
+    with the original answers of the provider.
+    """
+    from agentobs.recording.session import start_recorder, stop_recorder
+    from replay import DivergenceError, Fork, Replayer, ReplayOptions
+
+    changes = dict(_option(each) for each in options)
+    chosen = Fork(turn, model, _text(system), changes)
+    loaded = _loaded(home_option(context), source, turn)
+    forked = Replayer(loaded, ReplayOptions(fork=chosen))
+    _announce(loaded, turn)
+    start_recorder(home_option(context))
+    failure: Exception | None = None
+    try:
+        with forked:
+            result = forked.run()
+        click.echo(printable(str(result)))
+    except DivergenceError as error:
+        click.echo(error.divergence.text())
+        sys.exit(1)
+    except AgentobsError:
+        raise
+    except Exception as error:  # the agent's own, which the new session has ended with
+        failure = error
+    finally:
+        stop_recorder()
+    click.echo(
+        f"forked  {printable(loaded.name)} after turn {turn}, {forked.beyond} live requests",
+        err=True,
+    )
+    if (session_id := _session_of(forked.records)) is not None:
+        click.echo(f"next    agentobs show {session_id} | agentobs freeze {session_id}", err=True)
+    if failure is not None:
+        raise UsageError(f"the agent failed: {type(failure).__name__}: {printable(str(failure))}")
+
+
+def _loaded(home: str | None, source: str, turn: int) -> Fixture:
+    """Return the fixture to fork, with the original answers of its session if the history needs them.
+
+    Raises:
+        RecordingError: the provider would refuse the history, and the originals cannot be read.
+        UsageError: no fixture or session has that name.
+    """
+    from agentobs.cli.replay.freeze import recorded
+    from replay import load
+    from replay.fixture.original_answers import (
+        check_sendable,
+        fixture_of,
+        unsendable,
+        with_originals,
+    )
+    from replay.freeze.conversion import versions
+
+    path = Path(source)
+    if not (path.exists() or path.name != source):
+        fixture = fixture_of(recorded(home, source, has_ended=True), versions())
+        check_sendable(fixture, turn)
+        return fixture
+    fixture, why = load(path), ""
+    if fixture.session_id is not None and unsendable(fixture, turn):
+        try:
+            fixture = with_originals(fixture, recorded(home, fixture.session_id))
+        except AgentobsError as error:
+            why = str(error)
+    check_sendable(fixture, turn, why)
+    return fixture
+
+
+def _announce(fixture: Fixture, turn: int) -> None:
+    """Print which tools run for real first, and which secrets of the history are placeholders."""
+    from replay.fixture.original_answers import placeholders
+    from replay.scenario.fork_plan import tools_of
+
+    if names := tools_of(fixture, turn):
+        told = printable(", ".join(names))
+        click.echo(
+            f"live    from turn {turn} on, tools run for real, starting with {told}", err=True
+        )
+    if secrets := placeholders(fixture, turn):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in secrets.items())
+        click.echo(
+            f"note    the recorded answers contain placeholders for secrets ({kinds}): secrets are not recorded, so "
+            "the provider and live tools get the placeholders",
+            err=True,
+        )
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    try:
+        if not (name and sign):
+            raise ValueError
+        return name, json.loads(value)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} sets no option",
+            where="--set",
+            todo="Write KEY=JSON, such as max_tokens=2000 or service_tier='\"auto\"'",
+        ) from None
+
+
+def _text(given: str | None) -> str | None:
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read it: {error}", where=given[1:]) from error
+
+
+def _session_of(records: Iterable[Record]) -> str | None:
+    from agentobs.records.exchanges import SessionCall
+
+    return next((r.start.session_id for r in records if isinstance(r, SessionCall)), None)

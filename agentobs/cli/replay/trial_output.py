@@ -1,0 +1,207 @@
+"""The output of `agentobs freeze` about the check of a fixture."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from agentobs.records.display import listed, printable
+
+if TYPE_CHECKING:
+    from agentobs.records.exchanges import Recording
+    from replay.freeze.conversion import Frozen
+    from replay.trial.fixture_trial import Trials, Verdict
+    from replay.trial.trial_worker import Outcome
+
+COLUMNS = 80
+MARGIN = 9
+"""The width of the labels before the text, such as `replays: `."""
+
+NAME_IT = "or freeze it again with --entry module:name --args JSON"
+EVERYWHERE = "yes, 2 of 2: also with another directory, date, time zone and hash seed"
+
+
+def check(
+    recording: Recording,
+    frozen: Frozen,
+    home: str | None,
+    trials: Trials,
+    *,
+    apply: bool,
+    started: Mapping[str, str | None] | None = None,
+) -> bool:
+    """Replay a frozen session as a check, and print whether it replays; return whether its entry could be called.
+
+    Args:
+        recording: the session.
+        frozen: the files that were written for it.
+        home: the home that was named on the command line, or None.
+        trials: runs the trials of fixtures.
+        apply: whether to add the proposed rules to the fixture and repeat the check.
+        started: the command-line options that change how the agent is started, with their values.
+    """
+    from replay.agent_code.entry_obstacles import why_not_callable
+    from replay.fixture.format import load
+
+    is_callable = False
+    if (problem := why_not_callable(load(frozen.fixture).header)) is not None:
+        told = _told([f"not tried, because {problem.reason}"])
+    else:
+        verdict = trials.verdict(frozen.fixture)
+        if apply and verdict.rules:
+            _add_rules(frozen, verdict.rules)
+            verdict = trials.verdict(frozen.fixture)
+        is_callable = not _is_uncallable(verdict)
+        told = lines(verdict, _apply(recording, frozen, home, started or {}))
+        told += _ran(recording) if is_callable else []
+    click.echo("\n".join(told))
+    sys.stdout.flush()
+    return is_callable
+
+
+def _add_rules(frozen: Frozen, rules: Sequence[str]) -> None:
+    """Add rules to the fixture."""
+    from replay.fixture.fixture_folder import add_rules
+    from replay.fixture.format import load
+
+    add_rules(load(frozen.fixture), rules)
+    names = f"rule{'s' * (len(rules) > 1)} {listed(rules)}"
+    click.echo(f"added  the {names} to {printable(str(frozen.fixture))}")
+
+
+def _apply(
+    recording: Recording, frozen: Frozen, home: str | None, started: Mapping[str, str | None]
+) -> str:
+    """Return the command that freezes a session again and adds the proposed rules."""
+    from replay.fixture.format import load
+
+    turns = (
+        ("--until-turn", frozen.until),
+        ("--turn", load(frozen.fixture).header.get("failing_turn")),
+        *started.items(),
+    )
+    parts = ["agentobs", *(["--home", home] if home is not None else [])]
+    parts += ["freeze", recording.session_id[-8:], "-o", str(frozen.fixture.parent)]
+    parts += [word for option, turn in turns if turn is not None for word in (option, str(turn))]
+    return shlex.join([*parts, "--apply"])
+
+
+def _ran(recording: Recording) -> list[str]:
+    """Return the lines that list the tools that ran for real, because their calls were not recorded."""
+    from agentobs.provider.messages import assemble, tool_uses
+    from agentobs.records.exchanges import ModelExchange, ToolExchange
+
+    calls: dict[str, str] = {}
+    for each in recording.exchanges:
+        if isinstance(each, ModelExchange) and each.answer.status == 200:
+            message = assemble(each.answer.headers, each.answer.body)
+            calls |= {str(call.get("id")): str(call.get("name")) for call in tool_uses(message)}
+    for each in recording.exchanges:
+        if isinstance(each, ToolExchange):
+            calls.pop(each.question.tool_use_id, None)
+    if not calls:
+        return []
+    names = listed(list(dict.fromkeys(calls.values())))
+    return _told(
+        [f"not recorded with record_tool, so a replay runs them for real: {names}"], "tools:"
+    )
+
+
+def _is_uncallable(verdict: Verdict) -> bool:
+    """Return whether the entry could not be called even in the unchanged surroundings."""
+    failed = verdict.failed
+    return failed is not None and failed.result == "uncallable" and not verdict.changes
+
+
+def lines(verdict: Verdict, apply: str) -> list[str]:
+    """Return the verdict of a trial as lines of text.
+
+    Args:
+        verdict: the result of the tries.
+        apply: the command that adds the proposed rules to the fixture.
+    """
+    if verdict.replays:
+        return _told([EVERYWHERE])
+    failed = verdict.failed
+    if failed is None:
+        return _told(["no"])
+    if _is_uncallable(verdict):
+        parts = [f"not tried, because {failed.text}", failed.cure]
+        return _told(parts if "--entry" in failed.cure else [*parts, NAME_IT])
+    parts = [_first(verdict, failed), *(f"  {line}" for line in failed.shown)]
+    if failed.why:
+        parts.append(failed.why + (f" ({failed.site})" if failed.site else ""))
+    return _told([*parts, *_cures(verdict, failed, apply)])
+
+
+def _first(verdict: Verdict, failed: Outcome) -> str:
+    """Return the first line: the failure, and the change that causes it."""
+    changes = list(verdict.changes)
+    is_request = failed.result == "differs"
+    if changes == ["working directory"]:
+        if failed.opened:
+            return f"no, only from this directory, because {failed.opened}"
+        if is_request:
+            return f"no, only from this directory: {failed.text} depends on it"
+        return f"no, only from this directory: in another one {_with_site(failed)}"
+    if is_request:
+        ends = f"depends on the {listed(changes)}" if changes else "differs from the recording"
+        return f"no, because {failed.text} {ends}"
+    under = f"with another {listed(changes)}, " if changes else ""
+    return f"no, because {under}{_with_site(failed)}"
+
+
+def _with_site(failed: Outcome) -> str:
+    """Return the failure, with the line of the agent unless the reason already names it."""
+    return f"{failed.text}, at {failed.site}" if failed.site and not failed.why else failed.text
+
+
+def _cures(verdict: Verdict, failed: Outcome, apply: str) -> list[str]:
+    """Return the lines that say how to fix the failure."""
+    changes = list(verdict.changes)
+    if verdict.rules:
+        rules = f"rule{'s' * (len(verdict.rules) > 1)} {listed(verdict.rules)}"
+        if verdict.cured:
+            them = "them" if len(verdict.rules) > 1 else "it"
+            return [f"hidden by the {rules}; to add {them} to the fixture:", f"  {apply}"]
+        left = f"the {rules} would hide other differences, but not this one"
+        return [left, *_advice(changes, failed)]
+    return _advice(changes, failed)
+
+
+def _advice(changes: Sequence[str], failed: Outcome) -> list[str]:
+    if failed.cure:
+        return [failed.cure]
+    if changes == ["working directory"]:
+        return [
+            "run the tests from this directory, or open files relative to the module: "
+            "Path(__file__).parent / ..."
+        ]
+    if changes == ["hash seed"]:
+        return ["sort the elements of sets: their order differs in each process"]
+    if changes and set(changes) <= {"date", "time zone"}:
+        return [
+            'no rule hides it; take the time from the recording: agentobs.session(..., patch=("time",)), '
+            "or agentobs.world_here().now() in the agent; then record the session again"
+        ]
+    return []
+
+
+def _told(parts: Sequence[str], label: str = "replays:") -> list[str]:
+    """Wrap parts to `COLUMNS`, with a label before the first line; indented parts are not wrapped."""
+    told: list[str] = []
+    for part in parts:
+        shown = printable(part)
+        is_whole = part.startswith("  ")
+        told += [shown] if is_whole else _wrap(shown)
+    return [f"{'' if at else label:<{MARGIN}}{line}" for at, line in enumerate(told)]
+
+
+def _wrap(text: str) -> list[str]:
+    width = COLUMNS - MARGIN
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,1 @@
+"""What makes other people's programs repeatable: callers, recorded functions, patched clock and chance."""

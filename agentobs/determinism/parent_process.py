@@ -1,0 +1,203 @@
+"""Parents: a process that takes part in a replay is answered by the one that replays, over a Unix socket.
+
+One connection a question, one line of JSON each way. What the parent raises is raised here with the same text: nothing
+retries it, and it is latched there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+import socket
+import sys
+import threading
+from typing import Any
+
+from agentobs import world
+from agentobs.determinism import functions, session_inheritance
+from agentobs.determinism.functions import Call
+from agentobs.determinism.session_inheritance import Channel
+from agentobs.errors import ReplaySays
+from agentobs.recording.wire import transport
+from agentobs.records.exchanges import Answer, Chunk, Failure, Place, Question, ToolAnswer
+from agentobs.sink import Record, sink
+from agentobs.tracing.ambient import ambient_of
+from agentobs.world import World
+
+ANSWER_SECONDS = 60.0
+"""How long a parent is waited for. Our choice: it answers from memory, and waits longer for nobody."""
+
+_lock = threading.Lock()
+_held: contextlib.ExitStack | None = None
+
+
+def ask_parent() -> bool:
+    """Have everything answered by the parent from now on, where it replays; returns whether it does."""
+    global _held
+    channel = session_inheritance.channel()
+    if channel is None:
+        return False
+    with _lock:
+        if _held is None:
+            parent = _Parent(channel)
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(transport.answering(parent.answer, parent.stopped))
+                stack.enter_context(functions.answering(parent))
+                stack.enter_context(sink.redirect(_drop))
+                stack.enter_context(world.transformed(_refuse))
+                _held = stack.pop_all()
+    return True
+
+
+def _refuse(live: World) -> World:
+    """Refuse our own loop: what it asks beside the model is not answered over the socket.
+
+    Raises:
+        ReplaySays: always.
+    """
+    del live
+    raise says(
+        "agentobs.agent runs in a process that its parent's replay started, which answers clients and recorded "
+        "functions alone: answer the call that starts the process from the recording"
+    )
+
+
+def _drop(record: Record) -> None:
+    """Keep nothing: the parent knows what it answered."""
+
+
+class _Parent:
+    """Asks the parent."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def answer(self, question: Question, place: Place) -> Answer:
+        told = self._ask("model", place=place_told(place), question=question_told(question))
+        known = ambient_of(place.session_id)
+        if known is not None:
+            known.move(place.lane, int(told["clock_ms"]))
+        return answer_of(told)
+
+    def stopped(self) -> Exception:
+        return says("the client stopped reading here when this was recorded")
+
+    def begin(self, call: Call) -> tuple[Call, ToolAnswer | None]:
+        told = self._ask("begin", call=call_told(call))
+        renamed = dataclasses.replace(call.question, tool_use_id=told["tool_use_id"])
+        given = told["answer"]
+        return dataclasses.replace(call, question=renamed), None if given is None else ToolAnswer(
+            **given
+        )
+
+    def ended(self, call: Call, answer: ToolAnswer) -> None:
+        self._ask("ended", call=call_told(call), answer=dataclasses.asdict(answer))
+
+    def unreadable(self, call: Call, why: str) -> BaseException:
+        try:
+            self._ask("unreadable", call=call_told(call), why=why)
+        except ReplaySays as error:
+            return error
+        return says(why)
+
+    async def cancelled(self, call: Call) -> Any:
+        await asyncio.sleep(ANSWER_SECONDS)
+        raise says(f"the call of {call.of.name} was cancelled when this was recorded")
+
+    def _ask(self, kind: str, **told: Any) -> Any:
+        """Return what the parent answers.
+
+        Raises:
+            ReplaySays: it says that the path parts, or is gone.
+        """
+        line = json.dumps({"token": self._channel.token, "kind": kind, **told}) + "\n"
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+                made.settimeout(ANSWER_SECONDS)
+                made.connect(self._channel.path)
+                made.sendall(line.encode())
+                with made.makefile("rb") as file:
+                    answer = json.loads(file.readline())
+        except (OSError, ValueError) as error:
+            raise says(f"the replay that started this process is gone: {error}") from error
+        if "raises" in answer:
+            raise says(str(answer["raises"]))
+        return answer["answer"]
+
+
+def says(text: str) -> Exception:
+    """Return what is raised for a replay: one of the SDK's errors, where it is there, so that nothing retries it."""
+    base: Any = getattr(sys.modules.get("anthropic"), "AnthropicError", Exception)
+    made: Any = _kinds.get(base)
+    if made is None:
+        made = _kinds[base] = type("ParentSays", (base, ReplaySays), {"__doc__": says.__doc__})
+    error: Exception = made(text)
+    return error
+
+
+_kinds: dict[Any, Any] = {}
+
+# The lines, as both ends of the channel write and read them.
+
+
+def place_told(place: Place) -> dict[str, Any]:
+    """Return a place as JSON."""
+    return dataclasses.asdict(place)
+
+
+def question_told(question: Question) -> dict[str, Any]:
+    """Return a request as JSON; what it carried as credentials, too, which the parent takes out of its body."""
+    return {
+        "method": question.method,
+        "path": question.path,
+        "headers": question.headers,
+        "body": base64.b64encode(question.body).decode(),
+        "secrets": [base64.b64encode(each).decode() for each in question.secrets],
+    }
+
+
+def question_of(told: dict[str, Any]) -> Question:
+    """Return the request that JSON stands for."""
+    secrets = tuple(base64.b64decode(each) for each in told["secrets"])
+    body = base64.b64decode(told["body"])
+    return Question(told["method"], told["path"], told["headers"], body, secrets)
+
+
+def answer_told(answer: Answer) -> dict[str, Any]:
+    """Return an answer as JSON."""
+    return {
+        "status": answer.status,
+        "headers": answer.headers,
+        "chunks": [[base64.b64encode(c.data).decode(), c.after_ns] for c in answer.chunks],
+        "ending": answer.ending,
+        "failure": [answer.failure.name, answer.failure.message] if answer.failure else None,
+        "retry_ms": answer.retry_ms,
+    }
+
+
+def answer_of(told: dict[str, Any]) -> Answer:
+    """Return the answer that JSON stands for."""
+    return Answer(
+        told["status"],
+        told["headers"],
+        tuple(Chunk(base64.b64decode(data), after_ns) for data, after_ns in told["chunks"]),
+        told["ending"],
+        Failure(*told["failure"]) if told["failure"] else None,
+        retry_ms=told["retry_ms"],
+    )
+
+
+def call_told(call: Call) -> dict[str, Any]:
+    """Return a call of a recorded function as JSON."""
+    return {
+        "name": call.of.name,
+        "is_mutating": call.of.is_mutating,
+        "place": place_told(call.place),
+        "question": dataclasses.asdict(call.question),
+        "started_ns": call.started_ns,
+        "started": call.started,
+        "is_counted": call.is_counted,
+    }

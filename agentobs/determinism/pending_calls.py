@@ -1,0 +1,114 @@
+"""Outstanding calls: what the answers of a session have asked for, so that a function that runs knows its call.
+
+An agent that is not ours calls its functions itself, and does not say for which call. So the newest answers of each
+session are kept at hand, and read when such a function runs: of the calls by its name and with its input the first one
+that no function has taken is the one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentobs.provider.content_encoding import decoded
+from agentobs.recording.facts.derivation import calls_of
+from agentobs.recording.wire import transport
+from agentobs.records.exchanges import ModelExchange, Place
+
+ANSWERS_MAX = 64
+"""How many answers of a session are at hand. Our choice: agents beside each other may wait with their calls."""
+ANSWER_BYTES = 4 * 1024 * 1024
+"""How long an answer may be that is read for its calls. Our choice."""
+SESSIONS_MAX = 256
+"""Of how many sessions there are any. Our choice."""
+
+Fits = Callable[[Any], bool]
+"""Tells whether the input of a call is that of a function."""
+
+
+@dataclass(slots=True)
+class _Answered:
+    """An answer, and those of its calls that were taken."""
+
+    exchange: ModelExchange
+    taken: set[int]
+    calls: list[tuple[str, str, Any]] | None = None
+    """Its calls, once they were read."""
+
+    def of(self, name: str, fits: Fits) -> str | None:
+        """Take the first call by a name whose input fits, and return its id."""
+        if self.calls is None:
+            self.calls = calls_of(decoded(self.exchange).answer)
+        for at, (tool_use_id, called, given) in enumerate(self.calls):
+            if called == name and at not in self.taken and fits(given):
+                self.taken.add(at)
+                return tool_use_id
+        return None
+
+
+@dataclass(slots=True)
+class _Session:
+    answers: deque[_Answered] = field(default_factory=lambda: deque(maxlen=ANSWERS_MAX))
+    taken: dict[str, set[int]] = field(default_factory=dict)
+    """What was taken of answers that were still coming, by attempt."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many functions ran that nobody had asked for, by lane and name."""
+
+
+class Outstanding:
+    """The calls of each session that no function has taken."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._sessions: dict[str, _Session] = {}
+        self._lock = threading.Lock()
+
+    def heard(self, exchange: ModelExchange) -> None:
+        """Keep an answer at hand."""
+        if sum(len(chunk.data) for chunk in exchange.answer.chunks) > ANSWER_BYTES:
+            return
+        with self._lock:
+            session = self._session(exchange.place.session_id)
+            taken = session.taken.pop(exchange.attempt_id, set())
+            session.answers.append(_Answered(exchange, taken))
+
+    def take(self, here: Place, name: str, fits: Fits) -> tuple[str, str] | None:
+        """Return lane and id of the call that a function runs for; None where nobody asked for it.
+
+        Of several the newest answer's: what an answer that broke off had asked for is asked for again.
+        """
+        coming = transport.standing(here.session_id)
+        with self._lock:
+            session = self._session(here.session_id)
+            answers = [*reversed(session.answers)]
+            for exchange in coming:
+                taken = session.taken.setdefault(exchange.attempt_id, set())
+                answers.insert(0, _Answered(exchange, taken))
+            for own in (True, False):
+                for each in answers:
+                    lane = each.exchange.place.lane
+                    if (lane == here.lane) is own and (found := each.of(name, fits)) is not None:
+                        return lane, found
+        return None
+
+    def number(self, here: Place, name: str) -> str:
+        """Return an id for a function that nobody asked for: how often it ran in its lane."""
+        with self._lock:
+            counts = self._session(here.session_id).counts
+            counts[here.lane, name] += 1
+            return f"{name}@{counts[here.lane, name]}"
+
+    def forget(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._sessions.clear()
+
+    def _session(self, session_id: str) -> _Session:
+        session = self._sessions.pop(session_id, None) or _Session()
+        self._sessions[session_id] = session
+        if len(self._sessions) > SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        return session

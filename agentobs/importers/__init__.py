@@ -1,0 +1,1 @@
+"""Importers: each turns a foreign file into segments, one per session."""

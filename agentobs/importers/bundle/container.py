@@ -1,0 +1,331 @@
+r"""The file of a bundle: segments one after the other, then what they are; writer and reader together.
+
+    agentobs bundle 1\n
+    <segment file> <segment file> ...
+    <manifest: JSON>\n
+    <length of the manifest, 16 hex digits> <its digest, 32 hex digits> agentobs\n
+
+Each segment file is one in blocks, as `recording/compressed.py` writes it, of one session and one side (facts or
+content), and holds that side alone: every line has its check sum, which covers the segment's id. The manifest names
+for each entry its session, segment and side, where it lies, its size packed and plain, and the digest of its bytes;
+the last line holds the digest of the manifest, so that every byte is under one, and that digest stands for the whole.
+
+Nothing of a bundle is a path: names of files are made here, of ids that have the form of ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, get_args
+
+from agentobs.errors import DamagedError, ForeignError
+from agentobs.recording.journal import compression
+from agentobs.records.labels import is_label
+from agentobs.store.duckdb.segment_compression import pieces_of
+
+FORMAT = 1
+"""The version that is written; every older one is read for ever, a newer one is refused."""
+PLAIN_BYTES_MAX = 2 * 1024**3
+"""How much a bundle may hold, decompressed. Our choice: what one machine can look through in a minute."""
+RATIO_MAX = 200
+"""How much better than plain a bundle may be packed as a whole; a segment file is held to that block by block."""
+RATIO_FREE = 64 * 1024**2
+"""Up to this size any ratio is taken."""
+ENTRIES_MAX = 20_000
+"""How many entries a bundle may have. Our choice."""
+MANIFEST_BYTES_MAX = 16 * 1024**2
+"""How long the manifest may be: 20,000 entries take 6 MB."""
+
+Side = Literal["facts", "content"]
+
+_FIRST = b"agentobs bundle "
+_LAST = re.compile(rb"([0-9a-f]{16}) ([0-9a-f]{32}) agentobs\n\Z")
+_LAST_BYTES = 16 + 1 + 32 + 1 + 9
+_SEGMENT = re.compile(r"[0-9a-f]{32}\Z")
+_DIGEST = re.compile(r"b2:[0-9a-f]{32}\Z")
+_COPIED = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One segment file of a bundle."""
+
+    session_id: str
+    segment_id: str
+    """A digest of the facts: the same session gives the same one."""
+    side: Side
+    at: int
+    """Where it begins, bytes."""
+    packed: int
+    """How many bytes it takes."""
+    plain: int
+    """How many it takes decompressed."""
+    digest: str
+    """The digest of its bytes as they lie there."""
+
+    def __str__(self) -> str:
+        return f"{self.side} of session {self.session_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """What a session cost where it was recorded, by the prices in force there."""
+
+    session_id: str
+    cost_usd: str | None
+    """Exact; None where nothing has a price."""
+    price_version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was opened; its entries were not looked at yet."""
+
+    path: Path
+    digest: str
+    """Stands for every byte of it."""
+    entries: tuple[Entry, ...]
+    money: tuple[Money, ...]
+
+    def of(self, session_id: str, side: Side) -> Entry | None:
+        """Return the entry of a session's side, or None."""
+        found = (e for e in self.entries if e.session_id == session_id and e.side == side)
+        return next(found, None)
+
+    @property
+    def session_ids(self) -> list[str]:
+        """The sessions in it."""
+        return [entry.session_id for entry in self.entries if entry.side == "facts"]
+
+
+class _Counted:
+    """Takes bytes, and knows how many and their digest."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self.size = 0
+        self._hashed = hashlib.blake2b(digest_size=16)
+
+    def write(self, data: bytes) -> int:
+        self.size += len(data)
+        self._hashed.update(data)
+        return self._out.write(data)
+
+    def digest(self) -> str:
+        return f"b2:{self._hashed.hexdigest()}"
+
+
+class Writer:
+    """Writes a bundle, entry by entry."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        """Begin a bundle in an empty file."""
+        self._out = out
+        self._at = out.write(b"%b%d\n" % (_FIRST, FORMAT))
+        self._entries: list[Entry] = []
+
+    def add(self, session_id: str, segment_id: str, side: Side, lines: Iterable[bytes]) -> Entry:
+        """Add one side of a session, as lines of a segment."""
+        out = _Counted(self._out)
+        # All that it asks of a file is to take bytes.
+        index = compression.write(out, segment_id, pieces_of(lines, segment_id))  # type: ignore[arg-type]
+        entry = Entry(session_id, segment_id, side, self._at, out.size, index.bytes, out.digest())
+        self._at += out.size
+        self._entries.append(entry)
+        return entry
+
+    def close(self, money: Sequence[Money]) -> str:
+        """Write what the entries are, and return the digest that stands for the whole."""
+        told = {
+            "format": FORMAT,
+            "entries": [asdict(entry) for entry in self._entries],
+            "money": [asdict(each) for each in money],
+        }
+        manifest = json.dumps(told, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+        digest = hashlib.blake2b(manifest, digest_size=16).hexdigest()
+        self._out.write(manifest + b"%016x %b agentobs\n" % (len(manifest), digest.encode()))
+        return f"b2:{digest}"
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Read what a bundle says of itself, and hold it to its bounds; nothing is decompressed.
+
+    Raises:
+        ForeignError: it is no bundle, or one of a newer version.
+        DamagedError: it is cut off, was changed, or says of itself what cannot be.
+        OSError: it cannot be read.
+    """
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.readline(len(_FIRST) + 12)
+        _check_first(path, first)
+        file.seek(max(size - _LAST_BYTES, 0))
+        last = _LAST.fullmatch(file.read())
+        length = int(last[1], 16) if last else 0
+        begins = size - _LAST_BYTES - length
+        if last is None or not 0 < length <= MANIFEST_BYTES_MAX or begins < len(first):
+            raise _damaged(path, "its end is missing: it was cut off, or something was added")
+        file.seek(begins)
+        manifest = file.read(length)
+    digest = hashlib.blake2b(manifest, digest_size=16).hexdigest()
+    if digest.encode() != last[2]:
+        raise _damaged(path, "the manifest is not the one that it was closed with")
+    try:
+        told = strict(manifest)
+        entries = tuple(_entry(each) for each in told["entries"])
+        money = tuple(_typed(Money, each) for each in told["money"])
+        if told["format"] != FORMAT:
+            raise ValueError("another version than its first line")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, f"the manifest says what cannot be: {told_of(error)}") from error
+    bundle = Bundle(path, f"b2:{digest}", entries, money)
+    _check_bounds(bundle, len(first), begins)
+    return bundle
+
+
+def take_out(bundle: Bundle, entry: Entry, to: Path) -> None:
+    """Copy the segment file of an entry to a new file.
+
+    Raises:
+        DamagedError: its bytes are not those that the manifest names.
+        OSError: it cannot be read or written.
+    """
+    hashed = hashlib.blake2b(digest_size=16)
+    left = entry.packed
+    descriptor = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    with _opened(bundle.path) as file, os.fdopen(descriptor, "wb") as out:
+        file.seek(entry.at)
+        while left and (data := file.read(min(left, _COPIED))):
+            hashed.update(data)
+            out.write(data)
+            left -= len(data)
+    if left or f"b2:{hashed.hexdigest()}" != entry.digest:
+        raise _damaged(bundle.path, f"{entry}: its bytes are not those that were written")
+
+
+def strict(text: bytes) -> Any:
+    """Return JSON as a value: UTF-8, no name twice in one object, no number that is none.
+
+    Raises:
+        ValueError, RecursionError: it is none of that kind.
+    """
+    return json.loads(
+        text.decode("utf-8", "surrogatepass"), object_pairs_hook=_unique, parse_constant=_refused
+    )
+
+
+def told_of(error: BaseException) -> str:
+    """Return what is wrong, for people, in a line; never more of what was read than a word."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON: {error.msg}"
+    if isinstance(error, KeyError):
+        return f"{str(error)[:60]} is missing"
+    return str(error).partition("\n")[0][:200]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object that has a name twice")
+    return found
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"a number that is none: {word}")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file; a pipe would keep us waiting."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        found = f"it cannot be opened: {error.strerror}"
+        raise ForeignError(found, where=str(path), todo=_MAKE) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ForeignError("no file, but something else", where=str(path), todo=_MAKE)
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_first(path: Path, first: bytes) -> None:
+    number = first.removeprefix(_FIRST).strip()
+    if not first.startswith(_FIRST) or not first.endswith(b"\n") or not number.isdigit():
+        raise ForeignError("not a bundle of agentobs", where=str(path), todo=_MAKE)
+    if int(number) > FORMAT:
+        raise ForeignError(
+            f"a bundle of version {int(number)}; this version of agentobs reads up to {FORMAT}",
+            where=str(path),
+            todo="Install the version that wrote it, or a newer one",
+        )
+
+
+def _entry(value: Mapping[str, Any]) -> Entry:
+    entry: Entry = _typed(Entry, value)
+    if not _SEGMENT.match(entry.segment_id) or not _DIGEST.match(entry.digest):
+        raise ValueError("an entry whose id or digest is none")
+    if not is_label(entry.session_id) or entry.side not in get_args(Side):
+        raise ValueError("an entry of no session, or of no side")
+    return entry
+
+
+def _typed(kind: type, value: Mapping[str, Any]) -> Any:
+    """Return a value as one of our classes, where its fields are just those, of their types."""
+    kinds: dict[str, Any] = {"int": int, "str": str, "Side": str, "str | None": (str, type(None))}
+    named = {field.name: kinds[str(field.type)] for field in fields(kind)}
+    if not isinstance(value, dict) or value.keys() != named.keys():
+        raise ValueError(f"{kind.__name__.lower()} has other fields than it should")
+    for name, wanted in named.items():
+        given = value[name]
+        if not isinstance(given, wanted) or isinstance(given, bool):
+            raise ValueError(f"{name} is of another type")
+        if isinstance(given, int) and not 0 <= given < 2**62:
+            raise ValueError(f"{name} is out of bounds")
+        if isinstance(given, str) and not (given.isprintable() and len(given) <= 200):
+            raise ValueError(f"{name} is no word")
+    return kind(**value)
+
+
+def _check_bounds(bundle: Bundle, begins: int, ends: int) -> None:
+    entries, at = bundle.entries, begins
+    for entry in entries:
+        if entry.at != at:
+            raise _damaged(bundle.path, f"{entry}: it does not follow the one before it")
+        at += entry.packed
+    if at != ends:
+        raise _damaged(bundle.path, "its entries do not end where the manifest begins")
+    plain = sum(entry.plain for entry in entries)
+    most = min(PLAIN_BYTES_MAX, max(RATIO_FREE, RATIO_MAX * (ends - begins)))
+    if plain > most:
+        raise _damaged(bundle.path, f"it holds {plain:,} bytes, and may hold {most:,}")
+    if len(entries) > ENTRIES_MAX:
+        raise _damaged(
+            bundle.path, f"it has {len(entries):,} entries, and may have {ENTRIES_MAX:,}"
+        )
+    names = [(entry.session_id, entry.side) for entry in entries]
+    files = [(entry.segment_id, entry.side) for entry in entries]
+    if len(set(names)) < len(names) or len(set(files)) < len(files):
+        raise _damaged(bundle.path, "it holds one session twice")
+    segments = {entry.session_id: entry.segment_id for entry in entries if entry.side == "facts"}
+    for entry in entries:
+        if segments.get(entry.session_id) != entry.segment_id:
+            raise _damaged(bundle.path, f"{entry}: there are no facts for it")
+
+
+def _damaged(path: Path, found: str) -> DamagedError:
+    return DamagedError(
+        found, where=str(path), todo="Nothing was imported; ask for the bundle once more"
+    )
+
+
+_MAKE = "agentobs bundle SESSION -o FILE makes one; databases and tables of others are not opened"

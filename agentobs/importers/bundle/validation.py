@@ -1,0 +1,352 @@
+"""Checking: whether the lines of a bundle are what a recorder writes, before anything of them is kept.
+
+Whoever made a bundle may have put anything into it. A fact must have the fields of its table, of their types, its
+session's id, and no text but labels; an instant must be one that can be added to another. A line of content must have
+the shape of its kind. A request is a difference from another one, so that a few bytes could stand for a terabyte: how
+large each becomes is computed before any is put together.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from agentobs.importers.bundle.container import strict
+from agentobs.importers.line_files import FAR_NS
+from agentobs.recording.journal.segments import Damage, Line
+from agentobs.recording.journal.unfinished_attempts import DRAFTS, GOES_ON, STARTS
+from agentobs.records.exchanges import Ending
+from agentobs.records.facts import TABLES, Export, Pruning
+from agentobs.records.labels import is_label
+from agentobs.store.duckdb.loader import fact_columns
+
+LONG = 2**58
+"""A duration is shorter, 9 years: a few of them can be added to an instant. Our choice."""
+MANY = 2**40
+"""A count is lower: a million of them can be added, and multiplied by a price. Our choice."""
+BODY_BYTES_MAX = 256 * 1024**2
+"""How large one request may become. Our choice: the provider takes 32 MB."""
+LABEL_MAX = 200
+"""How long a text that somebody has reviewed may be, see `Label.reviewed`."""
+
+CONTENT_FIELDS = (
+    "arguments_content", "end_content", "request_content", "response_content", "content",
+)  # fmt: skip
+"""The fields of facts that may name content; `content` of a session's start says where its content may go."""
+KINDS = frozenset(TABLES.values()) - {TABLES[Pruning], TABLES[Export]} | DRAFTS
+"""The kinds of facts of a bundle: none that deletes anything, or says what was sent where."""
+
+
+class BadLine(ValueError):
+    """A line that no recorder writes."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the facts of a session say, as far as it must fit with something else."""
+
+    named: set[str] = field(default_factory=set)
+    """The content that they name."""
+    attempts: set[str] = field(default_factory=set)
+    starts: int = 0
+
+
+def lines_of(items: Iterable[Line | Damage]) -> Iterator[Line]:
+    """Yield the records of a segment file between its first line and its seal, which must both be there.
+
+    Raises:
+        BadLine: something is damaged, missing, doubled or of another segment.
+    """
+    last: Line | None = None
+    for number, item in enumerate(items, 1):
+        if isinstance(item, Damage):
+            raise BadLine(f"byte {item.start}: {item.reason}")
+        if last is not None and last.kind == "seal":
+            raise BadLine(f"byte {item.start}: something follows its last line")
+        if item.sequence != number or (item.kind == "segment") != (number == 1):
+            raise BadLine(f"byte {item.start}: record {item.sequence} of kind {item.kind} there")
+        if item.kind not in ("segment", "seal"):
+            yield item
+        last = item
+    if last is None or last.kind != "seal":
+        raise BadLine("its last line is missing")
+
+
+def check_fact(line: Line, session_id: str, found: Facts) -> None:
+    """Look at one fact, and note what it names.
+
+    Raises:
+        BadLine: it is none, or not of this session.
+    """
+    if line.kind == "lost":
+        return
+    value = _parsed(line)
+    if line.kind not in KINDS:
+        raise BadLine(f"record {line.sequence}: a record of kind {line.kind}")
+    if value.get("session_id") != session_id:
+        raise BadLine(f"record {line.sequence}: it is of another session")
+    if line.kind != GOES_ON:
+        _check_fields(line, value)
+    else:
+        _check_texts(line, value)
+    for name in CONTENT_FIELDS:
+        if isinstance(value.get(name), str) and (name, line.kind) != ("content", "session_starts"):
+            found.named.add(value[name])
+    if line.kind in ("attempts", "attempts_starts"):
+        found.attempts.add(value["attempt_id"])
+    found.starts += line.kind == "session_starts"
+
+
+def _parsed(line: Line) -> dict[str, Any]:
+    try:
+        value = strict(line.payload)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"record {line.sequence}: {_said(error)}") from error
+    if not isinstance(value, dict):
+        raise BadLine(f"record {line.sequence}: no object")
+    return value
+
+
+def _said(error: BaseException) -> str:
+    told = getattr(error, "msg", None) or str(error)
+    return "it is nested too deeply" if isinstance(error, RecursionError) else told[:LABEL_MAX]
+
+
+def _check_fields(line: Line, value: Mapping[str, Any]) -> None:
+    known = _shape(line.kind.removesuffix(STARTS) if line.kind in DRAFTS else line.kind)
+    for name, given in value.items():
+        if name not in known:
+            raise BadLine(f"record {line.sequence}: no field {name[:60]!r} in {line.kind}")
+        if not known[name].fits(given):
+            raise BadLine(f"record {line.sequence}: {name} is no {known[name].kind}")
+    for name, shape in known.items():
+        if name not in value and shape.is_needed:
+            raise BadLine(f"record {line.sequence}: {name} is missing in {line.kind}")
+
+
+def _check_texts(line: Line, value: Mapping[str, Any]) -> None:
+    if not all(isinstance(each, str) and is_label(each) for each in value.values()):
+        raise BadLine(f"record {line.sequence}: a text that is no label in {line.kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a column takes."""
+
+    kind: str
+    may_lack: bool
+    is_needed: bool
+    takes: Callable[[Any], bool]
+
+    def fits(self, value: Any) -> bool:
+        return self.may_lack if value is None else self.takes(value)
+
+
+@cache
+def _shape(table: str) -> dict[str, _Shape]:
+    """Return what each field of a table's records takes."""
+    fact = next(fact for fact, name in TABLES.items() if name == table)
+    hints = get_type_hints(fact)
+    columns = fact_columns(table)
+    shapes: dict[str, _Shape] = {}
+    for each in fields(fact):
+        kind = columns[each.name]
+        may_lack = NoneType in get_args(hints[each.name])
+        is_needed = each.default is MISSING and each.default_factory is MISSING
+        shapes[each.name] = _Shape(kind, may_lack, is_needed, _taker(kind, each.name))
+    shapes["session_sequence"] = _Shape("BIGINT", True, False, _is_count)
+    return shapes
+
+
+def _taker(kind: str, name: str) -> Callable[[Any], bool]:
+    if kind.startswith("MAP("):
+        inner = kind[4:-1].split(", ")
+        key, value = (_taker(each, "") for each in inner)
+        return lambda given: (
+            isinstance(given, dict)
+            and all(key(k) and (v is None or value(v)) for k, v in given.items())
+        )
+    if name in _DURATIONS:
+        return lambda given: type(given) is int and 0 <= given < LONG
+    if name.endswith("_ns"):
+        return _is_time
+    if name == "input_similarity":
+        return _is_number
+    return {"VARCHAR": _is_word, "BIGINT": _is_count, "BOOLEAN": _is_bool, "DOUBLE": _is_float}[
+        kind
+    ]
+
+
+_DURATIONS = frozenset(("duration_ns", "headers_ns", "first_chunk_ns", "waited_ns"))
+"""The fields that tell how long something took; all others in nanoseconds tell when it was."""
+
+
+def _is_word(value: Any) -> bool:
+    """Return whether it is a label, or could be a text that somebody has reviewed."""
+    return isinstance(value, str) and (
+        is_label(value) or (value.isprintable() and len(value) <= LABEL_MAX)
+    )
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether it is one of 64 bits, such as a digest of what is alike."""
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MANY
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is int and 0 <= value < FAR_NS
+
+
+def _is_float(value: Any) -> bool:
+    """Return whether it is a number that a query can make an integer of; NaN is none."""
+    return isinstance(value, int | float) and -FAR_NS < value < FAR_NS
+
+
+class Contents:
+    """The content of a session, as far as it must fit together."""
+
+    def __init__(self, session_id: str) -> None:
+        """Begin with none."""
+        self._session_id = session_id
+        self._bodies: dict[str, tuple[str | None, int, int, int]] = {}
+        self._known: set[str] = set()
+
+    def check(self, line: Line) -> None:
+        """Look at one line of content.
+
+        Raises:
+            BadLine: it has not the shape of its kind, or is of another session.
+        """
+        if line.kind == "pruned":
+            raise BadLine(f"record {line.sequence}: content that was pruned")
+        value = _parsed(line)
+        try:
+            if value["session_id"] != self._session_id:
+                raise ValueError("it is of another session")
+            if not _is_id(value["content_id"]):
+                raise ValueError("its content id is none")
+            size = _text_bytes(value)
+            _CHECKS[line.kind](value)
+            if line.kind == "request":
+                self._bodies[value["content_id"]] = (
+                    value["base"], value["prefix"], value["suffix"], size
+                )  # fmt: skip
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            told = f"{error} is missing or unknown" if isinstance(error, KeyError) else str(error)
+            raise BadLine(f"record {line.sequence}: {line.kind}: {told[:LABEL_MAX]}") from error
+        self._known.add(value["content_id"])
+        self._known.add(value["content_id"].rpartition(":")[0])
+
+    def check_whole(self, facts: Facts) -> None:
+        """Look at what fits together only as a whole.
+
+        Raises:
+            BadLine: content is missing that something names, or a request becomes too large, or differs from itself.
+        """
+        crashed = {f"partial:{attempt_id}" for attempt_id in facts.attempts}
+        if missing := sorted(facts.named - self._known - crashed):
+            raise BadLine(f"content {missing[0]} is missing, and facts name it")
+        sizes: dict[str, int] = {}
+        for content_id in self._bodies:
+            self._measure(content_id, sizes)
+
+    def _measure(self, content_id: str, sizes: dict[str, int]) -> None:
+        """Compute how large a request becomes, along the chain of those that it differs from."""
+        chain: list[str] = []
+        link: str | None = content_id
+        while link is not None and link not in sizes:
+            if link not in self._bodies or len(chain) > len(self._bodies):
+                raise BadLine(f"request {content_id} differs from one that is not there")
+            chain.append(link)
+            link = self._bodies[link][0]
+        for each in reversed(chain):
+            base, prefix, suffix, inserted = self._bodies[each]
+            before = sizes[base] if base is not None else 0
+            if prefix + suffix > before or prefix + suffix + inserted > BODY_BYTES_MAX:
+                raise BadLine(f"request {each} would be larger than it can be")
+            sizes[each] = prefix + suffix + inserted
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and is_label(value)
+
+
+def _text_bytes(value: Mapping[str, Any]) -> int:
+    """Return how many bytes a line's text has."""
+    if ("text" in value) == ("base64" in value):
+        raise ValueError("it has no text, or two")
+    if "base64" in value:
+        return len(base64.b64decode(value["base64"], validate=True))
+    text: str = value["text"]
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _headers(value: Any) -> None:
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
+        raise ValueError("a header that is no text")
+
+
+def _count(value: Any) -> None:
+    if type(value) is not int or not 0 <= value < LONG:
+        raise ValueError("a count that is none")
+
+
+def _request(value: Mapping[str, Any]) -> None:
+    _headers(value["headers"])
+    _count(value["prefix"])
+    _count(value["suffix"])
+    if not isinstance(value["method"], str) or not isinstance(value["path"], str):
+        raise ValueError("a method or a path that is no text")
+    if value["base"] is not None and not _is_id(value["base"]):
+        raise ValueError("what it differs from is no id")
+
+
+def _chunks(value: Mapping[str, Any]) -> None:
+    if value["status"] is not None:
+        _count(value["status"])
+    _headers(value["headers"])
+    for size, after_ns in value["chunks"]:
+        _count(size)
+        _count(after_ns)
+
+
+def _response(value: Mapping[str, Any]) -> None:
+    _chunks(value)
+    _count(value.get("pieces", 0))
+    if value["ending"] not in get_args(Ending):
+        raise ValueError("an ending that is none")
+    failure = value["failure"]
+    if failure is not None and [type(each) for each in failure] != [str, str]:
+        raise ValueError("a failure that is none")
+    if value.get("pieces") and not _is_id(value["pieces_of"]):
+        raise ValueError("its pieces are of nothing")
+
+
+def _json_text(value: Mapping[str, Any]) -> None:
+    inner = strict(value["text"].encode("utf-8", "surrogatepass"))
+    if not isinstance(inner, dict):
+        raise ValueError("no object")
+
+
+_CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
+    "request": _request,
+    "response": _response,
+    "partial": _chunks,
+    "start": _json_text,
+    "end": _json_text,
+    "tool": _json_text,
+    "world": _json_text,
+}
+"""What each kind of content must have beside its text."""

@@ -1,0 +1,244 @@
+"""The price book: what each class of tokens costs in a context, at an instant and for a size of prompt.
+
+A context is resolved once into unit prices that cover all time and all sizes without a gap; looking one
+up again is a search in a short list. Where the prices come from stands in `listed` and `overlay`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from agentobs import world
+from agentobs.errors import AgentobsError, UsageError, say_once
+from agentobs.ledger.money import price_of_one
+
+if TYPE_CHECKING:
+    from agentobs.ledger.overlay import Overlay
+
+Certainty = Literal["exact", "estimated", "unknown_model"]
+"""`exact`: published for this context; `estimated`: see the note; `unknown_model`: no price at all."""
+
+FOREVER = 2**63 - 1
+"""The end of a period, or of a range of prompt sizes, that has none: the largest BIGINT."""
+
+ENVIRONMENT = "AGENTOBS_PRICES"
+"""Names the user's own file of prices; else `prices.toml` in the home is it, where there is one."""
+FILE = "prices.toml"
+"""The name of the user's own file in a home."""
+
+KNOWN_CONTEXTS = 4096
+"""How many contexts a book remembers; a provider that names a new model each time fills no memory."""
+
+_NO_SIZE = "no prompt has that many tokens"
+
+_OURS = Path(__file__).with_name("overlay.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What decides the price of a token, as a usage record names it."""
+
+    model: str
+    service_tier: str | None = None
+    """`standard`, `priority` or `batch`."""
+    inference_geo: str | None = None
+    """Where inference ran, such as `global` or `us`."""
+    speed: str | None = None
+    """`standard` or `fast`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What each class of tokens costs, in USD per million, and web searches, in USD per thousand."""
+
+    input: Decimal
+    """Input neither read from nor written to the cache."""
+    output: Decimal
+    """Output, reasoning included."""
+    cache_read: Decimal
+    cache_write_5m: Decimal
+    cache_write_1h: Decimal
+    web_search: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPrices:
+    """The rates of one context, in one period and for one range of prompt sizes."""
+
+    context: Context
+    valid_from_ns: int
+    """First instant of the period, nanoseconds since 1970; 0 for ever before."""
+    valid_to_ns: int
+    """First instant after the period; `FOREVER` where it has no end."""
+    prompt_tokens_from: int
+    """The smallest prompt in the range: input, cache reads and cache writes."""
+    prompt_tokens_to: int
+    """The smallest prompt beyond the range; `FOREVER` where it has no end."""
+    rates: Rates | None
+    """None where the model is unknown."""
+    certainty: Certainty
+    note: str | None
+    """What was added to the price list or assumed, for people."""
+    price_version: str
+    """The version of the prices that were asked, see `PriceBook.version`."""
+    picodollars_each: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
+    """What one unit of each of the six parts costs; None where the model is unknown."""
+
+    def __post_init__(self) -> None:
+        """Work out the prices of single units."""
+        each = _prices_of_one(self.rates) if self.rates else None
+        object.__setattr__(self, "picodollars_each", each)
+
+    def holds(self, at_ns: int, prompt_tokens: int) -> bool:
+        """Return whether these are the prices at an instant for a prompt of this size."""
+        in_time = self.valid_from_ns <= at_ns < self.valid_to_ns
+        return in_time and self.prompt_tokens_from <= prompt_tokens < self.prompt_tokens_to
+
+
+class PriceBook:
+    """The prices of genai-prices, of our overlay, and of a file of the user's that goes before both."""
+
+    def __init__(self, own: bytes | None = None, where: str = FILE) -> None:
+        """Take the text of the user's file, where there is one. The first lookup loads the price list."""
+        self._own, self._where = own, where
+        self._overlays: tuple[Overlay, ...] | None = None
+        self._found: dict[Context, list[UnitPrices]] = {}
+        digests = [_digest(_ours()), *([_digest(own)] if own is not None else [])]
+        self.version = "+".join((version("genai-prices"), *digests))
+        """The version of genai-prices, the digest of our overlay, and that of the user's file."""
+
+    @property
+    def has_own(self) -> bool:
+        """Whether there is a file of the user's, which may not fit the format."""
+        return self._own is not None
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        """Return the files of prices beside genai-prices, each going before the one before it.
+
+        Raises:
+            UsageError: the user's file does not fit the format.
+        """
+        if self._overlays is None:
+            # Pydantic costs 0.2 s to import, and most readers never look a price up.
+            from agentobs.ledger.overlay import parse
+
+            own = () if self._own is None else (parse(self._own, self._where),)
+            self._overlays = (parse(_ours(), _OURS.name), *own)
+        return self._overlays
+
+    def resolve(self, context: Context) -> list[UnitPrices]:
+        """Return the unit prices of a context: one for each period and range of prompt sizes, without gaps.
+
+        An unknown model has one entry without rates. Loads genai-prices, which takes 0.4 s the first time.
+
+        Raises:
+            UsageError: the user's file does not fit the format.
+        """
+        found = self._found.get(context)
+        if found is None:
+            from agentobs.ledger.price_list import unit_prices
+
+            found = unit_prices(context, self.overlays(), self.version)
+            if len(self._found) < KNOWN_CONTEXTS:
+                self._found[context] = found
+        return found
+
+    def at(self, context: Context, at_ns: int, prompt_tokens: int) -> UnitPrices:
+        """Return the unit prices that hold at an instant for a prompt of this size."""
+        at_ns = min(max(at_ns, 0), FOREVER - 1)
+        holding = (unit for unit in self.resolve(context) if unit.holds(at_ns, prompt_tokens))
+        return next(holding, None) or self._no_price(context)
+
+    def _no_price(self, context: Context) -> UnitPrices:
+        """Return the prices of a prompt of no size that there is, such as one below 0: none, as in the view `costs`."""
+        return UnitPrices(
+            context, 0, FOREVER, 0, FOREVER, None, "unknown_model", _NO_SIZE, self.version
+        )
+
+
+def book_of(home: Path | None) -> PriceBook:
+    """Return the prices for a home: those of the file that the environment names, else of the home's own.
+
+    Raises:
+        UsageError: the file that the environment names cannot be read.
+    """
+    named = world.environ(ENVIRONMENT)
+    path = Path(named) if named else home / FILE if home else None
+    if path is None:
+        return _book(None, "")
+    try:
+        return _book(path.read_bytes(), str(path))
+    except OSError as error:
+        if not named and isinstance(error, FileNotFoundError):
+            return _book(None, "")
+        raise UsageError(
+            f"the prices cannot be read: {error.strerror}",
+            where=str(path),
+            todo=f"Name a file of prices with {ENVIRONMENT}, or unset it",
+        ) from error
+
+
+_home: Path | None = None
+
+
+def use_home(home: Path) -> None:
+    """Let the prices in force be those of a home; they are read at the first lookup."""
+    global _home
+    _home = home
+    in_force.cache_clear()
+
+
+@cache
+def in_force() -> PriceBook:
+    """Return the prices of this process; where the user's file is no good that is said once, and it is left out."""
+    try:
+        book = book_of(_home)
+        if book.has_own:
+            book.overlays()
+    except AgentobsError as error:
+        say_once(f"own prices are left out: {error}", about="own prices")
+        return _book(None, "")
+    return book
+
+
+def price_version() -> str:
+    """Return the version of the prices in force, without loading them."""
+    return in_force().version
+
+
+def resolve(context: Context) -> list[UnitPrices]:
+    """Return the unit prices of a context by the prices in force."""
+    return in_force().resolve(context)
+
+
+@cache
+def _book(own: bytes | None, where: str) -> PriceBook:
+    return PriceBook(own, where)
+
+
+@cache
+def _ours() -> bytes:
+    return _OURS.read_bytes()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def _prices_of_one(rates: Rates) -> tuple[int, ...]:
+    """Return what one unit of each part costs, in picodollars."""
+    tokens = (
+        rates.input,
+        rates.output,
+        rates.cache_read,
+        rates.cache_write_5m,
+        rates.cache_write_1h,
+    )
+    each = [price_of_one(price, 1_000_000) for price in tokens]
+    return (*each, price_of_one(rates.web_search, 1000))

@@ -1,0 +1,360 @@
+"""What is listed: the prices of genai-prices and of the overlays, put together for one context.
+
+The data of genai-prices are read as they were installed: whoever switches its updater on in this process
+changes nothing here. Its own `calc_price` is never asked: it raises where more was read from the cache than it
+takes the input to be, and it gives no split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from functools import cache
+from typing import NamedTuple
+
+from genai_prices.data import providers
+from genai_prices.data_snapshot import DataSnapshot
+from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, TieredPrices
+
+from agentobs.ledger.model_names import canonical_model
+from agentobs.ledger.overlay import CONTEXT, DIGITS, USUAL, Factor, Overlay, Price
+from agentobs.ledger.price_book import FOREVER, Certainty, Context, Rates, UnitPrices
+
+PROVIDER = "anthropic"
+"""The provider's id in genai-prices."""
+
+_NAMES = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cache_read": "cache_read_mtok",
+    "cache_write_5m": "cache_write_5m_mtok",
+    "cache_write": "cache_write_mtok",
+    "cache_write_1h": "cache_write_1h_mtok",
+    "web_search": "web_searches_kcount",
+}
+"""Our names of the classes, and those of genai-prices."""
+
+
+def unit_prices(
+    context: Context, overlays: Sequence[Overlay], price_version: str
+) -> list[UnitPrices]:
+    """Return the unit prices of a context, for all time and all sizes of prompts."""
+    listing = _listing(context, overlays)
+    note = None
+    is_both = (context.service_tier, context.speed) == ("batch", "fast")
+    # One rule: where no price names both, it is a batch.
+    if is_both and not any(_names_both(price) for price in listing.prices):
+        note = BATCH_AND_FAST
+        listing = dataclasses.replace(listing, context=dataclasses.replace(context, speed=None))
+    found = [
+        listing.unit_prices(period, sizes, price_version)
+        for period in listing.periods()
+        for sizes in listing.sizes()
+    ]
+    return found if note is None else [_taken(unit, context, note) for unit in found]
+
+
+def _names_both(price: Price) -> bool:
+    return {"service_tier", "speed"} <= price.conditions.keys()
+
+
+BATCH_AND_FAST = "no price is listed for batch and fast together: taken as batch"
+
+
+def _taken(unit: UnitPrices, context: Context, note: str) -> UnitPrices:
+    """Return the prices of one context as an estimate of another's."""
+    if unit.rates is None:
+        return dataclasses.replace(unit, context=context)
+    told = f"{unit.note}; {note}" if unit.note else note
+    return dataclasses.replace(unit, context=context, certainty="estimated", note=told)
+
+
+class _Listed(NamedTuple):
+    """The price of one class, as it stands in a list."""
+
+    usd: Decimal
+    known: frozenset[str]
+    """What of the context it is for: factors for that would count it twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Everything that is listed for a context."""
+
+    context: Context
+    model: ModelInfo | None
+    """The model's entry in genai-prices."""
+    is_taken: bool
+    """Whether that is the entry of the model's canonical name, not of the name that was used."""
+    files: tuple[tuple[Price, ...], ...]
+    """Prices of overlays, by file; a later file goes before an earlier one."""
+    factors: tuple[Factor, ...]
+    web_search: Decimal
+    """USD per thousand, where no price says otherwise."""
+    priced_values: frozenset[tuple[str, str]]
+    """Values of a context that some factor names, for this model or others."""
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """The prices of all files."""
+        return tuple(itertools.chain.from_iterable(self.files))
+
+    def periods(self) -> list[tuple[int, int]]:
+        """Return the periods between the days on which something changes."""
+        days = set(_start_days(self.model))
+        for entry in (*self.prices, *self.factors):
+            days |= {day for day in (entry.since, entry.until) if day}
+        starts = {_day_ns(day) for day in days}
+        return list(itertools.pairwise([0, *sorted(n for n in starts if n > 0), FOREVER]))
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the ranges of prompt sizes. A tier is a cliff: it holds for whole prompts beyond its start."""
+        starts = {
+            p.prompt_tokens_above + 1 for p in self.prices if p.prompt_tokens_above is not None
+        }
+        starts |= {start + 1 for start in _tier_starts(self.model)}
+        return list(itertools.pairwise([0, *sorted(starts), FOREVER]))
+
+    def unit_prices(
+        self, period: tuple[int, int], sizes: tuple[int, int], price_version: str
+    ) -> UnitPrices:
+        """Return the prices of one period and range of sizes; a class without a price has that of the one around it."""
+        at = _instant(period[0])
+        found, sources, taken_as = self._found(at, sizes[0])
+        if not {"input", "output"} <= found.keys():
+            unknown: Certainty = "unknown_model"
+            return UnitPrices(self.context, *period, *sizes, None, unknown, None, price_version)
+        multiplied: dict[str, Decimal] = {}
+        notes: dict[str, None] = {}
+        known: set[str] = set()
+        for name, each in found.items():
+            times, told, applied = self._factor(at, each.known)
+            multiplied[name] = each.usd * (1 if name == "web_search" else times)
+            notes |= dict.fromkeys(told)
+            known |= each.known | applied
+        assumed = [*self._assumed(frozenset(known)), *taken_as]
+        rates, is_whole = _rates(multiplied, self.web_search)
+        if not is_whole:
+            assumed.append(f"rounded to {DIGITS} digits")
+        certainty: Certainty = "estimated" if assumed else "exact"
+        note = "; ".join((*sources, *notes, *assumed)) or None
+        return UnitPrices(self.context, *period, *sizes, rates, certainty, note, price_version)
+
+    def _found(
+        self, at: datetime, prompt_tokens: int
+    ) -> tuple[dict[str, _Listed], list[str], list[str]]:
+        """Return the prices by class, their sources, and what was taken for what."""
+        holding, is_replaced = self._holding(at, prompt_tokens)
+        asked = {} if is_replaced else _asked(self.context)
+        known = frozenset(
+            _OUR_KEYS[key] for key, value in asked.items() if _has(self.model, key, value, at)
+        )
+        listed = _listed_rates(self.model, at, asked, prompt_tokens)
+        found = {name: _Listed(usd, known) for name, usd in listed.items()}
+        for price in holding:
+            conditions = frozenset(price.conditions)
+            found |= {name: _Listed(usd, conditions) for name, usd in price.rates.items()}
+        taken_as = []
+        if self.is_taken and not is_replaced:
+            taken_as.append(f"the listed price of {canonical_model(self.context.model)}")
+        taken_as += _assumed_classes(found, is_own=len(self.files) > 1 and bool(self.files[-1]))
+        return found, list(dict.fromkeys(f"from {price.source}" for price in holding)), taken_as
+
+    def _holding(self, at: datetime, prompt_tokens: int) -> tuple[list[Price], bool]:
+        """Return the prices that hold, each going before the one before it, and whether they replace what is listed.
+
+        In one file a price that asks for more of the context goes first, whatever the order. One that asks for
+        nothing takes the place of all that earlier files say of a context, too.
+        """
+        holding: list[Price] = []
+        is_replaced = False
+        for prices in self.files:
+            own = [
+                price
+                for price in prices
+                if price.holds(self.context, at.date())
+                and (price.prompt_tokens_above is None or prompt_tokens > price.prompt_tokens_above)
+            ]
+            if any(not price.conditions for price in own):
+                is_replaced = True
+                holding = [price for price in holding if not price.conditions]
+            holding += sorted(own, key=lambda price: len(price.conditions))
+        return holding, is_replaced
+
+    def _factor(
+        self, at: datetime, known: frozenset[str]
+    ) -> tuple[Decimal, list[str], frozenset[str]]:
+        """Return what to multiply with, how to tell people, and what of the context it is for."""
+        times, notes = Decimal(1), []
+        applied: set[str] = set()
+        # Of one name the last that holds counts: a discount may change with the years.
+        holding = {f.name: f for f in self.factors if f.holds(self.context, at.date())}
+        for factor in holding.values():
+            if factor.unless_listed and factor.conditions.keys() <= known:
+                continue
+            times *= factor.times
+            applied |= factor.conditions.keys()
+            notes.append(f"times {factor.times} ({factor.name})")
+        return times, notes, frozenset(applied)
+
+    def _assumed(self, known: frozenset[str]) -> list[str]:
+        """Return what of the context has no price, and is taken as if it were usual."""
+        return [
+            f"no price is listed for {name} {value}: taken as standard"
+            for name in CONTEXT
+            if (value := getattr(self.context, name)) not in USUAL[name]
+            and name not in known
+            and (name, value) not in self.priced_values
+        ]
+
+
+def _listing(context: Context, overlays: Sequence[Overlay]) -> _Listing:
+    model = _find(context.model)
+    canonical = canonical_model(context.model)
+    taken = None if model or canonical == context.model else _find(canonical)
+    factors = [factor for overlay in overlays for factor in overlay.factor]
+    searches = [o.web_search.usd_per_thousand for o in overlays if o.web_search]
+    return _Listing(
+        context,
+        model or taken,
+        taken is not None,
+        tuple(tuple(p for p in overlay.price if p.is_of(context.model)) for overlay in overlays),
+        tuple(factor for factor in factors if factor.is_of(context.model)),
+        searches[-1] if searches else Decimal(0),
+        frozenset(
+            pair
+            for factor in factors
+            if not factor.is_of(context.model)
+            for pair in factor.conditions.items()
+        ),
+    )
+
+
+@cache
+def _snapshot() -> DataSnapshot:
+    return DataSnapshot(providers=providers, from_auto_update=False)
+
+
+def _find(name: str) -> ModelInfo | None:
+    try:
+        return _snapshot().find_provider_model(name, None, PROVIDER, None)[1]
+    except LookupError:
+        return None
+
+
+_OUR_KEYS = {"processing": "service_tier", "speed": "speed"}
+"""The words of genai-prices for a context, and ours."""
+
+
+def _asked(context: Context) -> dict[str, str]:
+    """Return the context in the words of genai-prices."""
+    asked = {}
+    if context.service_tier == "batch":
+        asked["processing"] = "batch"
+    if context.speed == "fast":
+        asked["speed"] = "fast"
+    return asked
+
+
+def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
+    variants = (model.price_variants if model else None) or ()
+    return any(
+        variant.when == {key: value}
+        and (variant.constraint is None or variant.constraint.active(at))
+        for variant in variants
+    )
+
+
+def _listed_rates(
+    model: ModelInfo | None, at: datetime, asked: Mapping[str, str], prompt_tokens: int
+) -> dict[str, Decimal]:
+    if model is None:
+        return {}
+    price = model.get_prices(at, dict(asked))
+    found = {name: _at(getattr(price, theirs), prompt_tokens) for name, theirs in _NAMES.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_CACHED = ("cache_read", "cache_write_5m", "cache_write_1h")
+"""The classes of the cache."""
+
+
+def _assumed_classes(found: Mapping[str, _Listed], *, is_own: bool) -> Iterable[str]:
+    """Yield what is taken for the price of a class that has none.
+
+    A listed model without any price for the cache is one from before there was a cache: it has no such tokens.
+    """
+    # `cache_write` is the list's word for the usual lifetime, 5 minutes.
+    listed = found.keys() | ({"cache_write_5m"} if "cache_write" in found else set())
+    missing = [name for name in _CACHED if name not in listed]
+    if len(missing) == len(_CACHED) and not is_own:
+        return
+    for name in missing:
+        is_long = name == "cache_write_1h" and "cache_write" in found
+        other = "cache_write_5m" if is_long else "input"
+        yield f"no price for {name}: taken as {other}"
+
+
+def _rates(found: Mapping[str, Decimal], web_search: Decimal) -> tuple[Rates, bool]:
+    """Return the rates, and whether all their digits fit."""
+
+    def first(*names: str) -> Decimal:
+        return next((found[name] for name in names if name in found), Decimal(0))
+
+    whole = (
+        first("input"),
+        first("output"),
+        first("cache_read", "input"),
+        first("cache_write_5m", "cache_write", "input"),
+        first("cache_write_1h", "cache_write", "input"),
+        found.get("web_search", web_search),
+    )
+    rounded = tuple(round(value, DIGITS) for value in whole)
+    return Rates(*(whole if whole == rounded else rounded)), whole == rounded
+
+
+def _at(value: Decimal | TieredPrices | None, prompt_tokens: int) -> Decimal | None:
+    """Return a price for a prompt of this size."""
+    if value is None or isinstance(value, Decimal):
+        return value
+    fitting = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
+    return fitting[-1] if fitting else value.base
+
+
+def _model_prices(model: ModelInfo | None) -> Iterable[ModelPrice]:
+    if model is None:
+        return
+    listed = [] if isinstance(model.prices, ModelPrice) else model.prices
+    if isinstance(model.prices, ModelPrice):
+        yield model.prices
+    yield from (entry.prices for entry in (*listed, *(model.price_variants or ())))
+
+
+def _tier_starts(model: ModelInfo | None) -> set[int]:
+    return {
+        tier.start
+        for price in _model_prices(model)
+        for value in vars(price).values()
+        if value is not None and not isinstance(value, Decimal)
+        for tier in value.tiers
+    }
+
+
+def _start_days(model: ModelInfo | None) -> set[date]:
+    if model is None:
+        return set()
+    listed = [] if isinstance(model.prices, ModelPrice) else model.prices
+    constraints = [entry.constraint for entry in (*listed, *(model.price_variants or ()))]
+    return {c.start_date for c in constraints if isinstance(c, StartDateConstraint)}
+
+
+def _day_ns(day: date) -> int:
+    return int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000_000
+
+
+def _instant(at_ns: int) -> datetime:
+    return datetime.fromtimestamp(at_ns // 1_000_000_000, UTC)

@@ -1,0 +1,1 @@
+"""Everything that knows the shape of a provider's requests and responses."""

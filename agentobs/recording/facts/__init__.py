@@ -1,0 +1,1 @@
+"""Facts without content, derived from exchanges."""

@@ -1,0 +1,82 @@
+"""Places: where the facts of a record belong, filled in from the record that says it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from agentobs.records.canonical_json import size
+from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
+from agentobs.records.facts import (
+    Attempt,
+    Fact,
+    InteractionEnd,
+    InteractionStart,
+    SpanStart,
+    ToolResult,
+    ToolUse,
+)
+from agentobs.records.labels import Label, unchecked
+
+
+def placed(facts: Iterable[Fact], record: object) -> Iterable[Fact]:
+    """Return the facts of a record, each with who asked, and at which place of which turn."""
+    match record:
+        case ToolExchange():
+            return [_of_call(fact, record) for fact in facts]
+        case WorldExchange():
+            return [_asked_by(fact, record.place) for fact in facts]
+        case ModelExchange():
+            return _of_attempt(list(facts), record.place)
+        case _:
+            return facts
+
+
+def _of_attempt(facts: Sequence[Fact], place: Place) -> Iterator[Fact]:
+    """Yield the facts of an attempt; results that its request carries answer the turn before its own."""
+    attempt = next((fact for fact in facts if isinstance(fact, Attempt)), None)
+    for fact in facts:
+        if isinstance(fact, ToolResult) and attempt is not None:
+            turn = attempt.turn - 1 if attempt.turn and fact.lane == attempt.lane else None
+            yield dataclasses.replace(
+                _asked_by(fact, place), interaction_id=attempt.interaction_id, turn=turn or None
+            )
+        elif isinstance(fact, InteractionStart):
+            yield dataclasses.replace(fact, query_source=Label(place.query_source))
+        elif isinstance(fact, SpanStart) and attempt is not None:
+            inner: SpanStart = _asked_by(fact, place)
+            yield dataclasses.replace(
+                inner, interaction_id=attempt.interaction_id, turn=attempt.turn
+            )
+        elif isinstance(fact, InteractionEnd):
+            source = Label(place.query_source)
+            yield dataclasses.replace(fact, lane=unchecked(place.lane), query_source=source)
+        else:
+            yield _asked_by(fact, place) if isinstance(fact, ToolUse) else fact
+
+
+def _asked_by(fact: Any, place: Place) -> Any:
+    return dataclasses.replace(
+        fact,
+        query_source=Label(place.query_source),
+        chain_id=place.chain_id,
+        depth=place.depth,
+    )
+
+
+def _of_call(fact: Any, exchange: ToolExchange) -> Any:
+    """Return the result of a call that our own loop ran, with what was asked and what ran."""
+    if not isinstance(fact, ToolResult):
+        return fact
+    asked = exchange.question.input if exchange.asked is None else exchange.asked
+    ran = exchange.ran
+    return dataclasses.replace(
+        _asked_by(fact, exchange.place),
+        interaction_id=exchange.place.interaction_id,
+        turn=exchange.place.turn,
+        tool=unchecked(exchange.tool) if exchange.tool is not None else None,
+        asked_bytes=size(asked),
+        ran_bytes=None if ran is None else size(ran),
+        coerced=exchange.coerced,
+    )

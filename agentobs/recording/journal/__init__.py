@@ -1,0 +1,1 @@
+"""The journal: append-only segment files, their compression and their home directory."""

@@ -1,0 +1,594 @@
+r"""The journal: append-only segments, each a pair of files, facts and content; writer and reader together.
+
+A segment belongs to one process, which holds a lock on its facts file for as long as it lives. A file
+is a sequence of lines
+
+    <crc32, 8 hex digits> <sequence> <kind> <JSON>\n
+
+where the check sum covers the segment's id and all that follows it, the sequence counts 1, 2, 3, and
+JSON text holds no newline of its own. The first line has the kind `segment`, the last of a segment that
+was closed in order has the kind `seal`. Lines, not length-prefixed frames: after damage a reader finds
+the next record at the next newline, people read the file with `cat`, and DuckDB's own reader takes the
+JSON as it is. What a flipped bit turns into still parses as JSON two times in three; the check sum
+tells. A closed segment is compressed by whoever ingests (`compressed.py`); readers take either form. Where
+records were pruned, or are gone since a repair, a line of the kind `pruned` or `lost` stands for them: its
+sequence is that of the last of them, its `from` that of the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import zlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from agentobs import world
+from agentobs.errors import DamagedError, ForeignError
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.compression import Index, Summary, compressed_path
+from agentobs.recording.journal.file_system import OS, Files, Refused
+from agentobs.recording.journal.home import Home
+
+FORMAT = 1
+"""The version of the line format; a reader refuses newer ones."""
+
+Side = Literal["facts", "content"]
+SPANS = ("pruned", "lost")
+"""The kinds of lines that stand for several records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One record of a segment that reads back as it was written."""
+
+    sequence: int
+    kind: str
+    payload: bytes
+    """JSON, as written."""
+    start: int
+    """Offset of the line in its file, of the plain file where that was compressed, bytes."""
+    end: int
+    """Offset after its newline, bytes."""
+
+    @property
+    def first(self) -> int:
+        """The sequence number of the first record that it stands for: its own, nearly always."""
+        if self.kind not in SPANS:
+            return self.sequence
+        try:
+            return int(self.value()["from"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return self.sequence
+
+    def value(self) -> dict[str, Any]:
+        """Return the parsed payload."""
+        parsed: dict[str, Any] = json.loads(self.payload.decode("utf-8", "surrogatepass"))
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a segment that do not read back."""
+
+    start: int
+    end: int
+    reason: str
+    """What is wrong with them, for people."""
+    missing: int = 0
+    """How many records are missing here, where their numbers tell: then it is no stretch of bytes."""
+    held: Summary | None = None
+    """What they were, where an index says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records that read back and follow each other without a gap, where they are many."""
+
+    first: int
+    """The sequence number of the first."""
+    kinds: list[bytes]
+    payloads: list[bytes]
+    """Their JSON, as written."""
+    end: int
+    """Offset after the last of them, bytes."""
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+class SegmentFile:
+    """One file of a segment, open for appending by the one process that owns it."""
+
+    def __init__(self, path: Path, segment_id: str, files: Files = OS) -> None:
+        """Create the file and write its first line.
+
+        Raises:
+            OSError: it cannot be created or written; then it is not there.
+        """
+        self.path = path
+        self.size = 0
+        """Bytes of whole lines."""
+        self.sequence = 0
+        self.is_torn = False
+        """Whether it ends in a part of a line that could not be cut off: nothing may be appended any more."""
+        self._files = files
+        self._seed = zlib.crc32(segment_id.encode())
+        self._in_use = threading.Lock()
+        """Held while it is synced, on a thread of its own, and while it is closed."""
+        self._descriptor = files.create(path)
+        try:
+            files.chmod(self._descriptor)
+            files.lock(self._descriptor)
+            first = {"format": FORMAT, "segment_id": segment_id, "opened_ns": world.now()}
+            self.append("segment", first)
+        except BaseException:
+            self._withdraw()
+            raise
+
+    def append(self, kind: str, value: Mapping[str, Any]) -> int:
+        """Write one line and return its offset; see `append_all`.
+
+        Raises:
+            OSError: it was not written; the file is cut back to its last whole line.
+        """
+        offset = self.size
+        self.append_all([(kind, value)])
+        return offset
+
+    def append_all(self, records: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Write some lines with one `write`; when this returns they survive the process.
+
+        Raises:
+            OSError: not all were written. Whole lines stay, for a reader may have seen them; a part of one is
+                cut off.
+        """
+        lines: list[bytes] = []
+        for sequence, (kind, value) in enumerate(records, self.sequence + 1):
+            rest = f"{sequence} {kind} {_encode(value)}".encode("utf-8", "surrogatepass")
+            lines.append(b"%08x %s\n" % (zlib.crc32(rest, self._seed), rest))
+        try:
+            self._files.write_all(self._descriptor, b"".join(lines))
+        except Refused as refused:
+            self._count([line for line, end in _ends(lines) if end <= refused.done])
+            self._cut()
+            raise refused.error from None
+        self._count(lines)
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss; nothing where the file is closed.
+
+        Raises:
+            OSError: it may not.
+        """
+        with self._in_use:
+            if self._descriptor >= 0:
+                self._files.sync(self._descriptor)
+
+    def is_in_place(self) -> bool:
+        """Return whether its name still leads to it: somebody may have deleted or replaced the directory."""
+        for _ in range(2):
+            try:
+                own = self._files.identity_of(self._descriptor)
+            except OSError:
+                return True  # nobody can tell
+            try:
+                return self._files.identity(self.path) == own
+            except FileNotFoundError:
+                continue  # all that it holds will count as lost: that is asked twice
+            except OSError:
+                return True
+        return False
+
+    def close(self, *, seal: bool = True, sync: bool = True) -> None:
+        """Write the last line, sync and let go; a second call does nothing.
+
+        Raises:
+            OSError: the last line is not there, or may not survive a power loss. It is closed all the same.
+        """
+        with self._in_use:
+            if self._descriptor < 0:
+                return
+            try:
+                if seal and not self.is_torn:
+                    self.append("seal", {"lines": self.sequence})
+                if sync:
+                    self._files.sync(self._descriptor)
+            finally:
+                self.abandon()
+
+    def abandon(self) -> None:
+        """Close without a word: for a child process that must not touch its parent's file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):  # it is closed even then
+                self._files.close(descriptor)
+
+    def _count(self, lines: Sequence[bytes]) -> None:
+        self.sequence += len(lines)
+        self.size += sum(len(line) for line in lines)
+
+    def _cut(self) -> None:
+        try:
+            self._files.truncate(self._descriptor, self.size)
+        except OSError:
+            self.is_torn = True
+
+    def _withdraw(self) -> None:
+        """Remove a file that never had a first line."""
+        self.abandon()
+        with contextlib.suppress(OSError):
+            self._files.unlink(self.path)
+
+
+class Segment:
+    """The pair of files that one process appends to."""
+
+    def __init__(self, home: Home, files: Files = OS, *, segment_id: str | None = None) -> None:
+        """Create a new segment in `home`; the content file comes with its first record.
+
+        Args:
+            home: where it shall be.
+            files: what writes it.
+            segment_id: its id, where it is not to be a new one.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        self.segment_id = segment_id or world.new_id()
+        self._home, self._files = home, files
+        self.facts = SegmentFile(facts_path(home, self.segment_id), self.segment_id, files)
+        self._content: SegmentFile | None = None
+        self._is_named = False
+        """Whether the names of its files survive a power loss."""
+
+    @property
+    def content(self) -> SegmentFile:
+        """The content file, created at first use."""
+        if self._content is None:
+            path = content_path(self._home, self.segment_id)
+            self._content = SegmentFile(path, self.segment_id, self._files)
+            self._is_named = False
+        return self._content
+
+    @property
+    def size(self) -> int:
+        """Bytes in both files."""
+        return sum(each.size for each in self._all())
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether nothing may be appended any more, see `SegmentFile`."""
+        return any(each.is_torn for each in self._all())
+
+    def is_in_place(self) -> bool:
+        """Return whether both names still lead to its files."""
+        return all(each.is_in_place() for each in self._all())
+
+    def sync(self) -> None:
+        """Make both files survive a power loss, content first, and their names.
+
+        Raises:
+            OSError: they may not.
+        """
+        named, files = self._is_named, self._all()
+        for each in files:
+            each.sync()
+        if not named:
+            # The content file may come into being meanwhile: then its name is left to the next time.
+            for path in (self._home.segments, self._home.path):
+                self._files.sync_names(path)
+            with contextlib.suppress(OSError):  # it may be somebody else's
+                self._files.sync_names(self._home.path.parent)
+            self._is_named = len(self._all()) == len(files)
+
+    def close(self, *, seal: bool = True, sync: bool = True) -> None:
+        """Seal and close both files.
+
+        Raises:
+            OSError: not both were closed in order.
+        """
+        with contextlib.ExitStack() as stack:
+            for each in reversed(self._all()):
+                stack.callback(each.close, seal=seal, sync=sync)
+
+    def abandon(self) -> None:
+        """Let go of both files without writing."""
+        for each in self._all():
+            each.abandon()
+
+    def _all(self) -> list[SegmentFile]:
+        """Return its files, content first: no fact is safer than what it names."""
+        return [each for each in (self._content, self.facts) if each is not None]
+
+
+def _ends(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield each line with its end, in bytes after the first one's start."""
+    end = 0
+    for line in lines:
+        end += len(line)
+        yield line, end
+
+
+def facts_path(home: Home, segment_id: str) -> Path:
+    """Return the path of a segment's facts."""
+    return home.segments / f"{segment_id}.facts"
+
+
+def content_path(home: Home, segment_id: str) -> Path:
+    """Return the path of a segment's content."""
+    return home.segments / f"{segment_id}.content"
+
+
+def segment_ids(home: Home) -> list[str]:
+    """Return the ids of the segments of a home, oldest first."""
+    return list(forms(home))
+
+
+def forms(home: Home) -> dict[str, bool]:
+    """Return of each segment, oldest first, whether its facts were compressed."""
+    try:
+        names = os.listdir(home.segments)  # noqa: PTH208  # half the cost
+    except FileNotFoundError:  # a copy of the published file alone
+        return {}
+    parts = (name.partition(".") for name in names)
+    found = {(name, rest) for name, _, rest in parts if rest in ("facts", "facts.zst")}
+    return {name: rest == "facts.zst" for name, rest in sorted(found)}
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file of a segment, plain or compressed."""
+    return path.exists() or compressed_path(path).exists()
+
+
+def read(path: Path, offset: int = 0, sequence: int = 0) -> Iterator[Line | Damage]:
+    """Read a file's lines; as `read_runs`, with each record by itself."""
+    for item in read_runs(path, offset, sequence):
+        assert not isinstance(item, Run)
+        yield item
+
+
+def read_runs(
+    path: Path, offset: int = 0, sequence: int = 0, wanted: Container[bytes] = ()
+) -> Iterator[Line | Damage | Run]:
+    """Read a file's lines from `offset` on, where `sequence` is that of the line before.
+
+    Where the file was compressed, its lines after `sequence` are read. Damaged bytes come as `Damage`, and
+    reading goes on after them. A last line without its newline is not reported: it may be written right now;
+    `tail` tells.
+
+    Args:
+        path: of the plain file, whether it is there or was compressed.
+        offset: where to begin.
+        sequence: the number of the last record that is known.
+        wanted: the kinds of records that may come as runs, which costs half as much; looked at before each.
+
+    Raises:
+        FileNotFoundError: it is there in neither form.
+        ForeignError: the segment is of a newer format.
+    """
+    try:
+        data = _compressed(path) or _read_from(path, offset)
+    except FileNotFoundError:
+        again = _compressed(path)  # it was compressed at this moment
+        if again is None:
+            raise
+        data = again
+    if isinstance(data, bytes):
+        yield from _followed(path, [(data, offset)], sequence, wanted=wanted)
+        return
+    file, index = data
+    with file:
+        if index is None:
+            yield Damage(0, 0, "the index of its compressed file does not read back")
+            salvaged = _salvaged(file.read())
+            yield from _followed(path, salvaged, sequence, known=sequence, wanted=wanted)
+        else:
+            pieces = _blocks(file, index, sequence)
+            yield from _followed(
+                path, pieces, sequence, known=sequence, last=index.last, wanted=wanted
+            )
+
+
+def tail(path: Path) -> int:
+    """Return how many bytes follow the last newline: a record that was being written."""
+    found = _compressed(path)
+    if found is not None:
+        found[0].close()
+        return found[1].torn if found[1] else 0
+    data = path.read_bytes()
+    return len(data) - (data.rfind(b"\n") + 1)
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a plain file, or the one that it had before it was compressed; 0 without one."""
+    found = _compressed(path)
+    if found is not None:
+        found[0].close()
+        return found[1].bytes if found[1] else 0
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def is_alive(path: Path) -> bool:
+    """Return whether the process that writes this file still runs: it holds the lock until it ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read()
+
+
+def _compressed(path: Path) -> tuple[BinaryIO, Index | None] | None:
+    """Return the compressed form of a file, open, with its index where that reads back; None where there is none."""
+    packed = compressed_path(path)
+    try:
+        return compression.read_index(packed)
+    except FileNotFoundError:
+        return None
+    except DamagedError:
+        return packed.open("rb"), None
+
+
+def _blocks(file: BinaryIO, index: Index, sequence: int) -> Iterator[tuple[bytes, int] | Damage]:
+    """Yield the blocks that hold records after `sequence`; of a damaged one, what reads back."""
+    for block in index.blocks:
+        if 0 < block.summary.last <= sequence:
+            continue
+        try:
+            yield compression.read_block(file, index, block), block.start
+        except DamagedError as error:
+            end = block.start + block.bytes
+            yield Damage(block.start, end, error.found, held=block.summary)
+            file.seek(block.at)
+            yield from _salvaged(file.read(block.packed), block.start)
+
+
+def _salvaged(data: bytes, start: int = 0) -> Iterator[tuple[bytes, int] | Damage]:
+    """Yield the whole lines of damaged blocks; where they stood in the plain file is about right."""
+    for piece in compression.salvage(data):
+        yield piece, start
+        start += len(piece)
+
+
+def _followed(
+    path: Path,
+    pieces: Iterable[tuple[bytes, int] | Damage],
+    sequence: int,
+    *,
+    known: int = 0,
+    last: int = 0,
+    wanted: Container[bytes],
+) -> Iterator[Line | Damage | Run]:
+    """Read the lines of pieces of a file, and say where numbers are missing.
+
+    Args:
+        path: of the plain file.
+        pieces: whole lines, with where they begin; or what is wrong.
+        sequence: the number of the record before them.
+        known: up to which number records are left out.
+        last: the number of the last record that there must be.
+        wanted: the kinds of records that come as runs while nothing is wrong.
+    """
+    seed = zlib.crc32(path.stem.encode())
+    end = 0
+    held: Summary | None = None
+    for piece in pieces:
+        if isinstance(piece, Damage):
+            yield piece
+            end, held = max(end, piece.end), piece.held
+            continue
+        data, start = piece
+        is_salvaged = start < end
+        at = start
+        while at < start + len(data):
+            run = _run(data, at - start, at, seed, sequence, wanted) if wanted else None
+            if run:
+                yield run
+                sequence += len(run.kinds)
+                at = run.end
+            newline = data.find(b"\n", at - start)
+            if newline < 0:
+                break
+            begin, at = at, start + newline + 1
+            parsed = _parse(data[begin - start : newline], seed, begin, at)
+            if isinstance(parsed, Damage):
+                if not is_salvaged:  # that of its block was reported
+                    yield parsed
+                continue
+            if parsed.sequence <= known:
+                continue
+            if parsed.kind == "segment":
+                _check_format(path, parsed)
+            first = max(parsed.first, known + 1)
+            if first != sequence + 1:
+                yield _gap(sequence, first, parsed.start, held)
+            sequence = parsed.sequence
+            yield parsed
+        end = start + len(data)
+    if sequence < last:
+        yield _gap(sequence, last + 1, end, held)
+
+
+def _run(
+    data: bytes, place: int, at: int, seed: int, sequence: int, wanted: Container[bytes]
+) -> Run | None:
+    """Return the records from a place of some bytes on that are as expected, up to the first that is not."""
+    kinds: list[bytes] = []
+    payloads: list[bytes] = []
+    crc32, find = zlib.crc32, data.find
+    begin = place
+    while (newline := find(b"\n", begin)) >= 0:
+        fields = data[begin + 9 : newline].split(b" ", 2)
+        if len(fields) < 3 or fields[1] not in wanted or fields[0] != b"%d" % (sequence + 1):
+            break
+        if b"%08x " % crc32(data[begin + 9 : newline], seed) != data[begin : begin + 9]:
+            break
+        sequence += 1
+        kinds.append(fields[1])
+        payloads.append(fields[2])
+        begin = newline + 1
+    if not kinds:
+        return None
+    return Run(sequence - len(kinds) + 1, kinds, payloads, at + begin - place)
+
+
+def lines(data: bytes, seed: int, start: int) -> Iterator[Line | Damage]:
+    """Yield the lines of some bytes that begin at `start` of a file; `seed` is the crc32 of its segment's id."""
+    at = 0
+    while (newline := data.find(b"\n", at)) != -1:
+        yield _parse(data[at:newline], seed, start + at, start + newline + 1)
+        at = newline + 1
+
+
+def _check_format(path: Path, first: Line) -> None:
+    """Refuse a newer format. Its first line must stay as it is now, or nobody could tell it from damage."""
+    version = first.value().get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise ForeignError(
+            f"a segment of format {version}; this version of agentobs reads up to {FORMAT}",
+            where=str(path),
+            todo="Install the version that wrote it, or a newer one",
+        )
+
+
+def _parse(line: bytes, seed: int, start: int, end: int) -> Line | Damage:
+    fields = line.split(b" ", 3)
+    if len(fields) != 4:
+        return Damage(start, end, "not a record")
+    check, sequence, kind, payload = fields
+    if b"%08x" % zlib.crc32(line[len(check) + 1 :], seed) != check:
+        return Damage(start, end, "its check sum does not match")
+    if not sequence.isdigit() or not kind.replace(b"_", b"").isalpha():
+        return Damage(start, end, "not a record")
+    return Line(int(sequence), kind.decode("ascii"), payload, start, end)
+
+
+def _gap(before: int, after: int, at: int, held: Summary | None) -> Damage:
+    """Return what is wrong between two records; `held` is what the damaged block before them was."""
+    if after <= before:
+        return Damage(at, at, f"record {after} stands after record {before}")
+    missing = after - before - 1
+    reason = f"{missing} record{'s' * (missing != 1)} missing before record {after}"
+    is_known = held is not None and held.first <= before + 1 and after - 1 <= held.last
+    return Damage(at, at, reason, missing, held if is_known else None)

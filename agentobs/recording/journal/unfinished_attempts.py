@@ -1,0 +1,56 @@
+"""Crashes: what the facts of a segment say of attempts whose end was never written.
+
+While an attempt takes long, the recorder writes what is known of it: a line `attempts_starts` with the columns of an
+attempt, and as soon as the provider has told some a line `usage_starts` with those of usage. Both are drafts. Where
+the attempt ends they count for nothing. Where its process dies they are all there is, and stand for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from agentobs.recording.journal.segments import Line
+
+STARTS = "_starts"
+"""What stands behind the name of a table in the kind of a draft."""
+GOES_ON = "attempt_moves"
+"""The kind of a line that says that an attempt goes on in the next segment of its process."""
+DRAFTS = frozenset(("attempts_starts", "usage_starts", GOES_ON))
+"""The kinds of lines that are no facts of their own."""
+TELLING = DRAFTS | {"attempts"}
+"""The kinds of lines by which it is told what has not ended."""
+
+
+def crashed(lines: Iterable[object]) -> list[Line]:
+    """Return what stands for the attempts that began in these lines and neither ended nor went on elsewhere.
+
+    Each is a line of its table, in the place of the draft. `lines` are all those of the facts of a segment that is
+    not written any more; those that tell nothing of it are passed over.
+    """
+    drafts: dict[str, dict[object, Line]] = {}
+    for line in lines:
+        if not isinstance(line, Line) or line.kind not in TELLING:
+            continue
+        if line.kind in DRAFTS or any(each.encode() in line.payload for each in drafts):
+            _follow(line, drafts)
+    return [
+        replace(line, kind=line.kind.removesuffix(STARTS))
+        for each in drafts.values()
+        for line in each.values()
+    ]
+
+
+def _follow(line: Line, drafts: dict[str, dict[object, Line]]) -> None:
+    """Note a draft, or forget those of an attempt that ended."""
+    try:
+        value = line.value()
+    except (ValueError, RecursionError):
+        return
+    attempt_id = str(value.get("attempt_id")) if isinstance(value, dict) else ""
+    if line.kind == "attempts_starts":
+        drafts[attempt_id] = {"": line}
+    elif line.kind == "usage_starts" and attempt_id in drafts:
+        drafts[attempt_id][value.get("iteration")] = line
+    elif line.kind in ("attempts", GOES_ON):
+        drafts.pop(attempt_id, None)

@@ -1,0 +1,29 @@
+"""Sweeping: spans that nobody ends are ended by the recorder, on a thread that it has anyway."""
+
+from __future__ import annotations
+
+from agentobs import tracing, world
+from agentobs.recording.options import Options
+from agentobs.recording.wire import transport
+
+
+class Sweeper:
+    """Looks for orphans every so often, as long as there are spans that have not ended."""
+
+    def __init__(self, options: Options) -> None:
+        """Look as often, and wait as long, as the options say."""
+        self._every_s, self._silent_s = options.span_sweep_seconds, options.span_orphan_seconds
+        self._swept_ns = world.monotonic()
+
+    def patience_s(self) -> float | None:
+        """Return in how many seconds to look again; None where no span is open."""
+        return max(self._left_s(), 0.0) if tracing.is_any_open() else None
+
+    def tick(self) -> None:
+        """Sweep, where it is time to. What arrives of an answer happens in the span of its request."""
+        if tracing.is_any_open() and self._left_s() <= 0:
+            self._swept_ns = world.monotonic()
+            tracing.sweep(self._silent_s, transport.activity())
+
+    def _left_s(self) -> float:
+        return self._every_s - (world.monotonic() - self._swept_ns) / 1e9

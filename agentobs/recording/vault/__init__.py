@@ -1,0 +1,1 @@
+"""The vault: the content of the segments, encrypted on request."""

@@ -1,0 +1,525 @@
+"""The vault: the content of the segments, read back by digest, and whole sessions rebuilt from it.
+
+Content is reached through the content id that a fact names. A request body is rebuilt byte for byte
+(after redaction) along its chain of differences.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import datetime
+import itertools
+import json
+from collections import OrderedDict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import DamagedError, ForeignError, RecordingError
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.line_lookup import Lookup
+from agentobs.recording.journal.segments import (
+    Damage,
+    Line,
+    content_path,
+    facts_path,
+    is_alive,
+    read,
+)
+from agentobs.recording.journal.segments import segment_ids as segment_ids_of
+from agentobs.recording.journal.unfinished_attempts import TELLING, crashed
+from agentobs.recording.vault.body_deltas import rebuild
+from agentobs.recording.vault.content_lines import jobs_id
+from agentobs.recording.vault.encryption import opened
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    Ending,
+    Exchange,
+    Failure,
+    ModelExchange,
+    Place,
+    Question,
+    RecordedJob,
+    Recording,
+    Returned,
+    ToolAnswer,
+    ToolExchange,
+    ToolQuestion,
+    WorldExchange,
+    WorldQuestion,
+    recorded_outcome,
+)
+from agentobs.records.facts import DECLARED
+
+KEPT_BODIES = 32
+KEPT_BYTES = 64 * 1024 * 1024
+"""Rebuilt bodies kept at hand, and how much they may weigh: the next request nearly always differs from one of the
+last few."""
+
+
+_PIECES = "partial:"
+_KILLED = Failure("ReadError", "the process ended before the answer did")
+"""What ended an answer of which no end was recorded."""
+
+
+class Vault:
+    """The content of one segment, indexed by content id."""
+
+    def __init__(self, home: Home, segment_id: str, session_id: str = "") -> None:
+        """Index the segment's content file; a segment without content has none.
+
+        Args:
+            home: where it is.
+            segment_id: the segment.
+            session_id: the session that is read, so that an error can say what became of its content.
+        """
+        self._path = content_path(home, segment_id)
+        self._session_id = session_id
+        self._contents = Lookup(self._path)
+        self._bodies: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._ended: dict[int, int] | None = None
+
+    def __contains__(self, content_id: str) -> bool:
+        """Return whether this segment holds that content."""
+        return content_id in self._contents
+
+    def value(self, content_id: str) -> dict[str, Any]:
+        """Return a content line as it was written.
+
+        Raises:
+            RecordingError: it is not there (pruned, never written, or damaged).
+        """
+        payload = self._contents.payload(content_id)
+        if payload is None:
+            raise self._missing(content_id)
+        value: dict[str, Any] = json.loads(payload.decode("utf-8", "surrogatepass"))
+        return opened(value, self._path.stem, str(self._path))
+
+    def _missing(self, content_id: str) -> RecordingError:
+        pruned_ns = self._contents.pruned_ns(self._session_id)
+        if pruned_ns is not None:
+            return RecordingError(
+                f"the content of session {self._session_id} was pruned on {day_of(pruned_ns)}",
+                where=str(self._path),
+                todo="Its facts were kept, agentobs show lists them; without its content a session can neither be "
+                "replayed, frozen nor gone on with: name another one",
+            )
+        why = "is missing" if len(self._contents) else "was pruned: nothing of its segment is left"
+        return RecordingError(
+            f"content {content_id} {why}",
+            where=str(self._path),
+            todo="agentobs verify tells whether it was damaged; without its content a session can neither be "
+            "replayed nor gone on with",
+        )
+
+    def question(self, content_id: str) -> Question:
+        """Return a recorded request, its body rebuilt.
+
+        Raises:
+            RecordingError: a link of its chain is missing.
+        """
+        value = self.value(content_id)
+        return Question(value["method"], value["path"], value["headers"], self.body(content_id))
+
+    def body(self, content_id: str) -> bytes:
+        """Return a request body; the chain is walked without recursion, however long it is.
+
+        Raises:
+            RecordingError: a link of its chain is missing.
+            DamagedError: the chain runs in a circle.
+        """
+        chain: list[str] = []
+        link: str | None = content_id
+        while link is not None and link not in self._bodies:
+            if len(chain) > len(self._contents):
+                raise DamagedError("a request body that differs from itself", where=str(self._path))
+            chain.append(link)
+            link = self.value(link)["base"]
+        body = self._bodies[link] if link is not None else b""
+        for each in reversed(chain):
+            value = self.value(each)
+            body = rebuild(body, value["prefix"], value["suffix"], text_bytes(value))
+            self._keep(each, body)
+        return body
+
+    def answer(self, content_id: str) -> Answer:
+        """Return a recorded response with its chunks.
+
+        Raises:
+            RecordingError: it is not there.
+        """
+        if content_id.startswith(_PIECES):
+            return self._partial(content_id)
+        value = self.value(content_id)
+        before = [
+            self.value(piece_id(value["pieces_of"], n + 1)) for n in range(value.get("pieces", 0))
+        ]
+        chunks = _chunks(b"".join(map(text_bytes, [*before, value])), value["chunks"])
+        failure = Failure(*value["failure"]) if value["failure"] else None
+        return Answer(value["status"], value["headers"], tuple(chunks), value["ending"], failure)
+
+    def origin(self, content_id: str) -> tuple[tuple[str, ...], str | None, RecordedJob | None]:
+        """Return who asked what a recorded response answers: digests, the attempt before it, and the job that made it.
+
+        Raises:
+            RecordingError: it is not there.
+        """
+        if content_id.startswith(_PIECES):
+            return (), None, None
+        value = self.value(content_id)
+        return tuple(value.get("by", ())), value.get("before"), self._job(value)
+
+    def _job(self, value: dict[str, Any]) -> RecordedJob | None:
+        if not value.get("job"):
+            return None
+        path = tuple((str(one), int(at), int(number)) for one, at, number in value["job"])
+        ended = self._ended_jobs(value["session_id"]).get(path[-1][2])
+        return RecordedJob(path, bool(value.get("worker")), ended)
+
+    def _ended_jobs(self, session_id: str) -> dict[int, int]:
+        """Return when the jobs of a session were over, by their numbers."""
+        if self._ended is None:
+            line = jobs_id(session_id)
+            self._ended = dict(self.value(line)["ended"]) if line in self else {}
+        return self._ended
+
+    def _partial(self, content_id: str) -> Answer:
+        """Return what there is of an answer whose end was not recorded."""
+        numbers = takewhile(lambda n: piece_id(content_id, n) in self, itertools.count(1))
+        pieces = [self.value(piece_id(content_id, number)) for number in numbers]
+        chunks = [chunk for each in pieces for chunk in _chunks(text_bytes(each), each["chunks"])]
+        last = pieces[-1] if pieces else {"status": None, "headers": {}}
+        return Answer(last["status"], last["headers"], tuple(chunks), "cut", _KILLED)
+
+    def _keep(self, content_id: str, body: bytes) -> None:
+        self._bytes += len(body) - len(self._bodies.pop(content_id, b""))
+        self._bodies[content_id] = body
+        while len(self._bodies) > KEPT_BODIES or (
+            self._bytes > KEPT_BYTES and len(self._bodies) > 1
+        ):
+            _, old = self._bodies.popitem(last=False)
+            self._bytes -= len(old)
+
+
+def pieces_of(attempt_id: str) -> str:
+    """Return the content id of the pieces of an answer that were written before it ended."""
+    return f"{_PIECES}{attempt_id}"
+
+
+def piece_id(pieces: str, number: int) -> str:
+    """Return the content id of one of them, counted from 1."""
+    return f"{pieces}:{number}"
+
+
+def _chunks(data: bytes, sizes: Sequence[Sequence[int]]) -> Iterator[Chunk]:
+    at = 0
+    for size, after_ns in sizes:
+        yield Chunk(data[at : at + size], after_ns)
+        at += size
+
+
+def day_of(at_ns: int) -> str:
+    """Return the day of an instant, for people (UTC)."""
+    return f"{datetime.datetime.fromtimestamp(at_ns // 10**9, datetime.UTC):%Y-%m-%d}"
+
+
+def text_bytes(value: dict[str, Any]) -> bytes:
+    """Return the bytes of a content line's `text` or `base64`."""
+    if "base64" in value:
+        return base64.b64decode(value["base64"])
+    text: str = value["text"]
+    return text.encode("utf-8", "surrogatepass")
+
+
+def read_session(
+    home: Home,
+    session_id: str,
+    segment_ids: Sequence[str],
+    *,
+    bodies: Container[str] | None = None,
+) -> Recording:
+    """Return a session whole, from the segments that hold it.
+
+    Args:
+        home: where it was recorded.
+        session_id: its full id.
+        segment_ids: the segments that hold it; others do no harm.
+        bodies: the attempts whose request bodies are wanted, which together can be large; the others have empty
+            ones. Default all.
+
+    Raises:
+        RecordingError: the session is not in them, or its content is missing.
+    """
+    start: dict[str, Any] | None = None
+    end: dict[str, Any] | None = None
+    named: dict[str, Any] = {}
+    exchanges: list[Exchange] = []
+    told: dict[str, Any] = {}
+    interactions, missing, is_asked = _Interactions(), 0, False
+    called_in: dict[str, tuple[Exchange, str | None]] = {}
+    for segment_id in segment_ids:
+        vault = Vault(home, segment_id, session_id)
+        for kind, fact in _facts(home, segment_id, session_id):
+            if kind == "session_starts":
+                start = fact
+                if fact.get("content") == "off":
+                    raise _never_written(session_id)
+                with _named("what started the session"):
+                    named = json.loads(text_bytes(vault.value(fact["arguments_content"])))
+            elif kind == "session_ends":
+                end = fact
+                with _named("how the session ended"):
+                    told = _told_at_end(vault, fact)
+                    named |= told.get("started", {})
+            elif kind == "attempts":
+                with _named("a request or its answer", fact):
+                    wanted = bodies is None or fact["attempt_id"] in bodies
+                    exchanges.append(_attempt(vault, fact, wanted))
+            elif kind == "tool_results" and fact["source"] == "run":
+                with _named("the result of a tool"):
+                    exchanges.append(_tool(vault, fact))
+                    called_in[fact["content"]] = exchanges[-1], fact.get("attempt_id")
+            elif kind == "world_answers":
+                with _named(f"the answer to a question of kind {fact['kind']}", fact):
+                    exchanges.append(_world(vault, fact))
+            elif kind == "events" and fact["kind"] == "world_read":
+                is_asked = True
+            elif kind == "gaps":
+                missing += fact["records"]
+            elif kind == "events" and fact["kind"] == "drop":
+                missing += int(fact["numbers"].get("exchanges", 0))
+            else:
+                interactions.heard(kind, fact)
+    if start is None:
+        if pruned_ns := _pruned_ns(home, session_id):
+            raise RecordingError(
+                f"session {session_id} was pruned on {day_of(pruned_ns)}: nothing of it is left",
+                where=str(home.segments),
+                todo="What was frozen of it before still replays",
+            )
+        raise RecordingError(
+            f"session {session_id} is not in its segments", where=str(home.segments)
+        )
+    return Recording(
+        session_id=session_id,
+        name=named["name"],
+        entry=named["entry"],
+        arguments=named["arguments"],
+        outcome=end["outcome"] if end else "crashed",
+        reason=told.get("reason", end["reason"]) if end else None,
+        signature=_signature(end, told) if end else None,
+        dropped=max(end["dropped"] if end else 0, missing),
+        exchanges=tuple(_in_turns(exchanges, called_in.values())),
+        results=interactions.results(),
+        source=start.get("source", "recorded"),
+        given={**named.get("given", {}), "started_ns": start["started_ns"]} if is_asked else None,
+        result=Returned(told["result"], told.get("type", "")) if "result" in told else None,
+        raised=told.get("raised"),
+        obstacle=named.get("obstacle"),
+    )
+
+
+def _told_at_end(vault: Vault, end: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the content has of a session's end: its reason and its result, as far as there are any."""
+    if end.get("end_content") is None:
+        return {}
+    told: dict[str, Any] = json.loads(text_bytes(vault.value(end["end_content"])))
+    return told
+
+
+def _signature(end: Mapping[str, Any], told: Mapping[str, Any]) -> str | None:
+    """Return a session's signature with its declared reason in words."""
+    signature: str | None = end["signature"]
+    if signature is None or "reason" not in told or not signature.startswith(DECLARED):
+        return signature
+    return f"{DECLARED}{told['reason']}"
+
+
+def _in_turns(
+    exchanges: list[Exchange], called: Iterable[tuple[Exchange, str | None]]
+) -> Iterator[Exchange]:
+    """Yield exchanges as they started; calls of functions, which do not know it, with the turn that asked for them."""
+    attempt_of = {id(each): attempt_id for each, attempt_id in called}
+    turns: dict[str | None, int | None] = {}
+    last: dict[str, int | None] = {}
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.started_ns):
+        place = exchange.place
+        if isinstance(exchange, ModelExchange):
+            turns[exchange.attempt_id] = place.turn
+            last[place.lane] = place.turn or last.get(place.lane)
+        elif isinstance(exchange, ToolExchange) and exchange.is_function:
+            turn = turns.get(attempt_of[id(exchange)]) or last.get(place.lane)
+            exchange = dataclasses.replace(exchange, place=dataclasses.replace(place, turn=turn))
+        yield exchange
+
+
+class _Interactions:
+    """The interactions of a session, by their facts.
+
+    Those that our own loop told of have a span of their own; those derived from what other clients asked
+    have none, and are not told of in a replay.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._results: dict[str, str] = {}
+
+    def heard(self, kind: str, fact: dict[str, Any]) -> None:
+        if kind == "interaction_starts":
+            self._lanes[fact["interaction_id"]] = fact["lane"]
+        elif kind == "interaction_ends":
+            self._results[fact["interaction_id"]] = fact["result"]
+        elif kind == "span_starts" and fact["name"] == "interaction":
+            self._told.add(fact.get("interaction_id") or fact["trace_id"])
+
+    def results(self) -> dict[str, list[str | None]]:
+        by_lane: dict[str, list[str | None]] = {}
+        for interaction_id, lane in self._lanes.items():
+            if interaction_id in self._told:
+                by_lane.setdefault(lane, []).append(self._results.get(interaction_id))
+        return by_lane
+
+
+def _facts(home: Home, segment_id: str, session_id: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the facts of a session; damage between its beginning and its end may have been one of them.
+
+    What its agents in the background did after its end follows that.
+    """
+    mark = session_id.encode()
+    path = facts_path(home, segment_id)
+    lost: Damage | None = None
+    inside = has_ended = False
+    # Asked first: what a process wrote before it ended is there to be read below.
+    alive, told = is_alive(path), []
+    for line in read(path):
+        if isinstance(line, Damage):
+            lost = lost or (line if _may_hold(line, session_id) else None)
+        elif line.kind == "lost":
+            lost = lost or Damage(line.start, line.end, "records that a repair could not read")
+        elif mark in line.payload and (fact := line.value()).get("session_id") == session_id:
+            lost = None if line.kind == "session_starts" else lost
+            if line.kind in TELLING:
+                told.append(line)
+            if lost is None:
+                yield line.kind, fact
+            has_ended = has_ended or line.kind == "session_ends"
+            inside = not has_ended
+        if inside and lost is not None:
+            raise _damaged(path, lost)
+    for each in crashed(told) if not alive else ():
+        yield each.kind, each.value()
+
+
+def _may_hold(damage: Damage, session_id: str) -> bool:
+    """Return whether what was damaged may have been of a session: an index tells, where it reads back."""
+    return damage.held is None or session_id in damage.held.sessions
+
+
+def _pruned_ns(home: Home, session_id: str) -> int | None:
+    """Return when a session was pruned whole, as the segments say; None where it was not."""
+    mark, found = session_id.encode(), 0
+    for each in segment_ids_of(home):
+        with contextlib.suppress(OSError, ForeignError):
+            for line in read(facts_path(home, each)):
+                if isinstance(line, Line) and line.kind == "prunings" and mark in line.payload:
+                    fact = line.value()
+                    if (fact["session_id"], fact["what"]) == (session_id, "all"):
+                        found = max(found, int(fact["pruned_ns"]))
+    return found or None
+
+
+def _never_written(session_id: str) -> RecordingError:
+    return RecordingError(
+        f"session {session_id} was recorded without its content: what was said was never written",
+        todo='Its costs, spans and events are there; to replay, freeze or go on with it, record with content="vault"',
+    )
+
+
+def _damaged(path: Path, damage: Damage) -> RecordingError:
+    return RecordingError(
+        f"the session is damaged at byte {damage.start}: {damage.reason}",
+        where=str(path),
+        todo="agentobs verify tells what is lost; a session that is not whole cannot take the same path",
+    )
+
+
+@contextlib.contextmanager
+def _named(part: str, fact: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Say which part of a session it is whose content is not there."""
+    try:
+        yield
+    except RecordingError as error:
+        turn = f" in turn {fact['turn']} of {fact['lane']}" if fact and fact["turn"] else ""
+        raise RecordingError(
+            f"{part}{turn} cannot be read: {error.found}", where=error.where, todo=error.todo
+        ) from error
+
+
+def _attempt(vault: Vault, fact: dict[str, Any], wanted: bool) -> ModelExchange:
+    asked = fact["request_content"]
+    bare = Question(fact["method"], fact["endpoint"], {}, b"")
+    by, before, job = vault.origin(fact["response_content"])
+    return ModelExchange(
+        place=Place(
+            fact["session_id"],
+            fact["interaction_id"],
+            fact["lane"],
+            fact["turn"],
+            fact["span_id"],
+            fact.get("query_source", "main"),
+        ),
+        attempt_id=fact["attempt_id"],
+        started_ns=fact["started_ns"],
+        headers_ns=fact["headers_ns"],
+        ended_ns=fact["duration_ns"],
+        question=vault.question(asked) if wanted else bare,
+        answer=_answer(vault, fact),
+        by=by,
+        before=before,
+        job=job,
+    )
+
+
+def _answer(vault: Vault, fact: dict[str, Any]) -> Answer:
+    answer = vault.answer(fact["response_content"])
+    if fact["outcome"] != "crashed" or answer.chunks:
+        return answer
+    ending: Ending = "error" if fact["status"] is None else "cut"
+    return dataclasses.replace(answer, status=fact["status"], ending=ending)
+
+
+def _tool(vault: Vault, fact: dict[str, Any]) -> ToolExchange:
+    value = vault.value(fact["content"])
+    content = json.loads(text_bytes(value))
+    return ToolExchange(
+        place=Place(fact["session_id"], None, value["lane"], value["turn"]),
+        started_ns=fact["started_ns"],
+        duration_ns=fact["duration_ns"],
+        question=ToolQuestion(value["tool_use_id"], value["name"], content["input"]),
+        answer=ToolAnswer(
+            content["result"],
+            value["is_error"],
+            recorded_outcome(value["outcome"]),
+            fact.get("tries", 1),
+        ),
+        followed_by=tuple(value.get("followed_by", ())),
+        is_function=value.get("function", False),
+    )
+
+
+def _world(vault: Vault, fact: dict[str, Any]) -> WorldExchange:
+    value = vault.value(fact["content"])
+    content = json.loads(text_bytes(value))
+    return WorldExchange(
+        place=Place(fact["session_id"], fact["interaction_id"], fact["lane"], fact["turn"]),
+        started_ns=fact["started_ns"],
+        duration_ns=fact["duration_ns"],
+        question=WorldQuestion(value["kind"], value["key"], content["asked"]),
+        answer=content["answer"],
+    )

@@ -1,0 +1,685 @@
+"""The wire: transports that tee every exchange of an httpx2 client to the sink.
+
+The transport under the SDK is the one place where a question to the model is recorded: it sees the
+exact bytes of every attempt, sync and async, whoever wrote the agent. The consumer gets each chunk when
+it arrives; nothing is buffered for it, and nothing that we do can raise into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from itertools import starmap
+from typing import Any, Protocol, TypeVar, overload
+
+import httpx2
+
+from agentobs import tracing, world
+from agentobs.determinism.callers import follow_jobs, origin_here
+from agentobs.errors import UsageError, error_kind, say_once
+from agentobs.recording.wire.responses import AS_RECORDED, Onward, give, give_async
+from agentobs.recording.wire.sdk_spans import adopted
+from agentobs.records.exchanges import (
+    Answer,
+    Chunk,
+    Ending,
+    Failure,
+    ModelExchange,
+    Origin,
+    Place,
+    Question,
+    kept_request_headers,
+    kept_response_headers,
+)
+from agentobs.sink import sink
+from agentobs.tracing import ambient
+
+Answerer = Callable[[Question, Place], Answer]
+"""Answers in the provider's place; may raise what the agent should see."""
+PlaceOf = Callable[[], Place]
+
+KEPT_BYTES = 32 * 1024 * 1024
+"""How much of one body is kept; the rest passes through, is counted, and leaves the session incomplete."""
+
+UNDER_WAY = "agentobs.request"
+"""The extension that names a request which is recorded. A redirect copies it, but is a request of its own."""
+
+_answerer: Answerer | None = None
+_stopped: Callable[[], Exception] | None = None
+_goes_on = False
+_asks_who = True
+
+
+@contextlib.contextmanager
+def answering(
+    answerer: Answerer,
+    stopped: Callable[[], Exception] | None = None,
+    *,
+    goes_on: bool = False,
+    asks_who: bool = True,
+) -> Iterator[None]:
+    """Answer every instrumented client of this process from `answerer`, letting nothing out.
+
+    Process-wide, not by context: threads that the agent starts are answered, too. Where the recorded
+    client had stopped reading, a client that reads on gets what `stopped` returns; our own loop, which
+    knows where it was stopped, gets a timeout. Where it `goes_on`, the answerer may raise `Onward`, and all is recorded
+    as if nobody answered. Unless it `asks_who` asks, the callers of requests are not looked at, which takes time.
+    """
+    global _answerer, _stopped, _goes_on, _asks_who
+    before = _answerer, _stopped, _goes_on, _asks_who
+    _answerer, _stopped, _goes_on, _asks_who = answerer, stopped, goes_on, asks_who
+    try:
+        yield
+    finally:
+        _answerer, _stopped, _goes_on, _asks_who = before
+
+
+def is_answered() -> bool:
+    """Return whether an answerer stands in the provider's place, so that nothing is to be recorded."""
+    return _answerer is not None and not _goes_on
+
+
+def instrument(client: Any, place_of: PlaceOf) -> bool:
+    """Wrap the transport and mounts of an Anthropic (or httpx2) client in place.
+
+    `place_of` says where an exchange belongs when no place is current. Proxy, timeouts and verification
+    stay those of the client; copies made by `with_options()` share its http client, and so the wrapping.
+    Returns False where it was wrapped already.
+
+    Raises:
+        UsageError: `client` has no httpx2 client inside.
+    """
+    follow_jobs()
+    http = (
+        client
+        if isinstance(client, httpx2.Client | httpx2.AsyncClient)
+        else getattr(client, "_client", None)
+    )
+    if not isinstance(http, httpx2.Client | httpx2.AsyncClient):
+        raise UsageError(
+            f"cannot record {type(client).__name__}: it holds no httpx2 client",
+            todo="Pass an Anthropic or AsyncAnthropic client, or the httpx2 client itself",
+        )
+    if isinstance(http._transport, RecordingTransport | AsyncRecordingTransport):
+        return False
+    wrap: Any = RecordingTransport if isinstance(http, httpx2.Client) else AsyncRecordingTransport
+    number = id(http)
+    http._transport = wrap(http._transport, place_of, number)
+    http._mounts = {
+        pattern: None if inner is None else wrap(inner, place_of, number)
+        for pattern, inner in http._mounts.items()
+    }
+    return True
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _guarded(method: F) -> F:
+    """Keep whatever goes wrong inside a method of ours from the agent; say so once."""
+
+    def guard(self: _Tape, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception as error:
+            _say(error)
+            return None
+
+    return guard  # type: ignore[return-value]  # the same signature, never raising
+
+
+def _say(error: Exception) -> None:
+    with contextlib.suppress(Exception):  # even the text of an error may fail
+        text = f"an exchange was not recorded: {error_kind(error)}. The agent goes on."
+        say_once(text, about=f"tape {type(error).__name__}")
+
+
+class _Tape:
+    """What is collected of one exchange while it happens."""
+
+    __slots__ = (
+        "__weakref__", "adopted_span", "arrived", "asked_bytes", "attempt_id", "client", "encoding", "headers",
+        "headers_ns", "is_replayed", "lost", "origin", "pieces", "place", "question", "request", "started",
+        "started_ns", "status", "taken",
+    )  # fmt: skip
+
+    def __init__(self, request: httpx2.Request, place: Place, client: int) -> None:
+        self.request, self.place, self.client = request, place, client
+        self.attempt_id = world.new_id()
+        self.started_ns, self.started = world.now(), world.monotonic()
+        self.arrived: list[tuple[bytes, int]] = []
+        self.pieces: list[bytes] = []
+        self.asked_bytes = self.lost = 0
+        self.question: Question | None = None
+        self.headers_ns: int | None = None
+        # Not the response: it holds the stream, whose end is noticed when nobody holds it any more.
+        self.status: int | None = None
+        self.headers: dict[str, str] = {}
+        self.taken = False
+        self.adopted_span = adopted()
+        self.origin: Origin | None = None
+        self.encoding = ""
+        self.is_replayed = False
+
+    def asked(self, data: bytes) -> None:
+        """Note a piece of a streamed request body, such as a file that is uploaded."""
+        self.asked_bytes += len(data)
+        if self.asked_bytes <= KEPT_BYTES:
+            self.pieces.append(data)
+        else:
+            self.lost += len(data)
+
+    @_guarded
+    def head(self, response: httpx2.Response) -> None:
+        """Note that the head of the response came."""
+        headers = response.extensions.get(AS_RECORDED, response.headers)
+        self.status, self.headers = response.status_code, kept_response_headers(headers)
+        self.headers_ns = world.monotonic() - self.started
+        self.encoding = response.headers.get("content-encoding", "")
+
+    @_guarded
+    def whole(self, response: httpx2.Response) -> None:
+        """Note the body of a response that came with it, decoded; nothing where none was read."""
+        self.encoding = ""
+        with contextlib.suppress(httpx2.ResponseNotRead):
+            self.arrived.append((response.content, world.monotonic() - self.started))
+
+    @_guarded
+    def finish(self, ending: Ending, error: BaseException | None = None) -> None:
+        """Hand the exchange to the sink; only the first call counts."""
+        if (exchange := self.take(ending, error)) is not None:
+            sink.emit(exchange)
+            ambient.step(exchange.place, exchange.started_ns + exchange.ended_ns)
+            if _listener is not None:
+                _listener(exchange)
+
+    @_guarded
+    def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
+        """Return the exchange as it stands, at the first call; from then on nothing more is noted."""
+        if self.taken:
+            return None
+        self.taken = True
+        _open.discard(self)
+        return self._exchange(ending, error)
+
+    @_guarded
+    def so_far(self) -> ModelExchange | None:
+        """Return the exchange as it stands, while more is noted; None where it has ended."""
+        return None if self.taken else self._exchange("cut", chunks=_Arrived(self.arrived))
+
+    def last_ns(self) -> int:
+        """Return when something last came, by the monotonic clock; when the request was sent where nothing has."""
+        arrived = self.arrived[-1:]
+        return self.started + (arrived[0][1] if arrived else 0)
+
+    def age_ns(self) -> int:
+        """Return how long ago the request was sent."""
+        return world.monotonic() - self.started
+
+    def _exchange(
+        self,
+        ending: Ending,
+        error: BaseException | None = None,
+        chunks: Sequence[Chunk] | None = None,
+    ) -> ModelExchange:
+        if chunks is None:
+            chunks = tuple(starmap(Chunk, self.arrived.copy()))
+        answer = Answer(
+            status=self.status,
+            headers=self.headers,
+            chunks=chunks,
+            ending=ending,
+            failure=Failure(type(error).__name__, str(error)) if error else None,
+            encoding=self.encoding,
+        )
+        question = self.question or question_of(self.request, self.pieces, self.origin)
+        return ModelExchange(
+            place=self.place,
+            attempt_id=self.attempt_id,
+            started_ns=self.started_ns,
+            headers_ns=self.headers_ns,
+            ended_ns=world.monotonic() - self.started,
+            question=question,
+            answer=answer,
+            client=self.client,
+            secrets=question.secrets,
+            lost_bytes=self.lost,
+            adopted_span=self.adopted_span,
+            is_replayed=self.is_replayed,
+        )
+
+
+class _Arrived(Sequence[Chunk]):
+    """What has arrived so far, as chunks that are made when they are asked for: whoever looks again and again at a long
+    answer asks for the new ones alone.
+    """
+
+    __slots__ = ("_arrived", "_count")
+
+    def __init__(self, arrived: list[tuple[bytes, int]]) -> None:
+        self._arrived, self._count = arrived, len(arrived)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Chunk, ...]: ...
+    def __getitem__(self, at: int | slice) -> Chunk | tuple[Chunk, ...]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(self._count)
+            return tuple(starmap(Chunk, self._arrived[start:stop:step]))
+        return Chunk(*self._arrived[range(self._count)[at]])
+
+
+_open: weakref.WeakSet[_Tape] = weakref.WeakSet()
+"""The tapes of exchanges that have not ended."""
+
+
+def take_open(
+    session_id: str | None = None, but: Container[str | None] = ()
+) -> list[ModelExchange]:
+    """Take the exchanges that have not ended, of one session or all, as they stand: their recording ends now.
+
+    Those of the interactions `but` go on.
+    """
+    tapes = [t for t in _open_tapes() if session_id is None or t.place.session_id == session_id]
+    tapes = [t for t in tapes if t.place.interaction_id not in but]
+    taken = [tape.take("cancelled") for tape in tapes]
+    return [exchange for exchange in taken if exchange is not None]
+
+
+def open_for(nanoseconds: int) -> list[ModelExchange]:
+    """Return the exchanges that were sent so long ago and have not ended, as they stand."""
+    standing = [tape.so_far() for tape in _open_tapes() if tape.age_ns() >= nanoseconds]
+    return [exchange for exchange in standing if exchange is not None]
+
+
+def listen(listener: Callable[[ModelExchange], None]) -> None:
+    """Have somebody hear of each exchange when it has ended, in the thread of its caller; the last one holds."""
+    global _listener
+    _listener = listener
+
+
+_listener: Callable[[ModelExchange], None] | None = None
+
+
+def standing(session_id: str) -> list[ModelExchange]:
+    """Return the exchanges of a session that have not ended, as they stand, where somebody listens; replays too."""
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
+            tapes = [tape for tape in list(_heard) if tape.place.session_id == session_id]
+            return [found for tape in tapes if (found := tape.so_far()) is not None]
+    return []
+
+
+_heard: weakref.WeakSet[_Tape] = weakref.WeakSet()
+"""The tapes whose ends somebody is to hear of."""
+
+
+def has_open() -> bool:
+    """Return whether there are exchanges that have not ended."""
+    return bool(_open)
+
+
+def propagate(wanted: bool) -> None:
+    """Say whether requests tell the provider the trace in which they are made; they do not unless asked."""
+    global _propagates
+    _propagates = wanted
+
+
+_propagates = False
+
+
+def activity() -> dict[str, int]:
+    """Return when something last came in the exchanges that have not ended, by the span that they were made in and the
+    monotonic clock.
+    """
+    found: dict[str, int] = {}
+    for tape in _open_tapes():
+        if (span_id := tape.place.span_id) is not None:
+            found[span_id] = max(found.get(span_id, 0), tape.last_ns())
+    return found
+
+
+def forget_open() -> None:
+    """Take no note of the exchanges that have not ended: in a child process, they are its parent's."""
+    global _open
+    for tape in _open_tapes():
+        tape.taken = True
+    # Another thread of the parent may have been looking through the old set.
+    _open = weakref.WeakSet()
+
+
+class Attendant(Protocol):
+    """Whoever is told that a request was sent, and may want the end of an answer to wait for it: the recorder."""
+
+    def opened(self) -> None:
+        """Hear that an exchange began; quickly."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until what ended is safe, at most so long; returns whether it is."""
+
+    async def settle(self, seconds: float) -> bool:
+        """Do so without holding up an event loop."""
+
+
+def attend(attendant: Attendant | None, *, wait_seconds: float = 0.0) -> None:
+    """Have somebody hear of exchanges from now on; the end of each answer waits for it, at most so long."""
+    global _attendant, _wait_seconds
+    _attendant, _wait_seconds = attendant, wait_seconds
+
+
+def is_attended_by(attendant: Attendant) -> bool:
+    """Return whether it is this one that hears of exchanges."""
+    return _attendant is attendant
+
+
+_attendant: Attendant | None = None
+_wait_seconds = 0.0
+
+
+def _open_tapes() -> list[_Tape]:
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
+            return list(_open)
+    return []
+
+
+def question_of(
+    request: httpx2.Request, pieces: list[bytes] | None = None, origin: Origin | None = None
+) -> Question:
+    """Return the question that a request asks; `pieces` is its body where it was streamed."""
+    try:
+        body = request.content
+    except httpx2.RequestNotRead:
+        body = b"".join(pieces or [])
+    return Question(
+        method=request.method,
+        path=request.url.raw_path.decode("ascii", "replace"),
+        headers=kept_request_headers(request.headers),
+        body=body,
+        secrets=_credentials(request.headers),
+        origin=origin,
+    )
+
+
+def _credentials(headers: httpx2.Headers) -> tuple[bytes, ...]:
+    found = [headers.get("x-api-key", ""), headers.get("authorization", "").removeprefix("Bearer ")]
+    return tuple(value.encode() for value in found if _is_secret(value))
+
+
+def _is_secret(value: str) -> bool:
+    """Return whether a credential may be taken out wherever it stands: a stand-in such as `anything` may not."""
+    return len(value) >= 16 or (len(value) >= 8 and any(c.isdigit() for c in value))
+
+
+def _start(
+    request: httpx2.Request, place_of: PlaceOf, client: int, *, is_async: bool
+) -> _Tape | None:
+    try:
+        tape = _Tape(request, tracing.place() or place_of(), client)
+        ambient.step(tape.place, tape.started_ns)
+        if tape.place.turn is None and _asks_who:
+            tape.origin = origin_here(tape.attempt_id, tape.place.session_id, is_async=is_async)
+        request.extensions = {**request.extensions, UNDER_WAY: id(request)}
+        if _propagates:
+            request.headers.update(tracing.trace_context())
+        if _listener is not None:
+            _heard.add(tape)
+        if not is_answered():
+            _open.add(tape)
+            if _attendant is not None:
+                _attendant.opened()
+        return tape
+    except Exception as error:
+        _say(error)
+        return None
+
+
+def _ending(error: BaseException, broken: Ending = "cut") -> tuple[Ending, BaseException | None]:
+    """Tell a broken connection from a consumer that stopped (GeneratorExit, cancellation, Ctrl-C)."""
+    if isinstance(error, Exception):
+        return broken, error
+    return "cancelled", None
+
+
+def is_under_way(request: httpx2.Request) -> bool:
+    """Return whether a request is being recorded, by whoever was nearer to its client."""
+    return request.extensions.get(UNDER_WAY) == id(request)
+
+
+class RecordingTransport(httpx2.BaseTransport):
+    """A synchronous transport that tees what passes through another one."""
+
+    def __init__(self, inner: httpx2.BaseTransport, place_of: PlaceOf, client: int) -> None:
+        """Wrap `inner`."""
+        self._inner, self._place_of, self._client = inner, place_of, client
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request through, or answer it from the current answerer."""
+        tape, response = _start(request, self._place_of, self._client, is_async=False), None
+        if _answerer is not None:
+            request.read()
+            try:
+                answer, stopped = _asked(_answerer, request, self._place_of, tape)
+            except Onward as onward:
+                request = _let_out(onward, request, tape)
+            else:
+                try:
+                    response = give(answer, request, stopped)
+                except BaseException as error:
+                    if tape:
+                        tape.finish(*_given_ending(answer, error))
+                    raise
+        if response is None:
+            if tape and not _is_read(request):
+                request.stream = _TeeRequest(request.stream, tape)
+            try:
+                response = self._inner.handle_request(request)
+            except BaseException as error:
+                if tape:
+                    tape.finish(*_ending(error, "error"))
+                raise
+        return _tee(response, tape, _TeeStream)
+
+    def __enter__(self) -> RecordingTransport:
+        """Enter the inner transport."""
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave the inner transport."""
+        self._inner.__exit__(*error)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._inner.close()
+
+
+class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
+    """The asynchronous twin of `RecordingTransport`."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, place_of: PlaceOf, client: int) -> None:
+        """Wrap `inner`."""
+        self._inner, self._place_of, self._client = inner, place_of, client
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request through, or answer it from the current answerer."""
+        tape, response = _start(request, self._place_of, self._client, is_async=True), None
+        if _answerer is not None:
+            await request.aread()
+            try:
+                answer, stopped = _asked(_answerer, request, self._place_of, tape)
+            except Onward as onward:
+                request = _let_out(onward, request, tape)
+            else:
+                try:
+                    response = await give_async(answer, request, stopped)
+                except BaseException as error:
+                    if tape:
+                        tape.finish(*_given_ending(answer, error))
+                    raise
+        if response is None:
+            if tape and not _is_read(request):
+                request.stream = _AsyncTeeRequest(request.stream, tape)
+            try:
+                response = await self._inner.handle_async_request(request)
+            except BaseException as error:
+                if tape:
+                    tape.finish(*_ending(error, "error"))
+                raise
+        return _tee(response, tape, _AsyncTeeStream)
+
+    async def __aenter__(self) -> AsyncRecordingTransport:
+        """Enter the inner transport."""
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        """Leave the inner transport."""
+        await self._inner.__aexit__(*error)
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+
+def _is_read(request: httpx2.Request) -> bool:
+    try:
+        return request.content is not None
+    except httpx2.RequestNotRead:
+        return False
+
+
+def _tee(response: httpx2.Response, tape: _Tape | None, stream: Any) -> httpx2.Response:
+    if tape is None:
+        return response
+    tape.head(response)
+    if response.is_closed:
+        tape.whole(response)
+        tape.finish("complete")
+    else:
+        response.stream = stream(response.stream, tape)
+        # A stream that nobody reads to its end or closes ends when it is collected.
+        weakref.finalize(response.stream, tape.finish, "cancelled").atexit = False
+    return response
+
+
+class _TeeStream(httpx2.SyncByteStream):
+    """Tees each piece with one append: it runs once a delta, so that a method call would be half its cost."""
+
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    def __iter__(self) -> Iterator[bytes]:
+        keep, now, started = self._tape.arrived.append, world.monotonic, self._tape.started
+        room = KEPT_BYTES
+        try:
+            for data in self._inner:
+                room -= len(data)
+                if room >= 0:
+                    keep((data, now() - started))
+                else:
+                    self._tape.lost += len(data)
+                yield data
+        except BaseException as error:
+            self._tape.finish(*_ending(error))
+            raise
+        self._tape.finish("complete")
+        if _wait_seconds and _attendant is not None:
+            _attendant.wait(_wait_seconds)
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        finally:
+            self._tape.finish("cancelled")
+
+
+class _AsyncTeeStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        keep, now, started = self._tape.arrived.append, world.monotonic, self._tape.started
+        room = KEPT_BYTES
+        try:
+            async for data in self._inner:
+                room -= len(data)
+                if room >= 0:
+                    keep((data, now() - started))
+                else:
+                    self._tape.lost += len(data)
+                yield data
+        except BaseException as error:
+            self._tape.finish(*_ending(error))
+            raise
+        self._tape.finish("complete")
+        if _wait_seconds and _attendant is not None:
+            await _attendant.settle(_wait_seconds)
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._tape.finish("cancelled")
+
+
+class _TeeRequest(httpx2.SyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self._inner:
+            self._tape.asked(data)
+            yield data
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _AsyncTeeRequest(httpx2.AsyncByteStream):
+    def __init__(self, inner: Any, tape: _Tape) -> None:
+        self._inner, self._tape = inner, tape
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._inner:
+            self._tape.asked(data)
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _let_out(onward: Onward, request: httpx2.Request, tape: _Tape | None) -> httpx2.Request:
+    """Return the request that goes to the provider after all; it is what is recorded."""
+    request = onward.request(request)
+    if tape:
+        tape.request, tape.question = request, None
+    return request
+
+
+def _asked(
+    answerer: Answerer, request: httpx2.Request, place_of: PlaceOf, tape: _Tape | None
+) -> tuple[Answer, Callable[[], Exception] | None]:
+    """Return what the answerer says, and what a client gets that goes on where the recorded one had stopped.
+
+    Raises:
+        Onward: the question goes to the provider.
+    """
+    question = question_of(request, origin=tape.origin if tape else None)
+    if tape:
+        tape.question = question
+    place = tracing.place() or place_of()
+    answer = answerer(question, place)
+    if tape:
+        tape.is_replayed = True
+    return answer, _stopped if place.interaction_id is None else None
+
+
+def _given_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
+    """Tell how an answer ended of which nothing was given."""
+    return ("cancelled", None) if answer.ending == "cancelled" else _ending(error, "error")

@@ -1,0 +1,255 @@
+"""Looking through a text: first for literals, then with an anchored and bounded pattern where one stands.
+
+Most bytes of most texts are in no long run of letters and digits, and every token is. So the runs are found first, by
+a literal search in a copy of the text in which all such characters are one; patterns are matched only in them. What
+is told by a name needs a search for each name, in a copy in lower case. A run that is base64 of plain text is looked
+through like a text, one level deep.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from agentobs.redaction.findings import Finding, tag_of
+from agentobs.redaction.secret_context import NAMED, Span
+from agentobs.redaction.secret_kinds import DISCORD, KINDS, MAILGUN, REFRESH, TELEGRAM, Kind
+
+CONTEXT = 4096
+"""No secret that we look for is longer: a scan that starts so many bytes earlier misses nothing."""
+LEAD = 64
+"""How far before a secret the text may begin that gives it away, such as the name of its key in JSON."""
+RUN = 16
+"""No token has a shorter run of letters, digits, `-` and `_`."""
+KNOWN_BYTES_MIN = 8
+"""A literal secret that is shorter is not looked for: it would be found in words."""
+BASE64_BYTES_MAX = 65536
+"""How much of one run of base64 is looked at as one; a longer one is looked at in such pieces. Our choice."""
+
+_CLASSES = bytes(
+    0x61 if (chr(byte).isalnum() and byte < 128) or byte in b"-_" else 0x20 for byte in range(256)
+)
+_NEEDLE = b"a" * RUN
+_DELIMITER = re.compile(rb"[-_](?<=[A-Za-z0-9].)(?=[A-Za-z0-9_-])")
+_ENDS_ESCAPE = re.compile(
+    rb"(?:\\[abfnrtv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m)\Z"
+)
+"""Letters and digits that belong to what stands before: an escape of JSON, of a URL, of a terminal's colours."""
+_ENDS = frozenset(b"0123456789abcdefABCDEFmnrtv")
+"""The last characters of such escapes."""
+_AFTER_ESCAPE = re.compile(rb"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abfnrtv]|[0-9A-Fa-f]{2}|[0-9]{1,3}m")
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,%d}+={0,2}" % BASE64_BYTES_MAX)
+_PLAIN_BASE64 = re.compile(rb"(?:[A-Za-f][A-Za-z0-9+/_-]{3}){6}")
+"""Base64 of text: the first bit of each third byte is 0."""
+_PLAIN = re.compile(rb"[\t\n\r -~]*")
+_BLOB = re.compile(rb"[A-Za-z0-9+/]{256,%d}+" % BASE64_BYTES_MAX)
+"""Base64 of so many bytes that what looks like a token in it is chance."""
+_PUNCTUATION = (b"+", b"/")
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+
+
+def _by_delimiter() -> dict[bytes, list[tuple[int, Kind]]]:
+    """Return kinds by the three bytes that end with the last delimiter of their anchor."""
+    found: dict[bytes, list[tuple[int, Kind]]] = {}
+    for kind in KINDS:
+        at = max(kind.anchor.rfind(mark) for mark in (b"-", b"_", b".", b"/"))
+        if at >= 2:
+            found.setdefault(kind.anchor[at - 2 : at + 1], []).append((at, kind))
+    return found
+
+
+_BY_DELIMITER = _by_delimiter()
+_BY_START: dict[bytes, list[Kind]] = {}
+for _kind in KINDS:
+    if not re.search(rb"[-_./]", _kind.anchor):
+        _BY_START.setdefault(_kind.anchor[:2], []).append(_kind)
+
+
+def scan(
+    text: bytes,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    known: Iterable[bytes] = (),
+    key: bytes = b"",
+    depth: int = 1,
+) -> list[Finding]:
+    """Return the secrets between `start` and `end`, neither in order nor without overlap."""
+    stop = len(text) if end is None else end
+    first, last = max(start - LEAD, 0), min(stop + CONTEXT, len(text))
+    window = text if first == 0 and last == len(text) else text[first:last]
+    secrets = [secret for secret in known if len(secret) >= KNOWN_BYTES_MIN]
+    found = [*_literals(window, secrets), *_tokens(window, secrets, depth), *_named(window)]
+    return [
+        Finding(at + first, until + first, kind, tag=tag_of(window[at:until], key))
+        for at, until, kind in found
+        if start <= at + first < stop
+    ]
+
+
+def _literals(text: bytes, secrets: Sequence[bytes]) -> Iterator[Span]:
+    for secret in secrets:
+        at = text.find(secret)
+        while at != -1:
+            yield at, at + len(secret), "credential"
+            at = text.find(secret, at + 1)
+
+
+def _named(text: bytes) -> Iterator[Span]:
+    low = text.lower()
+    is_redacted = b"[redacted:" in text
+    for named in NAMED:
+        at, size = low.find(named.anchor), len(named.anchor)
+        while at != -1:
+            if is_redacted and _in_placeholder(text, at):
+                at = low.find(named.anchor, at + size)
+                continue
+            at, found = named.look(text, low, at)
+            if found is not None:
+                yield found
+            at = low.find(named.anchor, at)
+
+
+def _in_placeholder(text: bytes, at: int) -> bool:
+    opened = text.rfind(b"[redacted:", max(at - 48, 0), at)
+    return opened != -1 and b"]" not in text[opened:at]
+
+
+def _tokens(text: bytes, secrets: Sequence[bytes], depth: int) -> list[Span]:
+    """Return what stands in runs of letters and digits: tokens, and base64 that holds a secret."""
+    found: list[Span] = []
+    classes = text.translate(_CLASSES)
+    decoded_to = 0
+    at = classes.find(_NEEDLE)
+    while at != -1:
+        end = classes.find(b" ", at + RUN)
+        if end == -1:
+            end = len(text)
+        _in_run(text, at, end, found)
+        if text[end : end + 1] in _PUNCTUATION and (blob := _BLOB.match(text, at)):
+            end = blob.end()
+        if depth and at >= decoded_to and end - at >= 20:
+            decoded_to = _decoded(text, at, end, secrets, found)
+        at = classes.find(_NEEDLE, end)
+    return found
+
+
+def _in_run(text: bytes, start: int, end: int, found: list[Span]) -> None:
+    """Add the tokens that begin in a run, or before its first character."""
+    done = start
+    if text[start : start + 2] in _BY_START or text[end : end + 1] == b".":
+        done = _starting(text, start, found)
+    before = text[start - 1] if start else 0
+    if before in _ODD:
+        done = max(done, _after_odd(text, start, end, before, found))
+    if end - start == 50 and (m := MAILGUN.match(text, start)):
+        found.append((*m.span(), "mailgun_key"))
+    for mark in _DELIMITER.finditer(text, start, end):
+        at = mark.start()
+        if at < done:
+            continue
+        if text[at - 2 : at + 1] in _BY_DELIMITER:
+            done = _delimited(text, at, found)
+        if text[at + 1 : at + 3] in _BY_START:
+            done = max(done, _starting(text, at + 1, found))
+
+
+_ODD = frozenset(b"./\\%[;:")
+"""What may stand before a run and belong to a token, or to an escape that ends in the run."""
+
+
+def _after_odd(text: bytes, start: int, end: int, before: int, found: list[Span]) -> int:
+    """Add the token that begins before a run, or after the end of an escape in it; return where it ends."""
+    if before in b".":
+        return _delimited(text, start - 1, found)
+    at = start
+    if before in b"\\%[;":
+        escape = _AFTER_ESCAPE.match(text, start, end)
+        at = escape.end() if escape else start
+    for begins, pattern, name in _WITH_BEFORE:
+        if text.startswith(begins, at) and (m := pattern.search(text, max(at - 14, 0), at + 320)):
+            found.append((*m.span(), name))
+            return m.end()
+    return _starting(text, at, found) if at > start else start
+
+
+_WITH_BEFORE = ((b"AA", TELEGRAM, "telegram_token"), (b"0", REFRESH, "google_oauth"))
+"""Tokens that begin before a run, and how they go on in it."""
+
+
+_DISCORD_STARTS = (b"M", b"N", b"O")
+
+
+def _starting(text: bytes, at: int, found: list[Span]) -> int:
+    """Add a token whose anchor has no delimiter and stands here; return where it ends."""
+    if text[at : at + 1] in _DISCORD_STARTS and (m := DISCORD.match(text, at)):
+        found.append((*m.span(), "discord_token"))
+        return m.end()
+    for kind in _BY_START.get(text[at : at + 2], ()):
+        if _begins(text, at, kind) and (match := kind.pattern.match(text, at)):
+            found.append((*match.span(), kind.name))
+            return match.end()
+    return at
+
+
+def _delimited(text: bytes, delimiter: int, found: list[Span]) -> int:
+    """Add a token whose anchor has its last delimiter here; return where it ends."""
+    for back, kind in _BY_DELIMITER.get(text[delimiter - 2 : delimiter + 1], ()):
+        at = delimiter - back
+        if at < 0 or not text.startswith(kind.anchor, at):
+            continue
+        if _begins(text, at, kind) and (match := kind.pattern.match(text, at)):
+            found.append((*match.span(), kind.name))
+            return match.end()
+    return delimiter
+
+
+def _begins(text: bytes, at: int, kind: Kind) -> bool:
+    """Return whether a token may begin here: what stands before may end an escape."""
+    if kind.before == "any" or at == 0:
+        return True
+    before = text[at - 1]
+    is_word = chr(before).isalnum() and before < 128
+    if not is_word and (kind.before == "word" or before not in b"-_"):
+        return True
+    if before not in _ENDS:
+        return False
+    piece = text[max(at - 16, 0) : at]
+    escaped = b"\\" in piece or b"%" in piece or b"[" in piece
+    return escaped and bool(_ENDS_ESCAPE.search(piece))
+
+
+def _decoded(text: bytes, start: int, end: int, secrets: Sequence[bytes], found: list[Span]) -> int:
+    """Add all of the base64 around a run where it holds a secret; return where it ends."""
+    first = start
+    if start and text[start - 1] in b"+/":
+        before = text[max(start - 256, 0) : start]
+        first = start - (len(before) - len(before.rstrip(_ALPHABET)))
+    done = end
+    for each in {first, start}:
+        if not _PLAIN_BASE64.match(text, each) or not (match := _BASE64.match(text, each)):
+            continue
+        done = max(done, match.end())
+        if not _PLAIN.fullmatch(unpacked(match[0][:24])):
+            continue
+        inner = scan(unpacked(match[0]), known=secrets, depth=0)
+        if inner:
+            kind = min(inner, key=lambda each: each.start).kind
+            found.append((*match.span(), kind))
+            break
+    return done
+
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/"
+
+
+def unpacked(text: bytes) -> bytes:
+    """Return what base64 means, in either alphabet, with or without its padding; what is no base64 means nothing."""
+    bare = text.rstrip(b"=").translate(_URL_SAFE)
+    if len(bare) % 4 == 1:
+        bare = bare[:-1]
+    try:
+        return binascii.a2b_base64(bare + b"=" * (-len(bare) % 4))
+    except binascii.Error:
+        return b""

@@ -1,0 +1,1 @@
+"""Answers computed from query results: diagnosis, wall time, earlier conversations."""

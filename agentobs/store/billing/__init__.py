@@ -1,0 +1,1 @@
+"""The provider's usage and cost reports, reconciliation and price scenarios."""

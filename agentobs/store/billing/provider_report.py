@@ -1,0 +1,269 @@
+"""Reports: the provider's own usage and cost report, all pages of a kind added up, exactly.
+
+What a figure of the cost report holds depends on how the report is grouped. Where its rows name their
+`cost_type`, tokens, web searches and the rest stand apart; else each row is the whole. Money is compared at
+list prices: `list_amount` where a row has it, since `amount` is after discounts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+from agentobs.ledger import canonical_model
+from agentobs.store.billing.report_pages import (
+    Kind,
+    Page,
+    Row,
+    Span,
+    bad,
+    cents_of,
+    count_of,
+    read_pages,
+    text_of,
+)
+
+CENTS = Decimal(100)
+TOKENS_USD, SEARCH_USD, WHOLE_USD = "tokens_usd", "web_search_usd", "cost_usd"
+
+TOKENS = {
+    "uncached_input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_input_tokens": "cache_read_tokens",
+    "cache_creation.ephemeral_5m_input_tokens": "cache_write_5m_tokens",
+    "cache_creation.ephemeral_1h_input_tokens": "cache_write_1h_tokens",
+    "server_tool_use.web_search_requests": "web_search_requests",
+}
+"""What the usage report counts, and our names for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a figure is about; None where the report is not grouped by it."""
+
+    day: date
+    model: str | None
+    """The one name of the model."""
+    service_tier: str | None
+    what: str
+    """A count of `TOKENS`, or `cost_usd` for the whole, or `<cost type>_usd` for a part of it."""
+
+
+@dataclass(slots=True)
+class Report:
+    """All pages of one kind, added up."""
+
+    kind: Kind
+    figures: dict[Key, Decimal] = field(default_factory=dict)
+    """Counts, or dollars at list prices."""
+    rounding: dict[Key, Decimal] = field(default_factory=dict)
+    """Of dollars, how much the amounts may have been rounded by: half of the last digit of each, none of 0."""
+    spans: set[Span] = field(default_factory=set)
+    """The times that it covers: their starts and ends (UTC)."""
+    by_model: bool = False
+    """Whether it is grouped by model."""
+    by_tier: bool = False
+    """Whether it is grouped by service tier."""
+    by_part: bool = False
+    """Whether tokens, web searches and the rest stand apart."""
+    has_searches: bool = True
+    """Whether web searches stand in it, as far as its grouping says."""
+    searches_by_model: bool = False
+    """Whether every amount for web searches names its model."""
+    searches_by_tier: bool = False
+    """Whether every amount for web searches names its tier."""
+    workspaces: Counter[str] = field(default_factory=Counter)
+    """Results of each workspace; `default` where none is named."""
+    open_pages: int = 0
+    """Pages that say that there is more."""
+    last_pages: int = 0
+    """Pages that say that there is not."""
+    capped_pages: int = 0
+    """Pages with a bucket that has as many groups as there are at most."""
+    is_listed: bool = False
+    """Whether times without use do not stand in it."""
+    has_list_prices: bool = False
+    """Whether it has amounts at list prices beside those that are billed."""
+    billed_usd: Decimal = Decimal(0)
+    """What is billed after discounts."""
+    list_usd: Decimal = Decimal(0)
+    """The same at list prices."""
+    rows: int = 0
+    """Results that were read."""
+
+    @property
+    def since(self) -> datetime:
+        """When the first bucket starts."""
+        return min(start for start, _ in self.spans)
+
+    @property
+    def until(self) -> datetime:
+        """When the last bucket ends."""
+        return max(end for _, end in self.spans)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no page is missing, as far as the pages say."""
+        return self.open_pages == 0 or self.last_pages > 0
+
+    @property
+    def holes(self) -> list[Span]:
+        """The times between its buckets that none of them covers."""
+        if self.is_listed:
+            return []
+        ordered = sorted(self.spans)
+        pairs = pairwise(ordered)
+        return [(before[1], after[0]) for before, after in pairs if before[1] < after[0]]
+
+
+def read_reports(paths: list[Path], workspace: str | None = None) -> list[Report]:
+    """Return the reports in some files, usage before cost.
+
+    Pages without any result belong to the reports that the others are of; where no page has a result, to a
+    usage report in which nothing was used.
+
+    Args:
+        paths: the pages, in any order.
+        workspace: only results of this workspace.
+
+    Raises:
+        UsageError: a file is no such report; it says which file and where in it.
+    """
+    pages = read_pages(paths)
+    if not any(page.spans for page in pages):
+        names = ", ".join(map(str, paths))
+        raise bad(
+            names,
+            "a report without any results: it does not say which time it covers",
+            "Ask for a range in which something was used",
+        )
+    kinds = set[Kind]().union(*(page.kinds for page in pages)) or {"usage"}
+    order: tuple[Kind, ...] = ("usage", "cost")
+    reports = [_report(kind, pages, workspace) for kind in order if kind in kinds]
+    known = sorted(set[str]().union(*(report.workspaces for report in reports)))
+    if workspace is not None and known and workspace not in known:
+        raise bad(
+            f"--workspace {workspace[:80]}",
+            "the report has no result of that workspace",
+            f"It has {', '.join(known[:20])}",
+        )
+    return reports
+
+
+def _report(kind: Kind, pages: list[Page], workspace: str | None) -> Report:
+    report = Report(kind)
+    mine = [page for page in pages if kind in page.kinds or not page.kinds]
+    _refuse_overlaps(kind, mine)
+    searches: set[tuple[bool, bool]] = set()
+    parts: set[str] = set()
+    has_token_types = False
+    for page in mine:
+        report.spans |= page.spans
+        report.is_listed = report.is_listed or page.is_listed
+        report.capped_pages += page.is_capped
+        report.open_pages += page.has_more
+        report.last_pages += not page.has_more
+        for row in page.rows:
+            if row.kind != kind:
+                continue
+            named = text_of(row, "workspace_id") or "default"
+            report.rows += 1
+            report.workspaces[named] += 1
+            if workspace is not None and named != workspace:
+                continue
+            key = _key(report, row)
+            if kind == "usage":
+                _add_counts(report, row, key)
+                continue
+            _add_money(report, row, key)
+            parts.add(key.what)
+            has_token_types = has_token_types or text_of(row, "token_type") is not None
+            if key.what == SEARCH_USD:
+                searches.add((key.model is not None, key.service_tier is not None))
+    report.by_model = report.by_model or not report.rows
+    report.by_part = bool(parts - {WHOLE_USD})
+    report.has_searches = not (has_token_types and parts == {TOKENS_USD})
+    report.searches_by_model = bool(searches) and all(model for model, _ in searches)
+    report.searches_by_tier = bool(searches) and all(tier for _, tier in searches)
+    _gather_searches(report)
+    return report
+
+
+def _key(report: Report, row: Row) -> Key:
+    model, tier = text_of(row, "model"), text_of(row, "service_tier")
+    report.by_model = report.by_model or model is not None
+    report.by_tier = report.by_tier or tier is not None
+    part = text_of(row, "cost_type") or ("tokens" if text_of(row, "token_type") else None)
+    what = f"{part}_usd" if part else WHOLE_USD
+    return Key(row.span[0].date(), canonical_model(model) if model else None, tier, what)
+
+
+def _add_counts(report: Report, row: Row, key: Key) -> None:
+    for path, what in TOKENS.items():
+        _add(report.figures, replace(key, what=what), Decimal(count_of(row, path)))
+
+
+def _add_money(report: Report, row: Row, key: Key) -> None:
+    currency = text_of(row, "currency")
+    if currency not in (None, "USD"):
+        raise bad(row.where, f"amounts in {currency}", "Only reports in USD can be compared")
+    billed, listed = cents_of(row, "amount"), cents_of(row, "list_amount")
+    assert billed is not None
+    cents = billed if listed is None else listed
+    report.has_list_prices = report.has_list_prices or listed is not None
+    report.billed_usd += billed / CENTS
+    report.list_usd += cents / CENTS
+    _add(report.figures, key, cents / CENTS)
+    if cents:
+        last = min(int(cents.as_tuple().exponent), 0)
+        _add(report.rounding, key, Decimal(5).scaleb(last - 1) / CENTS)
+
+
+def _gather_searches(report: Report) -> None:
+    """Put web searches together where only some of them say their model or tier."""
+    for sums in (report.figures, report.rounding):
+        for key in [key for key in sums if key.what == SEARCH_USD]:
+            value = sums.pop(key)
+            model = key.model if report.searches_by_model else None
+            tier = key.service_tier if report.searches_by_tier else None
+            _add(sums, replace(key, model=model, service_tier=tier), value)
+
+
+def _add(sums: dict[Key, Decimal], key: Key, value: Decimal) -> None:
+    sums[key] = sums.get(key, Decimal(0)) + value
+
+
+def _refuse_overlaps(kind: Kind, pages: list[Page]) -> None:
+    """Refuse pages that say twice what was used in one time: their sum would be too high.
+
+    Raises:
+        UsageError: two pages hold the same bucket or the same item, or times that overlap.
+    """
+    holders: dict[object, Page] = {}
+    spans: dict[Span, str] = {}
+    for page in pages:
+        for row in page.rows:
+            if row.kind != kind:
+                continue
+            same = (row.span, row.group()) if page.is_listed else row.span
+            holder = holders.setdefault(same, page)
+            if holder is not page:
+                raise _twice(row.where, row.span, holder.where)
+        for span in page.spans if kind in page.kinds else ():
+            spans.setdefault(span, page.where)
+    ordered = sorted(spans)
+    for before, after in pairwise(ordered):
+        if after[0] < before[1]:
+            raise _twice(spans[after], after, spans[before])
+
+
+def _twice(where: str, span: Span, other: str) -> Exception:
+    return bad(
+        where,
+        f"{span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} stands in {other} already",
+        "Name the pages of one request only",
+    )

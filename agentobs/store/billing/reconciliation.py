@@ -1,0 +1,229 @@
+"""Reconciling: what we counted and priced against what the provider says it counted and billed.
+
+Compared is what both have: by day (UTC), by model where the report is grouped by it, by service tier where it
+is, and tokens apart from web searches where it tells them apart. Recordings do not know their workspace, so all
+workspaces of a report are compared together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import duckdb
+
+from agentobs.ledger import canonical_model
+from agentobs.store.billing.provider_report import (
+    SEARCH_USD,
+    TOKENS,
+    TOKENS_USD,
+    WHOLE_USD,
+    Key,
+    Report,
+)
+from agentobs.store.billing.report_pages import CAPPED_AT, Kind
+from agentobs.store.named_queries import named
+
+State = Literal["match", "rounding", "differs", "only_in_report", "only_here"]
+"""`match`: to the last digit; `rounding`: no more apart than the tolerance."""
+
+MOST_TOLERANCE = Decimal("0.01")
+"""Of an amount of the report, the share up to which its rounding can explain a difference."""
+
+STANDARD = "standard"
+"""The tier of a call whose usage names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure of both sides."""
+
+    report: Kind
+    day: date
+    model: str | None
+    """The one name of the model; None where the report does not say."""
+    service_tier: str | None
+    """None where the report does not say."""
+    what: str
+    """A count such as `input_tokens`, or money such as `cost_usd`."""
+    ours: Decimal | None
+    """None where nothing was recorded, or nothing of it has a price."""
+    theirs: Decimal | None
+    """None where the report has nothing."""
+    difference: Decimal | None
+    """Ours less theirs."""
+    tolerance: Decimal
+    """How far apart they may be since the report rounds: half of the last digit of each of its amounts, but no
+    more than a hundredth of their sum."""
+    state: State
+    not_exact_calls: int
+    """Our calls behind it that are not exact: where to look first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What came of comparing one report."""
+
+    report: Report
+    lines: list[Line]
+    """Every figure, those that differ and those that match, by day and model."""
+    notes: list[str]
+    """What the comparison leaves out, for people."""
+
+    @property
+    def matches(self) -> bool:
+        """Whether nothing differs."""
+        return all(line.state in ("match", "rounding") for line in self.lines)
+
+
+def reconcile(connection: duckdb.DuckDBPyConnection, report: Report) -> Reconciled:
+    """Compare what is stored with one report, over the time that it covers.
+
+    Args:
+        connection: from `connect`.
+        report: all pages of one kind, from `read_reports`.
+    """
+    ours, doubts, calls = _ours(connection, report)
+    keys = sorted(
+        {key for key, value in report.figures.items() if value}
+        | {k for k, v in ours.items() if v != 0},
+        key=lambda key: (key.day, key.model or "", key.service_tier or "", key.what),
+    )
+    lines = [_line(key, report, ours, doubts, calls) for key in keys]
+    return Reconciled(report, lines, list(_notes(report, ours)))
+
+
+def span_ns(report: Report) -> dict[str, int]:
+    """Return the time that a report covers, as parameters of a query."""
+    return {"since_ns": _ns(report.since), "until_ns": _ns(report.until)}
+
+
+def _ours(
+    connection: duckdb.DuckDBPyConnection, report: Report
+) -> tuple[dict[Key, Decimal | None], dict[Key, int], set[Key]]:
+    """Return our figures, the calls behind each that are not exact, and the keys that have calls."""
+    found = named(connection, "usage_by_model_day", **span_ns(report))
+    columns = [str(column[0]) for column in found.description]
+    figures: dict[Key, Decimal | None] = {}
+    doubts: dict[Key, int] = {}
+    calls: set[Key] = set()
+    for values in found.fetchall():
+        row = dict(zip(columns, values, strict=True))
+        for key, value in _figures(row, report):
+            known = figures.get(key)
+            figures[key] = value if known is None else known if value is None else known + value
+            doubts[key] = doubts.get(key, 0) + row["calls"] - row["exact_calls"]
+            calls.add(key)
+    return figures, doubts, calls
+
+
+def _figures(row: dict[str, Any], report: Report) -> Iterable[tuple[Key, Decimal | None]]:
+    """Yield what a row of ours says, keyed as the report is grouped."""
+    tier = row["service_tier"] or STANDARD
+    model = canonical_model(row["model"]) if report.by_model and row["model"] else None
+    shown = tier if report.by_tier else None
+    if report.kind == "usage":
+        for what in TOKENS.values():
+            yield Key(row["day"], model, shown, what), Decimal(row[what])
+        return
+    if tier == "priority" and not report.has_list_prices:
+        return
+    cost, tools = row["cost_usd"], row["server_tools_usd"]
+    if not report.by_part:
+        yield Key(row["day"], model, shown, WHOLE_USD), cost
+        return
+    yield Key(row["day"], model, shown, TOKENS_USD), None if cost is None else cost - tools
+    if report.has_searches and row["web_search_requests"]:
+        named = model if report.searches_by_model else None
+        of_tier = shown if report.searches_by_tier else None
+        yield Key(row["day"], named, of_tier, SEARCH_USD), tools
+
+
+def _line(
+    key: Key,
+    report: Report,
+    ours: dict[Key, Decimal | None],
+    doubts: dict[Key, int],
+    calls: set[Key],
+) -> Line:
+    mine, theirs = ours.get(key), report.figures.get(key)
+    most = abs(theirs or Decimal(0)) * MOST_TOLERANCE
+    tolerance = min(report.rounding.get(key, Decimal(0)), most)
+    if theirs is None and key in calls:
+        state: State = "only_here"
+    elif key not in calls:
+        state = "only_in_report"
+    else:
+        apart = None if mine is None or theirs is None else abs(mine - theirs)
+        state = "match" if apart == 0 else "differs"
+        if apart and apart <= tolerance:
+            state = "rounding"
+    difference = None
+    if not (key in calls and mine is None):
+        difference = (mine or Decimal(0)) - (theirs or Decimal(0))
+    return Line(
+        report.kind,
+        key.day,
+        key.model,
+        key.service_tier,
+        key.what,
+        mine,
+        theirs,
+        difference,
+        tolerance,
+        state,
+        doubts.get(key, 0),
+    )
+
+
+def _notes(report: Report, ours: dict[Key, Decimal | None]) -> Iterable[str]:
+    kind = f"the {report.kind} report"
+    if not report.is_complete:
+        yield f"{kind} goes on (has_more): name the files of its next pages, too"
+    for start, end in report.holes[:5]:
+        yield f"{kind} says nothing of {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}: name the pages between, too"
+    if len(report.holes) > 5:
+        yield f"{kind} has {len(report.holes) - 5} more such holes"
+    if report.capped_pages:
+        yield (
+            f"{kind} has buckets with {CAPPED_AT} groups, the most that the provider gives: others may be missing; "
+            f"ask analytics/{report.kind}, which gives all"
+        )
+    if report.is_listed:
+        yield f"{kind} lists only times in which something was used: before and after them nothing is compared"
+    if len(report.workspaces) > 1:
+        names = ", ".join(sorted(report.workspaces))
+        yield f"{kind} covers {len(report.workspaces)} workspaces ({names}): choose with --workspace"
+    if not report.by_model:
+        yield f"{kind} is not grouped by model: days are compared as a whole"
+    if report.kind == "cost":
+        yield from _notes_of_money(report)
+    without = sorted(
+        {key.model or "" for key, value in ours.items() if value is None and key.model}
+    )
+    if without:
+        yield f"no price is known for {', '.join(without)}"
+
+
+def _notes_of_money(report: Report) -> Iterable[str]:
+    if report.has_list_prices:
+        off = report.list_usd - report.billed_usd
+        share = f", {off / report.list_usd:.2%}" if report.list_usd else ""
+        yield (
+            f"compared at list prices, ${report.list_usd:,.4f} in all: discounts take ${off:,.4f} off{share}, "
+            f"${report.billed_usd:,.4f} are billed"
+        )
+    else:
+        yield "the cost report has no priority tier: our calls of that tier are left out"
+    if not report.by_part and report.rows:
+        yield "the cost report is not grouped by cost_type: tokens and web searches are compared as one sum"
+    if not report.has_searches:
+        yield "the cost report is grouped by token_type and has no web searches: ours are left out"
+
+
+def _ns(at: datetime) -> int:
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds) * 1000

@@ -1,0 +1,1 @@
+"""The DuckDB store: generations, ingest, archives, verification, retention and the SQL worker."""

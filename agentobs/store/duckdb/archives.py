@@ -1,0 +1,233 @@
+"""Archives: past months lie in files of their own, so that an ingest copies only what is recent.
+
+The published file is copied for each generation. Where it has grown beyond `ARCHIVE_BYTES`, the rows of sessions
+that ended in a past month move to `archive/YYYY-MM.duckdb`, and the next generation is published without them. An
+archive is in its place, durable, before the generation that names it, and is never changed after: whatever has to
+change (another layout, a session that is pruned) is written to a file of another name. So each generation has its
+own archives, readers keep those that they opened, and a file that no generation names goes with the next ingest.
+Archives have tables alone; prices and watermarks stay in the published file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+
+from agentobs import world
+from agentobs.recording.journal.home import Home, sync_directory
+from agentobs.records.facts import TABLES, Pruning
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.generations import ARCHIVE_NAME, ARCHIVES, Archive
+from agentobs.store.duckdb.loader import fact_columns
+from agentobs.store.duckdb.schema import (
+    SETTINGS,
+    create_temporary_costs,
+    newest,
+    remember,
+    transaction,
+)
+
+VARIABLE = "AGENTOBS_ARCHIVE_BYTES"
+ARCHIVE_BYTES = 1_000_000_000
+"""From which size of the published file on past months are archived, where `AGENTOBS_ARCHIVE_BYTES` says nothing
+else. Our choice: about what is copied in a few seconds."""
+SHARE = 10
+"""Archived is only what makes up this part of all rows: the rest has to be written anew for it. Our choice."""
+
+MOVED = tuple(table for table in TABLES.values() if table != TABLES[Pruning])
+"""The tables whose rows move; what was pruned is told by the published file."""
+
+
+def is_large(path: Path) -> bool:
+    """Return whether a published file is so large that past months are archived."""
+    told = world.environ(VARIABLE) or ""
+    most = int(told) if told.isdecimal() else ARCHIVE_BYTES
+    return path.stat().st_size > most
+
+
+def sessions_by_month(path: Path) -> dict[str, list[str]]:
+    """Return the sessions of a draft that are to be archived, by the month (UTC) of their last activity.
+
+    They are whole, have no segment that is open, and are so many that it is worth it; else there are none.
+    """
+    with duckdb.connect(str(path), read_only=True, config=SETTINGS) as connection:
+        rows = connection.execute(_SESSIONS, {"month_ns": _month_ns(world.now())}).fetchall()
+        counted = connection.execute(_ROWS).fetchone()
+    by_month: dict[str, list[str]] = {}
+    for session_id, month, _ in rows:
+        by_month.setdefault(month, []).append(session_id)
+    is_worth_it = counted and sum(row[2] for row in rows) * SHARE >= counted[0]
+    return by_month if is_worth_it else {}
+
+
+def seal(home: Home, path: Path, by_month: Mapping[str, Sequence[str]]) -> tuple[Archive, ...]:
+    """Write the rows of some sessions of a draft to archives, a new one for each month.
+
+    Raises:
+        OSError, duckdb.Error: one could not be written.
+    """
+    condition = "WHERE session_id IN (SELECT unnest($sessions))"
+    return tuple(
+        _written(home, month, path, condition, {"sessions": list(sessions)})
+        for month, sessions in sorted(by_month.items())
+    )
+
+
+def renewed(home: Home, archives: Sequence[Archive]) -> tuple[Archive, ...]:
+    """Return the archives with a new one in the place of each that has an older layout.
+
+    Raises:
+        DamagedError: one does not read back.
+        OSError, duckdb.Error: one could not be written.
+    """
+    with duckdb.connect(config=SETTINGS) as connection:
+        layouts = list(generations.attach_archives(connection, home, archives).values())
+    result = []
+    for archive, layout in zip(archives, layouts, strict=True):
+        if layout < newest():
+            draft = generations.draft(home, copy=True, of=home.archive / archive.name)
+            with transaction(draft, is_bare=True):
+                pass
+            archive = _placed(home, archive.name[:7], draft)
+        result.append(archive)
+    return tuple(result)
+
+
+def without(
+    home: Home, archives: Sequence[Archive], taken: Collection[tuple[str, str]]
+) -> tuple[tuple[Archive, ...], int]:
+    """Return the archives without the rows of some sessions in some segments, new ones where they had any, and how many
+    rows went.
+
+    Raises:
+        OSError, duckdb.Error: one could not be written.
+    """
+    if not taken:
+        return tuple(archives), 0
+    kept: list[Archive] = []
+    gone = 0
+    given = {"segments": [each for each, _ in taken], "sessions": [each for _, each in taken]}
+    condition = f"WHERE (segment_id, session_id) NOT IN ({_TAKEN})"
+    for archive in archives:
+        path = home.archive / archive.name
+        with duckdb.connect(str(path), read_only=True, config=SETTINGS) as connection:
+            held, more = connection.execute(_HELD, given).fetchone() or (0, 0)
+        if not held:
+            kept.append(archive)
+        elif more:
+            kept.append(_written(home, archive.name[:7], path, condition, given))
+        gone += held
+    return tuple(kept), gone
+
+
+def note(connection: duckdb.DuckDBPyConnection, archives: Sequence[Archive]) -> None:
+    """Write down in a draft which archives belong to it."""
+    remember(connection, ARCHIVES, json.dumps([dataclasses.asdict(each) for each in archives]))
+
+
+def clear(home: Home, kept: Sequence[Archive]) -> None:
+    """Delete the archives that belong to no generation any more; the caller holds the lock."""
+    if home.archive.is_symlink() or not home.archive.is_dir():
+        return
+    names = {archive.name for archive in kept}
+    for path in home.archive.iterdir():
+        if ARCHIVE_NAME.fullmatch(path.name) and path.name not in names:
+            path.unlink(missing_ok=True)
+    if not names:
+        with contextlib.suppress(OSError):  # something of somebody else is in it
+            home.archive.rmdir()
+
+
+@contextlib.contextmanager
+def costs_of_all(
+    connection: duckdb.DuckDBPyConnection, archived: Collection[str]
+) -> Iterator[None]:
+    """Let `costs` in the connection to a draft be those of attached archives, too, while the context is open."""
+    if not archived:
+        yield
+        return
+    # `main` alone would be that of the temporary views, too.
+    row = connection.execute("SELECT current_database()").fetchone()
+    own = '"' + str(row[0] if row else "").replace('"', '""') + '".main'
+    connection.execute(f"CREATE TEMP VIEW usage AS {united('usage', archived, own)}")
+    create_temporary_costs(connection)
+    yield
+    connection.execute("DROP VIEW temp.costs")
+    connection.execute("DROP VIEW temp.usage")
+
+
+def united(table: str, archived: Collection[str], first: str = "") -> str:
+    """Return the rows of a table of a database, and of archives by the names that they are attached under."""
+    places = [first or "main", *(f"{name}.main" for name in archived)]
+    return " UNION ALL BY NAME ".join(f"FROM {place}.{table}" for place in places)
+
+
+def _written(
+    home: Home, month: str, source: Path, condition: str, given: Mapping[str, object]
+) -> Archive:
+    """Write the rows of a database that meet a condition to a new archive."""
+    draft = generations.draft(home, copy=False)
+    quoted = str(source).replace("'", "''")
+    with transaction(draft, is_bare=True) as connection:
+        connection.execute(f"ATTACH '{quoted}' AS source (READ_ONLY)")
+        for table in MOVED:
+            connection.execute(
+                f"INSERT INTO main.{table} BY NAME FROM source.main.{table} {condition}", given
+            )
+    return _placed(home, month, draft)
+
+
+def _placed(home: Home, month: str, draft: Path) -> Archive:
+    """Put a draft into its place, durably; nobody knows of it yet."""
+    home.archive.mkdir(mode=0o700, exist_ok=True)
+    found = generations.made_durable(draft)
+    name = _free_name(home, month)
+    archive = Archive(name, found.st_size, generations.file_digest(draft), found.st_mtime_ns)
+    draft.rename(home.archive / name)
+    sync_directory(home.archive)
+    sync_directory(home.path)
+    return archive
+
+
+def _free_name(home: Home, month: str) -> str:
+    """Return the name of the next archive of a month: above all that are there, which may be open somewhere."""
+    found = [ARCHIVE_NAME.fullmatch(path.name) for path in home.archive.iterdir()]
+    numbers = [int(each[2] or 1) for each in found if each and each[1] == month]
+    return f"{month}.{max(numbers) + 1}.duckdb" if numbers else f"{month}.duckdb"
+
+
+def _month_ns(now_ns: int) -> int:
+    """Return when the month of an instant began (UTC), nanoseconds since 1970."""
+    now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
+    return int(datetime(now.year, now.month, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
+
+
+def _last(table: str) -> str:
+    """Return SQL for the latest instant in a row. Durations, and offsets from a start, are small beside instants."""
+    names = [name for name in fact_columns(table) if name.endswith("_ns")]
+    return f"greatest({', '.join(['0::BIGINT', *names])})"
+
+
+_SEEN = " UNION ALL ".join(
+    f"SELECT session_id, segment_id, {_last(table)} AS at_ns FROM {table}" for table in MOVED
+)
+_ROWS = f"SELECT count(*) FROM ({_SEEN})"
+_SESSIONS = f"""
+    SELECT session_id, strftime(make_timestamp_ns(max(at_ns)), '%Y-%m'), count(*)
+    FROM ({_SEEN}) LEFT JOIN segments USING (segment_id)
+    WHERE session_id IS NOT NULL
+    GROUP BY session_id
+    HAVING max(at_ns) > 0 AND max(at_ns) < $month_ns AND NOT bool_or(coalesce(state, 'open') = 'open')
+    ORDER BY session_id
+"""
+_TAKEN = "SELECT unnest($segments), unnest($sessions)"
+_HELD = f"""
+    SELECT count(*) FILTER (WHERE is_held), count(*) FILTER (WHERE NOT is_held)
+    FROM (SELECT (segment_id, session_id) IN ({_TAKEN}) AS is_held FROM ({_SEEN}))
+"""

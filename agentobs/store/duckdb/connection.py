@@ -1,0 +1,262 @@
+"""The live view: a read-only connection in which the published file and the live tail are one.
+
+Whatever was recorded before `connect` was called is in its answers, ingested or not, and counts never go
+backwards. Nobody waits for a lock: where no ingest is possible, the tail is only longer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+
+import duckdb
+
+from agentobs import world
+from agentobs.errors import DamagedError, HomeError, UsageError
+from agentobs.recording.journal.home import Home, existing_home
+from agentobs.records.facts import TABLES
+from agentobs.store.duckdb import generations, price_tables
+from agentobs.store.duckdb.archives import united
+from agentobs.store.duckdb.generations import Generation
+from agentobs.store.duckdb.ingest import ingest
+from agentobs.store.duckdb.journal_tail import Mark, Rows, batches, has_records, new_bytes
+from agentobs.store.duckdb.loader import fact_columns, load, read_marks, save_marks
+from agentobs.store.duckdb.schema import SETTINGS, create_tables, create_views, newest
+from agentobs.store.duckdb.sql_worker import Parameters
+from agentobs.store.named_queries import find_session, named
+
+NEW_BYTES = 2_000_000
+"""How much a tail may hold before it is ingested: about 5,000 records."""
+NEW_SECONDS = 10
+"""How old a generation may be before something new is ingested."""
+SHARE = 50
+"""In a large store both grow, so that copying stays a small part of the work: the tail to a fiftieth."""
+SECONDS_SIZE = 64 * 1024 * 1024
+"""The size of a file that is written in about a tenth of a second, bytes."""
+TRIES = 3
+"""How often a store is opened that another one replaces just then, and whose archives may be gone with it."""
+
+
+def connect(
+    home: Home | str | os.PathLike[str] | None = None, *, ingest: bool = True, unsafe: bool = False
+) -> duckdb.DuckDBPyConnection:
+    """Return a read-only connection to everything that was recorded, up to this moment.
+
+    It sees no file, no network and no variable of this program, and its settings cannot be changed. It is in
+    this process, where a statement can use up memory and time: for statements of others there is `query`.
+
+    Args:
+        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+        ingest: whether to bring the published file up to date first, where enough is new and that is
+            possible.
+        unsafe: leave it open: files, network, extensions and settings are in its reach. The published file
+            is read-only all the same.
+
+    Raises:
+        HomeError: there are no recordings at that place.
+        ForeignError: the file in the place of the store is not ours, or of a newer version.
+    """
+    place = home if isinstance(home, Home) else existing_home(home)
+    return connected(place, ingest=ingest, unsafe=unsafe)
+
+
+def connected(
+    place: Home,
+    *,
+    ingest: bool,
+    memory_bytes: int | None = None,
+    unsafe: bool = False,
+    asked: str | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory.
+
+    Where it is known what is `asked`, SQL or the names of views, there are those views alone.
+    """
+    if ingest:
+        _freshen(place)
+    connection = duckdb.connect(config=SETTINGS)
+    try:
+        for _ in range(TRIES):
+            before = generations.generations(place)
+            if is_united := _unite(connection, place):
+                break
+            connection.close()
+            connection = duckdb.connect(config=SETTINGS)
+            if generations.generations(place) == before:
+                break
+        if not is_united:
+            _read_all(connection, place)
+        create_views(connection, asked)
+        connection.execute(
+            "SET enable_progress_bar = false"
+        )  # it would stand among a command's output
+        if memory_bytes is not None:
+            connection.execute(f"SET memory_limit = '{memory_bytes} B'")
+        if not unsafe:
+            _lock_down(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def select(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters = None
+) -> duckdb.DuckDBPyConnection:
+    """Run one SELECT statement; the rows are fetched from what is returned.
+
+    Raises:
+        UsageError: it is not one SELECT statement.
+        duckdb.Error: DuckDB's own words about the statement.
+    """
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or not _asks(connection, statements[0]):
+        raise UsageError(
+            "not one SELECT statement",
+            where="sql",
+            todo="Ask one question at a time, beginning with SELECT, WITH, FROM, EXPLAIN, DESCRIBE, SUMMARIZE or SHOW",
+        )
+    return connection.execute(statements[0], parameters)
+
+
+def _asks(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> bool:
+    """Return whether a statement is a SELECT, in any of its forms, or the explanation of one."""
+    if statement.type == duckdb.StatementType.EXPLAIN:
+        explained = _EXPLAIN.sub("", statement.query, count=1)
+        inner = connection.extract_statements(explained)
+        return len(inner) == 1 and inner[0].type == duckdb.StatementType.SELECT
+    return bool(statement.type == duckdb.StatementType.SELECT)
+
+
+_EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\)(?=\s*[A-Z]))?", re.IGNORECASE)
+"""What stands before the statement that is explained. What it does not fit, as with comments between, is refused."""
+
+
+def is_due(generation: Generation, new_bytes: int, now_ns: int) -> bool:
+    """Return whether so much is new, or the generation so old, that it is worth the copy of the file."""
+    if new_bytes <= 0:
+        return False
+    growth = max(1.0, generation.bytes / SECONDS_SIZE)
+    is_old = now_ns - generation.published_ns >= NEW_SECONDS * 1_000_000_000 * growth
+    return is_old or new_bytes >= max(NEW_BYTES, generation.bytes // SHARE)
+
+
+def _freshen(home: Home) -> None:
+    """Ingest where that is due and possible; where it is not, the tail has what is new."""
+    generation = generations.glance(home)
+    if generation is None:
+        due = bool(generations.generations(home)) or has_records(home)
+    else:
+        due = is_due(generation, new_bytes(home, generation.read), world.now())
+    if due:
+        try:
+            ingest(home, wait_seconds=0, is_awaited=True)
+        except (HomeError, OSError):
+            return
+
+
+def _unite(connection: duckdb.DuckDBPyConnection, home: Home) -> bool:
+    """Unite the published file, its archives and the tail; returns False where there is no file that can be used."""
+    try:
+        if generations.current(home) is None or generations.attach(connection, home) < newest():
+            return False
+        archived = generations.attach_archives(connection, home, generations.listed(connection))
+        if any(layout < newest() for layout in archived.values()):
+            return False
+        marks = read_marks(connection, "published.main.segments")
+    except (DamagedError, duckdb.Error):
+        return False
+    connection.execute("CREATE SCHEMA tail")
+    loaded, changed = _load_tail(connection, home, marks)
+    for table in TABLES.values():
+        more = f" UNION ALL BY NAME FROM tail.{table}" if table in loaded else ""
+        stored = united(table, archived, "published.main")
+        connection.execute(f"CREATE VIEW {table} AS {stored}{more}")
+    _unite_segments(connection, changed)
+    _unite_prices(connection, home, changed if "usage" in loaded else {})
+    return True
+
+
+def _load_tail(
+    connection: duckdb.DuckDBPyConnection, home: Home, marks: dict[str, Mark]
+) -> tuple[set[str], dict[str, Mark]]:
+    """Load the tail into tables of the schema `tail`; return their names and the marks that changed."""
+    loaded: set[str] = set()
+    changed: dict[str, Mark] = {}
+    for rows in batches(home, marks):
+        for table in rows.tables.keys() - loaded:
+            columns = ", ".join(f"{name} {kind}" for name, kind in fact_columns(table).items())
+            connection.execute(f"CREATE TABLE tail.{table} ({columns})")
+            loaded.add(table)
+        load(connection, rows, "tail")
+        changed |= rows.marks
+        _warn(rows)
+    return loaded, changed
+
+
+def _unite_segments(connection: duckdb.DuckDBPyConnection, changed: Mapping[str, Mark]) -> None:
+    kind = "TABLE" if changed else "VIEW"
+    connection.execute(f"CREATE {kind} segments AS FROM published.main.segments")
+    save_marks(connection, changed)
+
+
+def _unite_prices(
+    connection: duckdb.DuckDBPyConnection, home: Home, changed: Mapping[str, Mark]
+) -> None:
+    """Price the tail too, and all by the prices in force; the next ingest keeps what was looked up here."""
+    published, contexts = "published.main.prices", []
+    if changed:
+        contexts = price_tables.new_contexts(connection, "tail.usage", published, list(changed))
+    book = price_tables.readable_book(home.path)
+    stale = not price_tables.is_unread(book) and price_tables.is_stale(connection, book, published)
+    if not (contexts or stale):
+        connection.execute(f"CREATE VIEW prices AS FROM {published}")
+        return
+    connection.execute(f"CREATE TABLE prices AS FROM {published}")
+    if stale:
+        price_tables.renew(connection, book)
+    price_tables.add(connection, contexts, book)
+
+
+def _read_all(connection: duckdb.DuckDBPyConnection, home: Home) -> None:
+    """Do without a published file: read all segments into memory."""
+    create_tables(connection)
+    book = price_tables.readable_book(home.path)
+    for rows in batches(home, {}):
+        load(connection, rows)
+        save_marks(connection, rows.marks)
+        contexts = price_tables.new_contexts(connection, "usage", "prices", list(rows.marks))
+        price_tables.add(connection, contexts, book)
+        _warn(rows)
+
+
+def _lock_down(connection: duckdb.DuckDBPyConnection) -> None:
+    """Take away everything but reading. The last setting closes the door behind the others."""
+    for setting in (
+        "python_scan_all_frames = false",
+        "allow_community_extensions = false",
+        "allow_persistent_secrets = false",
+        # Without one nothing is written beside the store, and what does not fit into the memory is refused.
+        # With one, statements could write into it.
+        "temp_directory = ''",
+        "enable_external_access = false",
+        # That setting alone leaves the published file and those that DuckDB would write beside it (.wal) in reach
+        # of COPY and read_blob. What is open stays open.
+        "disabled_filesystems = 'LocalFileSystem'",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+
+
+def _warn(rows: Rows) -> None:
+    for path in rows.refused:
+        warnings.warn(
+            f"agentobs: {path} was written by a newer version and is left out of the answers",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+__all__ = ["connect", "connected", "find_session", "is_due", "named", "select"]

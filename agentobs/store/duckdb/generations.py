@@ -1,0 +1,392 @@
+"""Generations: how a DuckDB file replaces the one before it, and how a file is known to be ours.
+
+A generation is prepared beside the published file and renamed over it, so that readers keep the one that
+they opened. The manifest names the last two generations and is written before the rename: whenever a
+process dies, the file in place is one of the two. Only the process that holds the home's lock publishes.
+
+Past months may lie in archives, files of the same layout (store/archives.py). Which of them belong to a
+generation stands in its own file, so that the one rename decides about all rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from agentobs import world
+from agentobs.errors import DamagedError, ForeignError
+from agentobs.recording.journal.home import Home, create, sync_directory
+from agentobs.store.duckdb.schema import layout, newest
+
+DRAFT = ".ingest-"
+"""How the names of files begin that are not published yet."""
+POLL_SECONDS = 0.02
+"""How often a held lock is tried again."""
+ARCHIVES = "archives"
+"""Under which key the table `meta` of a published file has the list of its archives, as JSON."""
+ARCHIVE_NAME = re.compile(r"([0-9]{4}-[0-9]{2})(?:\.([0-9]{1,6}))?\.duckdb")
+"""The name of an archive: its month (UTC) and, from the second file of a month on, a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A file with sessions of a past month, which belongs to a generation and is never changed."""
+
+    name: str
+    """Its name in the directory of archives."""
+    bytes: int
+    """Its size."""
+    digest: str
+    """Its digest."""
+    modified_ns: int
+    """Its modification time: while this and the size are the same, the digest is not computed again."""
+
+    def __post_init__(self) -> None:
+        if not ARCHIVE_NAME.fullmatch(self.name):
+            raise ValueError("not the name of an archive")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One published state of the store, as the manifest describes it."""
+
+    number: int
+    """Counts from 1; 0 for a file that came without a manifest."""
+    bytes: int
+    """Size of the file."""
+    digest: str
+    """Digest of the file."""
+    modified_ns: int
+    """Its modification time: while this and the size are the same, the digest is not computed again."""
+    published_ns: int
+    """When it was published, nanoseconds since 1970."""
+    facts_bytes: int
+    """How much of the segments' facts it holds."""
+    read: Mapping[str, int] = field(default_factory=dict)
+    """How much of the facts of each segment that was not compressed yet, by segment."""
+    archives: tuple[Archive, ...] = ()
+    """The archives that belong to it."""
+
+
+@contextlib.contextmanager
+def locked(home: Home, wait_seconds: float) -> Iterator[bool]:
+    """Hold the home's lock; gives False where another process held it for all of the time.
+
+    Raises:
+        OSError: the home cannot be written.
+    """
+    with contextlib.suppress(FileExistsError):
+        create(home.lock)
+    descriptor = os.open(home.lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        yield _lock(descriptor, wait_seconds)
+    finally:
+        os.close(descriptor)
+
+
+def generations(home: Home) -> list[Generation]:
+    """Return the generations that the manifest names, newest first; none where it cannot be read."""
+    try:
+        entries = json.loads(home.manifest.read_bytes())["generations"]
+        return [_generation(entry) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def glance(home: Home) -> Generation | None:
+    """Return the published generation by sizes and times alone; None where nothing matches."""
+    try:
+        found = home.database.lstat()
+    except OSError:
+        return None
+    if _wal(home.database).exists():
+        return None
+    for generation in generations(home):
+        if (generation.bytes, generation.modified_ns) == (found.st_size, found.st_mtime_ns):
+            same = all(_is_stamped(home, archive) for archive in generation.archives)
+            return generation if same else None
+    return None
+
+
+def current(home: Home) -> Generation | None:
+    """Return the published generation, or None where there is no file.
+
+    A file of ours that came without a manifest, because it was copied here alone, is taken as it is.
+
+    Raises:
+        ForeignError: the file is not ours.
+        DamagedError: the file is ours, and it or an archive of it is not as it was published.
+    """
+    if not _is_there(home.database):
+        return None
+    if generation := glance(home):
+        return generation
+    if _wal(home.database).exists():
+        # DuckDB would play it back into every answer, and refuse the next generation because of it.
+        raise DamagedError("another client has written beside it", where=str(home.database))
+    named = generations(home)
+    size, digest = home.database.stat().st_size, file_digest(home.database)
+    for generation in named:
+        if (generation.bytes, generation.digest) == (size, digest):
+            check_archives(home, generation.archives)
+            return generation
+    with duckdb.connect() as connection:
+        attach(connection, home)
+        if named:
+            raise DamagedError("not the generation that was published", where=str(home.database))
+        archives = listed(connection)
+    check_archives(home, archives)
+    return Generation(0, size, digest, 0, 0, 0, archives=archives)
+
+
+def attach(connection: duckdb.DuckDBPyConnection, home: Home) -> int:
+    """Attach the published file read-only as `published`, and return its layout.
+
+    Raises:
+        ForeignError: it is not ours, or a newer version wrote it.
+        DamagedError: it does not open, and the manifest says that it was ours.
+    """
+    path = str(home.database).replace("'", "''")
+    try:
+        connection.execute(f"ATTACH '{path}' AS published (READ_ONLY)")
+        found = layout(connection, "published")
+    except duckdb.Error as error:
+        if generations(home):
+            raise DamagedError(
+                f"does not open: {first_line(error)}", where=str(home.database)
+            ) from error
+        raise _foreign(home.database, "not a database that agentobs wrote") from error
+    if found is None:
+        raise _foreign(home.database, "a DuckDB file that agentobs did not write")
+    if found > newest():
+        raise ForeignError(
+            f"a store of layout {found}; this version of agentobs reads up to {newest()}",
+            where=str(home.database),
+            todo="Install the version that wrote it, or a newer one",
+        )
+    return found
+
+
+def listed(connection: duckdb.DuckDBPyConnection) -> tuple[Archive, ...]:
+    """Return the archives that belong to the attached published file, as it says itself.
+
+    Raises:
+        DamagedError: that cannot be read.
+    """
+    sql = "SELECT value FROM published.main.meta WHERE key = ?"
+    try:
+        row = connection.execute(sql, [ARCHIVES]).fetchone()
+        return tuple(Archive(**entry) for entry in json.loads(row[0])) if row else ()
+    except (duckdb.Error, ValueError, TypeError) as error:
+        raise DamagedError("its list of archives does not read back") from error
+
+
+def attach_archives(
+    connection: duckdb.DuckDBPyConnection, home: Home, archives: Sequence[Archive]
+) -> dict[str, int]:
+    """Attach archives read-only, and return the layout of each by the name that it is attached under.
+
+    Raises:
+        DamagedError: one is missing, is not as it was sealed, or does not open.
+    """
+    check_archives(home, archives)
+    found: dict[str, int] = {}
+    for number, archive in enumerate(archives, 1):
+        path, name = home.archive / archive.name, f"archive_{number}"
+        quoted = str(path).replace("'", "''")
+        try:
+            connection.execute(f"ATTACH '{quoted}' AS {name} (READ_ONLY)")
+            known = layout(connection, name)
+        except duckdb.Error as error:
+            raise DamagedError(f"does not open: {first_line(error)}", where=str(path)) from error
+        if known is None:
+            raise DamagedError("not an archive that agentobs wrote", where=str(path))
+        found[name] = known
+    return found
+
+
+def check_archives(home: Home, archives: Sequence[Archive]) -> None:
+    """Look whether archives are there as they were sealed: by size and time, and where these differ by digest.
+
+    Raises:
+        DamagedError: one is not.
+    """
+    for archive in archives:
+        path = home.archive / archive.name
+        if _wal(path).exists():
+            raise DamagedError("another client has written beside it", where=str(path))
+        try:
+            same = _is_stamped(home, archive) or file_digest(path) == archive.digest
+        except OSError as error:
+            raise DamagedError("an archive of the store, and missing", where=str(path)) from error
+        if not same:
+            raise DamagedError("not the archive that was sealed", where=str(path))
+
+
+def draft(home: Home, *, copy: bool, of: Path | None = None) -> Path:
+    """Return the path of a new draft, with a copy of the published file, or another one, in it where asked for."""
+    path = home.path / f"{DRAFT}{world.new_id()}.duckdb"
+    if copy:
+        create(path)
+        shutil.copyfile(of or home.database, path)
+    return path
+
+
+def clear_drafts(home: Home) -> None:
+    """Delete what ingesters that were killed left behind; the caller holds the lock, so nobody uses it."""
+    for path in home.path.glob(f"{DRAFT}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def publish(
+    home: Home,
+    path: Path,
+    facts_bytes: int,
+    replaced: Generation | None,
+    read: Mapping[str, int] | None = None,
+    archives: Sequence[Archive] = (),
+) -> Generation:
+    """Make a draft, closed and whole, the published file in place of another; return what it is now.
+
+    Raises:
+        OSError: it could not be made durable; what was published before still is.
+    """
+    found = made_durable(path)
+    before = generations(home)
+    generation = Generation(
+        number=1 + max((g.number for g in before), default=0),
+        bytes=found.st_size,
+        digest=file_digest(path),
+        modified_ns=found.st_mtime_ns,
+        published_ns=world.now(),
+        facts_bytes=facts_bytes,
+        read=dict(read or {}),
+        archives=tuple(archives),
+    )
+    _write_manifest(home, [generation, replaced] if replaced else [generation])
+    _move(_wal(home.database), _aside(home, ".wal"))
+    path.replace(home.database)
+    sync_directory(home.path)
+    return generation
+
+
+def made_durable(path: Path) -> os.stat_result:
+    """Make a draft, closed and whole, read-only and durable; return what it is now."""
+    path.chmod(0o400)
+    _sync(path)
+    return path.stat()
+
+
+def set_aside(home: Home, place: Path | None = None) -> Path:
+    """Rename the published file out of the way, its archives before it, and return its new place."""
+    place = place or _aside(home)
+    _move(home.archive, place.with_name(f"{place.name}.archive"))
+    _move(_wal(home.database), place.with_name(f"{place.name}.wal"))
+    home.database.rename(place)
+    sync_directory(home.path)
+    return place
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file, in the form of `records.canonical.digest`."""
+    with path.open("rb") as file:
+        hashed = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    return "b2:" + hashed.hexdigest()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, without a final stop."""
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+def _generation(entry: dict[str, Any]) -> Generation:
+    archives = tuple(Archive(**each) for each in entry.get("archives", ()))
+    return Generation(**(entry | {"archives": archives}))
+
+
+def _is_stamped(home: Home, archive: Archive) -> bool:
+    """Return whether an archive is a file of the size and time that it was sealed with."""
+    try:
+        found = (home.archive / archive.name).lstat()
+    except OSError:
+        return False
+    same = (found.st_size, found.st_mtime_ns) == (archive.bytes, archive.modified_ns)
+    is_alone = not _wal(home.archive / archive.name).exists()
+    return same and is_alone and stat.S_ISREG(found.st_mode)
+
+
+def _wal(path: Path) -> Path:
+    """Return where DuckDB keeps what a client wrote and did not check in; a file of ours has none."""
+    return path.with_name(f"{path.name}.wal")
+
+
+def _aside(home: Home, ending: str = "") -> Path:
+    return home.database.with_name(f"{home.database.name}.damaged-{world.new_id()}{ending}")
+
+
+def _move(path: Path, place: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(place)
+
+
+def _write_manifest(home: Home, found: list[Generation]) -> None:
+    path = home.path / f"{DRAFT}{world.new_id()}.json"
+    text = json.dumps({"generations": [dataclasses.asdict(g) for g in found]}, indent=2)
+    create(path, text.encode() + b"\n")
+    _sync(path)
+    path.replace(home.manifest)
+
+
+def _lock(descriptor: int, wait_seconds: float) -> bool:
+    until = world.monotonic() + int(wait_seconds * 1e9)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if world.monotonic() >= until:
+                return False
+        threading.Event().wait(POLL_SECONDS)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        raise _foreign(path, "not a regular file")
+    return True
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _foreign(path: Path, found: str) -> ForeignError:
+    return ForeignError(
+        found,
+        where=str(path),
+        todo="It was left as it is: move it away, or name another home with --home",
+    )

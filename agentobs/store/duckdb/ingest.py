@@ -1,0 +1,269 @@
+"""Ingest: new records of the segments become the next generation of the published file.
+
+Records count once however often this runs and wherever it dies: a watermark for each segment is in the
+same file as the rows that were read up to it, and the file is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from agentobs.errors import DamagedError, HomeError
+from agentobs.ledger import PriceBook
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import forms
+from agentobs.store.duckdb import archives, generations, price_tables
+from agentobs.store.duckdb.generations import Generation
+from agentobs.store.duckdb.journal_tail import Mark, Rows, batches
+from agentobs.store.duckdb.loader import load, read_marks, save_marks
+from agentobs.store.duckdb.schema import SETTINGS, newest, transaction
+from agentobs.store.duckdb.segment_compression import Compressed, compress_ended
+from agentobs.store.duckdb.segment_rewrite import apply_prunings
+
+WAIT_SECONDS = 10.0
+"""How long an ingest waits for another one that is at work."""
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What an ingest did."""
+
+    busy: bool = False
+    """Another process was at work all the time; nothing was done."""
+    published: bool = False
+    """Whether a new generation was published; there is none where nothing was new."""
+    generation: int = 0
+    """The number of the generation that is published now, 0 without one."""
+    records: int = 0
+    """Records that were added."""
+    segments: int = 0
+    """Segments that were read further."""
+    damaged_records: int = 0
+    """Stretches of segments that did not read back, among what was read now."""
+    missing_records: int = 0
+    """Sequence numbers without a record, among what was read now."""
+    unknown_records: int = 0
+    """Records of a kind that this version does not know; they stay in their segment."""
+    misfit_records: int = 0
+    """Records that read back and are no fact."""
+    pruned_rows: int = 0
+    """Rows of sessions that were pruned."""
+    archived_sessions: int = 0
+    """Sessions of past months that moved to archives."""
+    refused: list[Path] = field(default_factory=list)
+    """Segments of a newer format, which were left alone."""
+    set_aside: Path | None = None
+    """Where a damaged generation was put before the store was built anew from the segments."""
+    compressed: Compressed = field(default_factory=Compressed)
+    """What was compressed of the segments that have ended."""
+    uncompressed: str = ""
+    """Why not all that could be was compressed, or nothing."""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for people: what was done, then what was found."""
+        if self.busy:
+            return ["another process is ingesting; nothing was done"]
+        done = f"{self.records} records from {self.segments} segments"
+        first = f"generation {self.generation}: {done}" if self.published else "nothing new"
+        found = {
+            "stretches of segments do not read back": self.damaged_records,
+            "records are missing": self.missing_records,
+            "records are of a kind that this version does not know": self.unknown_records,
+            "records are no facts": self.misfit_records,
+        }
+        return [
+            first,
+            *(f"{count} {what}" for what, count in found.items() if count),
+            *([f"{self.pruned_rows} rows of pruned sessions are gone"] if self.pruned_rows else []),
+            *(
+                [f"{moved} sessions of past months archived"]
+                if (moved := self.archived_sessions)
+                else []
+            ),
+            *(f"{path}: of a newer format, left alone" for path in self.refused),
+            *([str(self.compressed)] if self.compressed.files else []),
+            *([f"segments are not compressed: {self.uncompressed}"] if self.uncompressed else []),
+            *([f"{self.set_aside}: damaged, built anew"] if self.set_aside else []),
+        ]
+
+
+def ingest(
+    home: Home, *, wait_seconds: float = WAIT_SECONDS, is_awaited: bool = False
+) -> IngestReport:
+    """Bring the published file up to date with the segments, then compress those that have ended.
+
+    Args:
+        home: where they are.
+        wait_seconds: how long to wait for another process that is at work.
+        is_awaited: whether somebody waits for an answer: then little is compressed.
+
+    Raises:
+        ForeignError: a file that is not ours, or of a newer version, is in its place.
+        HomeError: it could not be written, such as on a full disk; what was published before still is.
+        OSError: the home cannot be written at all.
+    """
+    with generations.locked(home, wait_seconds) as held:
+        if not held:
+            return IngestReport(busy=True)
+        generations.clear_drafts(home)
+        try:
+            return _ingest(home, is_awaited)
+        except DamagedError:
+            place = generations.set_aside(home)
+            report = _ingest(home, is_awaited)
+            report.set_aside = place
+            return report
+        finally:
+            generations.clear_drafts(home)
+
+
+def _ingest(home: Home, is_awaited: bool) -> IngestReport:
+    """Ingest, as the one process that does; raises DamagedError where the published file must go."""
+    book = price_tables.readable_book(home.path)
+    generation, marks, is_old = _published(home, book)
+    archives.clear(home, generation.archives if generation else ())
+    report = IngestReport()
+    try:
+        _advance(home, generation, marks, is_old, book, report)
+    except (OSError, duckdb.Error) as error:
+        if generation and not _is_as_published(home, generation):
+            raise DamagedError(generations.first_line(error), where=str(home.database)) from error
+        if isinstance(error, duckdb.ProgrammingError):
+            raise
+        raise HomeError(
+            f"the store could not be written: {generations.first_line(error)}",
+            where=str(home.database),
+            todo="What was recorded is safe in the segments; make room and ingest again",
+        ) from error
+    try:
+        report.compressed = compress_ended(home, marks, is_awaited=is_awaited)
+    except OSError as error:
+        report.uncompressed = generations.first_line(error)
+    return report
+
+
+def _is_as_published(home: Home, generation: Generation) -> bool:
+    """Return whether the published file and its archives have their digests."""
+    files = {home.database: generation.digest}
+    files |= {home.archive / each.name: each.digest for each in generation.archives}
+    return all(
+        path.exists() and generations.file_digest(path) == digest for path, digest in files.items()
+    )
+
+
+def _published(home: Home, book: PriceBook) -> tuple[Generation | None, dict[str, Mark], bool]:
+    """Return the published generation, its marks, and whether it must be replaced even without news."""
+    generation = generations.current(home)
+    if generation is None:
+        return None, {}, True
+    with duckdb.connect(config=SETTINGS) as connection:
+        layout = generations.attach(connection, home)
+        try:
+            marks = read_marks(connection, "published.main.segments")
+            is_old = layout < newest() or _is_stale(connection, book, "published.main.prices")
+        except duckdb.Error as error:
+            raise DamagedError(generations.first_line(error), where=str(home.database)) from error
+    return generation, marks, is_old
+
+
+def _is_stale(connection: duckdb.DuckDBPyConnection, book: PriceBook, prices: str) -> bool:
+    """Return whether stored calls must be priced anew: never by prices that could not be read."""
+    return not price_tables.is_unread(book) and price_tables.is_stale(connection, book, prices)
+
+
+def _advance(
+    home: Home,
+    generation: Generation | None,
+    marks: dict[str, Mark],
+    is_old: bool,
+    book: PriceBook,
+    report: IngestReport,
+) -> None:
+    """Read what is new, and publish where something is."""
+    report.generation = generation.number if generation else 0
+    pending = batches(home, marks)
+    first = next(pending)
+    if not first.marks and not is_old:
+        _count(first, report)
+        return
+    path = generations.draft(home, copy=generation is not None)
+    read_now: list[str] = []
+    before = generation.archives if generation else ()
+    sealed = archives.renewed(home, before)
+    with transaction(path) as connection:
+        archived = generations.attach_archives(connection, home, sealed)
+        if _is_stale(connection, book, "prices"):
+            with archives.costs_of_all(connection, archived):
+                price_tables.renew_and_tell(connection, book)
+        for rows in itertools.chain([first], pending):
+            read_now += rows.marks
+            report.records += load(connection, rows)
+            _count(rows, report)
+            save_marks(connection, rows.marks)
+            marks |= rows.marks
+            contexts = price_tables.new_contexts(connection, "usage", "prices", list(rows.marks))
+            price_tables.add(connection, contexts, book)
+        pruned = apply_prunings(connection, home, marks, read_now, archived)
+        if pruned is not None:
+            report.pruned_rows = pruned.rows
+            sealed, gone = archives.without(home, sealed, pruned.gone)
+            report.pruned_rows += gone
+        if sealed != before:
+            archives.note(connection, sealed)
+    past = archives.sessions_by_month(path) if archives.is_large(path) else {}
+    moved = list(itertools.chain(*past.values()))
+    if pruned is not None or moved:
+        sealed += archives.seal(home, path, past)
+        path = _compacted(home, path, moved, sealed)
+    report.archived_sessions = len(moved)
+    facts_bytes = sum(mark.facts_offset for mark in marks.values())
+    read = {name: marks[name].facts_offset for name in _plain(home) if name in marks}
+    done = generations.publish(home, path, facts_bytes, generation, read, sealed)
+    report.generation, report.published = done.number, True
+    archives.clear(home, sealed)
+
+
+def _compacted(
+    home: Home, path: Path, archived: Sequence[str], sealed: Sequence[generations.Archive]
+) -> Path:
+    """Copy a draft into one in which no block holds what was deleted from it, nor sessions that were archived."""
+    made = generations.draft(home, copy=False)
+    before = str(path).replace("'", "''")
+    stays = "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest(?::VARCHAR[]))"
+    with transaction(made) as connection:
+        connection.execute(f"ATTACH '{before}' AS before (READ_ONLY)")
+        for (table,) in connection.execute(_OUR_TABLES).fetchall():
+            moves = table in archives.MOVED and bool(archived)
+            connection.execute(f"DELETE FROM main.{table}")
+            connection.execute(
+                f"INSERT INTO main.{table} BY NAME FROM before.main.{table} {stays if moves else ''}",
+                [archived] if moves else None,
+            )
+        archives.note(connection, sealed)
+    path.unlink()
+    return made
+
+
+_OUR_TABLES = """
+    SELECT table_name FROM duckdb_tables() WHERE database_name = 'before' AND schema_name = 'main' ORDER BY 1
+"""
+
+
+def _plain(home: Home) -> list[str]:
+    """Return the segments whose facts were not compressed yet."""
+    return [name for name, is_compressed in forms(home).items() if not is_compressed]
+
+
+def _count(rows: Rows, report: IngestReport) -> None:
+    """Add what was found in a batch to the report."""
+    report.segments += len(rows.marks)
+    report.damaged_records += rows.damaged
+    report.missing_records += rows.missing
+    report.unknown_records += rows.unknown
+    report.misfit_records += rows.misfits
+    report.refused += rows.refused

@@ -1,0 +1,220 @@
+"""Pruning: sessions, or what was said in them, are deleted for good, by age, by size or by name.
+
+First a record of it is written, in a segment of its own; from then on it is decided. Whoever ingests next, this
+process or another after a kill, takes the records out of the segments and the rows out of the published file, and
+writes that file anew, so that no block of it holds what was deleted. A store that is built anew from the segments
+has the same record, and agrees. Open segments are never touched: a session that has one is left out, and what comes
+into one all the same goes when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from agentobs import world
+from agentobs.errors import DamagedError
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.compression import compressed_path
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import Segment, content_path, facts_path
+from agentobs.records.facts import TABLES, Pruning, columns
+from agentobs.store.disk_usage import home_bytes, size_text
+from agentobs.store.duckdb.connection import connected
+from agentobs.store.duckdb.ingest import ingest
+
+What = Literal["content", "all"]
+
+ROUNDS = 4
+"""How often it is measured again whether a home is small enough; a session's size is only known about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A session that is to be pruned."""
+
+    session_id: str
+    name: str | None
+    last_ns: int
+    """When something was last recorded of it, nanoseconds since 1970."""
+    bytes: int
+    """About how much room its records take, or of its content where only that goes."""
+
+
+@dataclass(slots=True)
+class PruneReport:
+    """What was pruned, or would be."""
+
+    what: What
+    chosen: list[Chosen] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
+    """Sessions that were named or are old enough, and have a segment that is open: they were left out."""
+    before: int = 0
+    """Bytes of the home before."""
+    after: int | None = None
+    """Bytes of the home now; None where nothing was done."""
+    is_pending: bool = False
+    """Whether another process was ingesting, so that the next ingest does it."""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for people."""
+        noun = "sessions" if self.what == "all" else "sessions: their content"
+        about = sum(each.bytes for each in self.chosen)
+        done = f"{len(self.chosen)} {noun}, about {size_text(about)}"
+        told = [f"would prune {done}" if self.after is None else f"pruned {done}"]
+        told += [f"{each}: still running, left alone" for each in self.running]
+        if self.after is not None:
+            told.append(f"the home had {size_text(self.before)} and has {size_text(self.after)}")
+        if self.is_pending:
+            told.append("another process is ingesting; the next ingest deletes what was chosen")
+        return told
+
+
+def prune(
+    home: Home,
+    *,
+    sessions: Sequence[str] = (),
+    before_ns: int | None = None,
+    keep_bytes: int | None = None,
+    what: What = "all",
+    dry_run: bool = False,
+) -> PruneReport:
+    """Delete sessions, or their content alone.
+
+    Args:
+        home: where they are.
+        sessions: their full ids.
+        before_ns: all of which nothing was recorded since then.
+        keep_bytes: the oldest, until the home is no larger than that.
+        what: `content` keeps the facts: what it cost, what failed.
+        dry_run: only say what would be done.
+
+    Raises:
+        HomeError, ForeignError: as an ingest does.
+        OSError: the home cannot be written.
+    """
+    report = PruneReport(what, before=home_bytes(home))
+    for _ in range(ROUNDS if keep_bytes is not None else 1):
+        chosen, running = _choose(home, sessions, before_ns, keep_bytes, what)
+        report.running = running
+        report.chosen += chosen
+        if dry_run or not chosen:
+            break
+        _decide(home, [each.session_id for each in chosen], what)
+        report.is_pending = ingest(home).busy
+        report.after = home_bytes(home)
+        if report.is_pending:
+            break
+    return report
+
+
+def _decide(home: Home, session_ids: Sequence[str], what: What) -> None:
+    """Write down that these sessions are pruned; from here on they are."""
+    segment = Segment(home)
+    now = world.now()
+    for session_id in session_ids:
+        fact = Pruning(session_id, now, what)
+        segment.facts.append(TABLES[Pruning], columns(fact))
+    segment.close()
+
+
+def _choose(
+    home: Home,
+    named: Sequence[str],
+    before_ns: int | None,
+    keep_bytes: int | None,
+    what: What,
+) -> tuple[list[Chosen], list[str]]:
+    """Return the sessions to prune, oldest first, and those that would be but for an open segment."""
+    with connected(home, ingest=False, asked=_SESSIONS + _HELD) as connection:
+        rows = connection.execute(_SESSIONS, {"what": what}).fetchall()
+        held = connection.execute(_HELD).fetchall()
+    sizes = _sizes(home, held, what)
+    found = [
+        (Chosen(i, name, last or 0, sizes.get(i, 0)), is_open) for i, name, last, is_open in rows
+    ]
+    if named:
+        found = [each for each in found if each[0].session_id in set(named)]
+    if before_ns is not None:
+        found = [each for each in found if each[0].last_ns < before_ns]
+    chosen = [each for each, is_open in found if not is_open]
+    running = [each.session_id for each, is_open in found if is_open]
+    if keep_bytes is not None:
+        chosen = _until(chosen, home_bytes(home) - keep_bytes)
+        running = []
+    return chosen, running
+
+
+def _until(sessions: Sequence[Chosen], too_many: int) -> list[Chosen]:
+    """Return the first of some sessions whose sizes together make up what is too many."""
+    chosen: list[Chosen] = []
+    for each in sessions:
+        if too_many <= 0:
+            break
+        chosen.append(each)
+        too_many -= each.bytes
+    return chosen
+
+
+def _sizes(home: Home, held: Sequence[tuple[str, str]], what: What) -> dict[str, int]:
+    """Return about how many bytes each session takes: a block, or a plain file, is shared among its sessions."""
+    sizes: dict[str, float] = {}
+    by_segment: dict[str, list[str]] = {}
+    for segment_id, session_id in held:
+        by_segment.setdefault(segment_id, []).append(session_id)
+    for segment_id, session_ids in by_segment.items():
+        paths = [content_path(home, segment_id)]
+        if what == "all":
+            paths.append(facts_path(home, segment_id))
+        for path in paths:
+            for size, sharing in _shares(path, session_ids):
+                for session_id in sharing:
+                    sizes[session_id] = sizes.get(session_id, 0) + size / len(sharing)
+    return {session_id: round(size) for session_id, size in sizes.items()}
+
+
+def _shares(path: Path, session_ids: Sequence[str]) -> list[tuple[int, Sequence[str]]]:
+    try:
+        file, index = compression.read_index(compressed_path(path))
+    except (FileNotFoundError, DamagedError):
+        return [(path.stat().st_size, session_ids)] if path.exists() else []
+    file.close()
+    return [(b.packed, b.summary.sessions) for b in index.blocks if b.summary.sessions]
+
+
+_TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
+_HELD = " UNION ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)
+_SESSIONS = f"""
+    WITH held AS ({_HELD}), seen AS (
+        SELECT session_id, max(at_ns) AS last_ns FROM (
+            SELECT session_id, started_ns AS at_ns FROM session_starts
+            UNION ALL SELECT session_id, ended_ns FROM session_ends
+            UNION ALL SELECT session_id, started_ns + duration_ns FROM attempts
+            UNION ALL SELECT session_id, answered_ns FROM tool_results
+            UNION ALL SELECT session_id, at_ns FROM events
+            UNION ALL SELECT session_id, started_ns FROM span_starts
+            UNION ALL SELECT session_id, ended_ns FROM span_ends
+        ) GROUP BY session_id
+    ), opened AS (
+        SELECT DISTINCT session_id FROM held JOIN segments USING (segment_id) WHERE state = 'open'
+    ), begun AS (
+        SELECT session_id, max(coalesce(opened_ns, 0)) AS opened_ns FROM held JOIN segments USING (segment_id)
+        GROUP BY session_id
+    ), named AS (
+        SELECT session_id, arg_min(name, started_ns) AS name FROM session_starts GROUP BY session_id
+    )
+    SELECT session_id, name, last_ns, opened.session_id IS NOT NULL
+    FROM (SELECT DISTINCT session_id FROM held WHERE session_id IS NOT NULL)
+    LEFT JOIN seen USING (session_id)
+    LEFT JOIN opened USING (session_id)
+    LEFT JOIN named USING (session_id)
+    LEFT JOIN begun USING (session_id)
+    -- Of what was pruned whole and is done, nothing is held but what came since.
+    WHERE $what = 'all' OR NOT EXISTS (
+        SELECT 1 FROM prunings
+        WHERE prunings.session_id = begun.session_id AND pruned_ns >= greatest(begun.opened_ns, coalesce(last_ns, 0))
+    )
+    ORDER BY last_ns, session_id
+"""

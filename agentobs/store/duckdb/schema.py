@@ -1,0 +1,216 @@
+"""The layout of the store: migrations, each applied once, and views, made anew when their text changes.
+
+The SQL stands in `migrations/` and `views/`, both in the order of the files' names. A migration that was
+released is never edited; the next one is added. The views name no schema, so that the same text makes them
+inside the published file and in a live connection, where the fact tables are views too; they are made anew
+with each generation, so a change of theirs needs no migration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import duckdb
+
+from agentobs import world
+from agentobs.recording.journal.home import create
+from agentobs.records.canonical_json import digest
+
+APPLICATION = "agentobs"
+"""What `meta` says in a file of ours."""
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    # A name in a query is a table, never a variable of this program.
+    "python_enable_replacements": False,
+    # Rows come through paths like /proc/self/fd/7, which name another file each time.
+    "enable_external_file_cache": False,
+}
+"""Settings of every connection of ours."""
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step from a layout to the next."""
+
+    number: int
+    """Its place in the order, from 1."""
+    name: str
+    """The name of its file, without the ending."""
+    sql: str
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Return all migrations in their order."""
+    paths = sorted((_HERE / "migrations").glob("*.sql"))
+    return tuple(Migration(int(p.stem[:4]), p.stem, p.read_text("utf-8")) for p in paths)
+
+
+def newest() -> int:
+    """Return the number of the layout that this code reads and writes."""
+    return migrations()[-1].number
+
+
+def layout(connection: duckdb.DuckDBPyConnection, database: str) -> int | None:
+    """Return the layout of an attached database, or None where the file is not ours."""
+    try:
+        rows = connection.execute(f"SELECT key, value FROM {database}.main.meta").fetchall()
+    except (duckdb.CatalogException, duckdb.BinderException):
+        return None
+    known = dict(rows)
+    form = known.get("format")
+    if known.get("application") != APPLICATION or not isinstance(form, str) or not form.isdecimal():
+        return None
+    return int(form)
+
+
+def migrate(connection: duckdb.DuckDBPyConnection, *, is_bare: bool = False) -> None:
+    """Bring the database that is in use up to the newest layout, within the caller's transaction.
+
+    A bare one gets tables alone, without comments and views, which take more time than they.
+    """
+    before = _applied(connection)
+    for migration in migrations():
+        if migration.number <= before:
+            continue
+        connection.execute(_without_comments(migration.sql) if is_bare else migration.sql)
+        connection.execute(
+            "INSERT INTO migrations VALUES (?, ?, ?)",
+            [migration.number, migration.name, world.now()],
+        )
+        remember(connection, "application", APPLICATION)
+        remember(connection, "format", str(migration.number))
+    if not is_bare and _recall(connection, "views") != digest(_views().encode()):
+        connection.execute(_views())
+        remember(connection, "views", digest(_views().encode()))
+
+
+@contextlib.contextmanager
+def transaction(path: Path, *, is_bare: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a draft in one transaction, and leave it checkpointed and closed."""
+    if not path.exists():
+        create(path)
+        path.write_bytes(_blank(path, is_bare))
+    with _changed(path, is_bare) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _changed(path: Path, is_bare: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    # One thread: rows come in files too small to share, and another thread only gets in the way.
+    with duckdb.connect(str(path), config={**SETTINGS, "threads": 1}) as connection:
+        connection.begin()
+        migrate(connection, is_bare=is_bare)
+        yield connection
+        connection.commit()
+        connection.execute("CHECKPOINT")
+
+
+_blanks: dict[tuple[bool, str], bytes] = {}
+
+
+def _blank(path: Path, is_bare: bool) -> bytes:
+    """Return an empty database of the newest layout, made beside `path` the first time that this process wants one.
+
+    To make it takes half a second, most of it for comments; to copy its megabyte takes a hundredth of that.
+    """
+    made = is_bare, digest(_views().encode() + repr(migrations()).encode())
+    if made not in _blanks:
+        draft = path.with_name(f"{path.stem}.blank{path.suffix}")
+        try:
+            with _changed(draft, is_bare):
+                pass
+            _blanks[made] = draft.read_bytes()
+        finally:
+            draft.unlink(missing_ok=True)
+            draft.with_name(f"{draft.name}.wal").unlink(missing_ok=True)
+    return _blanks[made]
+
+
+def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables of the newest layout in an empty database, without comments."""
+    for migration in migrations():
+        connection.execute(_without_comments(migration.sql))
+
+
+def create_views(connection: duckdb.DuckDBPyConnection, asked: str | None = None) -> None:
+    """Create the views, without comments; where SQL is given, those alone that its words may mean.
+
+    All of them take a fifth of a second, most questions need few.
+    """
+    if asked is None or _CATALOG.search(asked):
+        connection.execute(_without_comments(_views()))
+        return
+    statements, needed = _statements(), set[str]()
+    waiting = [asked]
+    while waiting:
+        words = set(_WORD.findall(waiting.pop().lower())) & statements.keys() - needed
+        needed |= words
+        waiting += [statements[word] for word in words]
+    connection.execute("".join(sql for name, sql in statements.items() if name in needed))
+
+
+_CATALOG = re.compile(
+    r"\b(?:duckdb_\w+|information_schema|pg_\w+|show|describe|summarize)\b", re.IGNORECASE
+)
+"""What a statement may ask of the catalog itself, in which all views are to be seen."""
+_WORD = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+@cache
+def _statements() -> dict[str, str]:
+    """Return the statement that makes each view or macro, by its name, in an order in which they can be made."""
+    pieces = _START.split(_without_comments(_views()))[1:]
+    return {name: start + rest for start, name, rest in zip(*[iter(pieces)] * 3, strict=True)}
+
+
+_START = re.compile(r"(?m)^(CREATE OR REPLACE (?:VIEW|MACRO) (\w+))")
+
+
+def create_temporary_costs(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the view `costs` over what `usage` and `prices` are for this connection alone."""
+    sql = _without_comments((_HERE / "views" / "00_costs.sql").read_text("utf-8"))
+    connection.execute(sql.replace("CREATE OR REPLACE VIEW", "CREATE OR REPLACE TEMP VIEW"))
+
+
+def _without_comments(sql: str) -> str:
+    """Leave out the comments, a line each: they cost six times as much time as what they comment on."""
+    lines = sql.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("COMMENT ON"))
+
+
+@cache
+def _views() -> str:
+    """Return the text of all views; a file may use the views of those before it."""
+    paths = sorted((_HERE / "views").glob("*.sql"))
+    return "\n".join(path.read_text("utf-8") for path in paths)
+
+
+def _applied(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return the number of the last migration that was applied, 0 in a new file."""
+    # Asked of the catalog: a query that fails would abort the caller's transaction.
+    found = connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'migrations'")
+    if not found.fetchone():
+        return 0
+    row = connection.execute("SELECT max(number) FROM migrations").fetchone()
+    return row[0] or 0 if row else 0
+
+
+def _recall(connection: duckdb.DuckDBPyConnection, key: str) -> str | None:
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
+    return row[0] if row else None
+
+
+def remember(connection: duckdb.DuckDBPyConnection, key: str, value: str) -> None:
+    """Note something about the file in its table `meta`."""
+    connection.execute("DELETE FROM meta WHERE key = ?", [key])
+    connection.execute("INSERT INTO meta VALUES (?, ?)", [key, value])

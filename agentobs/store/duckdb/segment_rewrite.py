@@ -1,0 +1,351 @@
+"""Rewriting: a segment without the records of some sessions, or without what does not read back.
+
+What stays keeps its sequence, so that each record is still the one that it was. In the place of those that go
+stands one line: `pruned`, with the sessions and the time, or `lost`, with the reason. So the rest verifies, nothing
+counts as missing that was pruned, and what is lost stays known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from agentobs.errors import DamagedError
+from agentobs.recording.journal import compression
+from agentobs.recording.journal.compression import compressed_path
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import (
+    Damage,
+    Line,
+    content_path,
+    facts_path,
+    is_there,
+    read,
+)
+from agentobs.records.facts import TABLES, Pruning
+from agentobs.store.duckdb.archives import united
+from agentobs.store.duckdb.journal_tail import Mark, Rows, follow
+from agentobs.store.duckdb.loader import save_marks
+from agentobs.store.duckdb.segment_compression import pieces_of, replace
+
+FRAME = ("segment", "seal", "pruned", "lost")
+"""The kinds of lines that are not about anything that was recorded."""
+
+_SESSION = re.compile(rb'"session_id":"([^"\\]{1,128})"')
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """What stays of a file."""
+
+    lines: list[bytes] = field(default_factory=list)
+    kept: int = 0
+    """Records that stay."""
+    pruned: int = 0
+    """Records that go."""
+    lost: int = 0
+    """Records that did not read back."""
+    restored: int = 0
+    """Records that did not read back, and were known from elsewhere."""
+
+
+def without(
+    path: Path,
+    sessions: Collection[str],
+    pruned_ns: int,
+    known: Mapping[int, tuple[str, bytes]] | None = None,
+    last: int = 0,
+) -> Rewritten:
+    """Return what stays of a file without the records of some sessions, and without what does not read back.
+
+    Args:
+        path: of the plain file.
+        sessions: whose records go.
+        pruned_ns: when, for the lines that stand for them.
+        known: kind and JSON of records by number, which take the place of those that do not read back.
+        last: the number of the last record that there was, where more is known than the file tells.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ForeignError: it is of a newer format.
+    """
+    result = Rewritten()
+    seed = zlib.crc32(compression.segment_of(path).encode())
+    gone = _Run(seed)
+    sequence = 0
+    for item in read(path):
+        if isinstance(item, Damage):
+            if item.missing:
+                result.lines += gone.ended()
+                _lose(result, seed, sequence + 1, sequence + item.missing, known or {})
+                sequence += item.missing
+            continue
+        if item.sequence <= sequence:
+            continue  # it stands there twice
+        sequence = item.sequence
+        session_id = session_of(item) if item.kind not in FRAME else None
+        if session_id is not None and session_id in sessions:
+            result.pruned += 1
+            gone.add(item, {session_id}, pruned_ns)
+        elif item.kind == "pruned":
+            gone.add(item, _sessions(item), _pruned_ns(item))
+        else:
+            result.lines += gone.ended()
+            result.lines.append(line_of(seed, item.sequence, item.kind, item.payload))
+            result.kept += item.kind not in FRAME
+    result.lines += gone.ended()
+    if sequence < last:
+        _lose(result, seed, sequence + 1, last, known or {})
+    return result
+
+
+def _lose(
+    result: Rewritten, seed: int, first: int, last: int, known: Mapping[int, tuple[str, bytes]]
+) -> None:
+    """Put what is known of some records in their place, and for the others a line that says that they are lost."""
+    at = first
+    for number in [*sorted(each for each in known if first <= each <= last), last + 1]:
+        if at < number:
+            value = {"from": at, "reason": "did not read back"}
+            result.lines.append(line_of(seed, number - 1, "lost", value))
+            result.lost += number - at
+        if number in known:
+            result.lines.append(line_of(seed, number, *known[number]))
+            result.restored += 1
+            result.kept += 1
+        at = number + 1
+
+
+def prune_segment(
+    home: Home, segment_id: str, sessions: Collection[str], everything: Collection[str], now_ns: int
+) -> int:
+    """Take the content of some sessions out of a segment, and all of others; return how many records went.
+
+    A file in which nothing else is left goes. Doing it again changes nothing.
+
+    Raises:
+        OSError: it could not be written; each file is as it was, or as it shall be.
+        DamagedError: what was written does not read back; the file is as it was.
+    """
+    facts, content = facts_path(home, segment_id), content_path(home, segment_id)
+    pruned = 0
+    if is_there(content) and _may_hold(content, sessions):
+        pruned += _put(home, content, without(content, sessions, now_ns), keep_empty=True)
+    if everything and is_there(facts) and _may_hold(facts, everything):
+        left = without(facts, everything, now_ns)
+        if left.pruned and not left.kept:
+            remove(content)
+        pruned += _put(home, facts, left, keep_empty=False)
+    return pruned
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What prunings took away."""
+
+    rows: int
+    """Rows of the published file."""
+    gone: tuple[tuple[str, str], ...]
+    """Of which sessions all is gone, each with a segment that held it: archives may have rows of them."""
+
+
+def apply_prunings(
+    connection: duckdb.DuckDBPyConnection,
+    home: Home,
+    marks: dict[str, Mark],
+    read: Collection[str],
+    archived: Collection[str] = (),
+) -> Pruned | None:
+    """Do what prunings say to segments, rows and marks; return what went, None where nothing was to do.
+
+    They are those that stand in the segments that were read now, and those of sessions that these hold. Only what
+    was recorded before goes: a segment that was begun later, such as that of a log that was imported again, stays.
+    One that is open stays with its rows until it has ended; nobody prunes a session that is known to have one.
+    Archives, by the names that they are attached under, tell where sessions are, and stay as they are.
+
+    Raises:
+        OSError, DamagedError: as for `prune_segment`.
+    """
+    if not connection.execute("SELECT 1 FROM prunings LIMIT 1").fetchall():
+        return None
+    ended = [name for name in read if name in marks and marks[name].state != "open"]
+    found = connection.execute(_NEW_PRUNINGS, {"told": list(read), "ended": ended}).fetchall()
+    if not found:
+        return None
+    all_ns = {session_id: at_ns for session_id, at_ns, _ in found}
+    pruned_ns = {session_id: at_ns for session_id, _, at_ns in found}
+    held = connection.execute(_holding(archived), {"sessions": list(pruned_ns)}).fetchall()
+    now_ns, rows = max(pruned_ns.values()), list[tuple[str, str]]()
+    for (segment_id,) in held:
+        mark = marks.get(segment_id)
+        if mark is None or mark.state == "open":
+            continue
+        opened_ns = mark.opened_ns or 0
+        gone = {each for each in pruned_ns if opened_ns <= pruned_ns[each]}
+        everything = {each for each in pruned_ns if opened_ns <= all_ns[each]}
+        if gone:
+            prune_segment(home, segment_id, gone, everything, now_ns)
+            _mark_anew(connection, home, segment_id, marks)
+            rows += [(segment_id, each) for each in everything]
+    for session_id in pruned_ns:
+        if _PLAIN_ID.fullmatch(session_id):
+            shutil.rmtree(home.path / "sessions" / session_id, ignore_errors=True)
+    return Pruned(_delete_rows(connection, rows, archived), tuple(rows))
+
+
+def _mark_anew(
+    connection: duckdb.DuckDBPyConnection, home: Home, segment_id: str, marks: dict[str, Mark]
+) -> None:
+    """Bring the mark of a segment to what its file says now, as if it had been read for the first time."""
+    del marks[segment_id]
+    connection.execute("DELETE FROM segments WHERE segment_id = ?", [segment_id])
+    rows = Rows()
+    follow(home, Mark(segment_id), rows)
+    save_marks(connection, rows.marks)
+    marks |= rows.marks
+
+
+def _delete_rows(
+    connection: duckdb.DuckDBPyConnection,
+    gone: Collection[tuple[str, str]],
+    archived: Collection[str],
+) -> int:
+    """Delete the rows of some sessions in some segments."""
+    given = {"segments": [each for each, _ in gone], "sessions": [each for _, each in gone]}
+    deleted = 0
+    for table in _TOLD:
+        row = connection.execute(
+            f"DELETE FROM {table} WHERE (segment_id, session_id) IN "
+            "(SELECT unnest($segments), unnest($sessions))",
+            given,
+        ).fetchone()
+        deleted += row[0] if row else 0
+    # A store that is built anew looks up only what is still used.
+    connection.execute(
+        f"DELETE FROM prices WHERE NOT EXISTS (SELECT 1 FROM ({united('usage', archived)}) AS usage {_USES})",
+        given,
+    )
+    return deleted
+
+
+def _holding(archived: Collection[str]) -> str:
+    """Return SQL for the segments that hold something of sessions."""
+    rows = " UNION ALL ".join(
+        f"SELECT segment_id, session_id FROM ({united(table, archived)})" for table in _TOLD
+    )
+    return (
+        f"SELECT DISTINCT segment_id FROM ({rows}) "
+        "WHERE session_id IN (SELECT unnest($sessions)) ORDER BY segment_id"
+    )
+
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOLD = [table for table in TABLES.values() if table != TABLES[Pruning]]
+_HELD = " UNION ALL ".join(f"SELECT segment_id, session_id FROM {table}" for table in _TOLD)
+_NEW_PRUNINGS = f"""
+    SELECT session_id, coalesce(max(pruned_ns) FILTER (what = 'all'), -1), max(pruned_ns) FROM prunings
+    WHERE session_id IS NOT NULL AND (
+        segment_id IN (SELECT unnest($told))
+        OR session_id IN (SELECT session_id FROM ({_HELD}) WHERE segment_id IN (SELECT unnest($ended)))
+    )
+    GROUP BY session_id ORDER BY session_id
+"""
+_USES = """
+    WHERE usage.billed AND usage.model = prices.model
+        AND usage.service_tier IS NOT DISTINCT FROM prices.service_tier
+        AND usage.inference_geo IS NOT DISTINCT FROM prices.inference_geo
+        AND usage.speed IS NOT DISTINCT FROM prices.speed
+        AND (usage.segment_id, usage.session_id) NOT IN (SELECT unnest($segments), unnest($sessions))
+"""
+
+
+def remove(path: Path) -> None:
+    """Delete a file of a segment in both forms."""
+    path.unlink(missing_ok=True)
+    compressed_path(path).unlink(missing_ok=True)
+
+
+def line_of(seed: int, sequence: int, kind: str, value: bytes | dict[str, Any]) -> bytes:
+    """Return a line as the journal has it."""
+    payload = (
+        value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
+    )
+    rest = b"%d %s %s" % (sequence, kind.encode(), payload)
+    return b"%08x %s\n" % (zlib.crc32(rest, seed), rest)
+
+
+def session_of(line: Line) -> str | None:
+    """Return the session that a record belongs to, or None."""
+    found = _SESSION.search(line.payload)
+    return found[1].decode("utf-8", "replace") if found else None
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records that follow each other and go."""
+
+    seed: int
+    first: int = 0
+    last: int = 0
+    sessions: set[str] = field(default_factory=set)
+    pruned_ns: int = 0
+
+    def add(self, line: Line, sessions: set[str], pruned_ns: int) -> None:
+        self.first, self.last = self.first or line.first, line.sequence
+        self.sessions |= sessions
+        self.pruned_ns = max(self.pruned_ns, pruned_ns)
+
+    def ended(self) -> Iterator[bytes]:
+        """Yield the line that stands for them, if there are any, and begin anew."""
+        if self.last:
+            value = {
+                "from": self.first,
+                "sessions": sorted(self.sessions),
+                "pruned_ns": self.pruned_ns,
+            }
+            yield line_of(self.seed, self.last, "pruned", value)
+        self.first = self.last = self.pruned_ns = 0
+        self.sessions = set()
+
+
+def _put(home: Home, path: Path, left: Rewritten, *, keep_empty: bool) -> int:
+    if not left.pruned:
+        return 0
+    if left.kept or keep_empty:
+        replace(home, path, pieces_of(left.lines, compression.segment_of(path)))
+    else:
+        remove(path)
+    return left.pruned
+
+
+def _may_hold(path: Path, sessions: Collection[str]) -> bool:
+    """Return whether a file may hold something of some sessions: the index of a compressed one tells."""
+    try:
+        file, index = compression.read_index(compressed_path(path))
+    except (FileNotFoundError, DamagedError):
+        return True
+    file.close()
+    return not index.sessions().isdisjoint(sessions)
+
+
+def _sessions(line: Line) -> set[str]:
+    try:
+        return {str(each) for each in line.value()["sessions"]}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
+def _pruned_ns(line: Line) -> int:
+    try:
+        found = line.value()["pruned_ns"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,227 @@
+"""The other half of `worker`: opens the store, gives away its rights, and answers.
+
+Opening is our own code, and may have to ingest; the limits hold from the first question on. What an answer
+needs is imported before, for after that no file can be opened any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import queue
+import resource
+import threading
+import warnings
+from pathlib import Path
+from typing import IO, Any
+
+import duckdb
+
+from agentobs.errors import AgentobsError
+from agentobs.recording.journal.home import Home
+from agentobs.store.duckdb.connection import connected, select
+from agentobs.store.duckdb.schema import create_views
+from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Cut, Limits, too_wide
+from agentobs.store.duckdb.worker_protocol import decoded, encoded, packed_row, unpack
+
+NEEDED = ("datetime", "decimal", "uuid", "pytz", "collections.abc", "types", "typing")
+"""What DuckDB imports when it first meets a value of such a type."""
+RESERVED_BYTES = 256 * 1024 * 1024
+"""Address space beyond the limit, which threads set aside and do not fill. Our choice."""
+BATCH = 256
+"""How many rows are taken from DuckDB at a time: few, because a cell may be large. Our choice."""
+TEXT = 500
+"""How much of DuckDB's words about an error is passed on, characters. Our choice."""
+
+
+def main() -> None:
+    """Answer questions until whoever started this process closes the pipe, or has died."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    out, questions = _pipes()
+    told = questions.get()
+    limits = Limits(**told["limits"])
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            connection = _opened(Path(told["home"]), told["ingest"], limits)
+    except Exception as error:
+        _send(out, {"error": _told(error)})
+        return
+    _confine(limits)
+    _send(out, {"ready": [str(each.message)[:TEXT] for each in caught][:20]})
+    while True:
+        question = questions.get()
+        _allow(limits)
+        try:
+            _try_to_answer(connection, question, limits, out)
+        except BrokenPipeError:
+            return
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+
+
+def _pipes() -> tuple[IO[bytes], queue.SimpleQueue[dict[str, Any]]]:
+    """Return where answers go, and where questions come from; nothing else may write between them."""
+    out = os.fdopen(os.dup(1), "wb")
+    source = os.fdopen(os.dup(0), "rb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nowhere, descriptor)
+    questions: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(source, questions), daemon=True).start()
+    return out, questions
+
+
+def _listen(source: IO[bytes], questions: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Pass questions on, and end this process when nobody can ask any more, whatever it is at."""
+    while (question := decoded(source)) is not None:
+        questions.put(question)
+    os._exit(0)
+
+
+def _opened(home: Path, ingest: bool, limits: Limits) -> duckdb.DuckDBPyConnection:
+    for name in NEEDED:
+        importlib.import_module(name)
+    connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes, asked="")
+    create_views(connection, "")  # reads their text, while files can be opened
+    # The first answer loads the rest, such as the zone that instants are shown in.
+    connection.execute("SELECT now(), 1::DECIMAL(4, 2), uuid()").fetchall()
+    return connection
+
+
+def _confine(limits: Limits) -> None:
+    """Give away the right to open files and sockets, to write files, and to use more memory. For good."""
+    most = _address_space() + limits.memory_bytes + RESERVED_BYTES
+    with contextlib.suppress(ValueError, OSError):  # not every system can
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+
+
+def _allow(limits: Limits) -> None:
+    """Allow processor time for one more question: all of its time, on every core."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    more = limits.timeout_seconds * (os.cpu_count() or 1)
+    most = int(used.ru_utime + used.ru_stime + more) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
+
+
+def _try_to_answer(
+    connection: duckdb.DuckDBPyConnection, question: dict[str, Any], limits: Limits, out: IO[bytes]
+) -> None:
+    """Answer, or say why not.
+
+    Raises:
+        BrokenPipeError: nobody reads the answer any more.
+        MemoryError: there is not even enough memory to say so.
+    """
+    try:
+        _answer(connection, question, limits, out)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        told = _told(error)
+        del error
+        _send(out, {"error": told})
+    finally:
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
+
+
+def _answer(
+    connection: duckdb.DuckDBPyConnection, question: dict[str, Any], limits: Limits, out: IO[bytes]
+) -> None:
+    """Send the columns and rows of an answer, as far as the limits allow."""
+    parameters = unpack(question["parameters"])
+    try:
+        answered = _selected(connection, question["sql"], parameters, question["sql"])
+    except (duckdb.CatalogException, duckdb.BinderException):
+        connection.execute("ROLLBACK")
+        # What there is none of is told with what is like it, so that all must be there.
+        answered = _selected(connection, question["sql"], parameters, None)
+    columns = [str(column[0]) for column in answered.description or []]
+    if len(columns) > limits.columns:
+        raise too_wide(len(columns), limits)
+    names = encoded({"columns": columns})
+    if len(names) > limits.answer_bytes:
+        _send(out, {"columns": []})
+        _send(out, {"end": "bytes"})
+        return
+    out.write(names)
+    out.flush()  # so that whoever asked has them before the first row
+    _send(out, {"end": _send_rows(answered, limits, out)})
+
+
+def _selected(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any, asked: str | None
+) -> duckdb.DuckDBPyConnection:
+    create_views(connection, asked)
+    # What a statement may hold that looks like a question (WITH a AS (DELETE ...)) must not change the tail.
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+    return select(connection, sql, parameters)
+
+
+def _send_rows(answered: duckdb.DuckDBPyConnection, limits: Limits, out: IO[bytes]) -> Cut | None:
+    """Send rows as they come; return why they were cut off, if they were."""
+    left_rows, left_bytes = limits.rows, limits.answer_bytes
+    while rows := answered.fetchmany(BATCH):
+        packed = [packed_row(row) for row in rows[:left_rows]]
+        message = _rows(packed)
+        if len(message) > left_bytes:
+            _send_what_fits(packed, left_bytes, out)
+            return "bytes"
+        out.write(message)
+        left_rows, left_bytes = left_rows - len(packed), left_bytes - len(message)
+        if len(packed) < len(rows):
+            return "rows"
+    return None
+
+
+def _send_what_fits(packed: list[Any], left_bytes: int, out: IO[bytes]) -> None:
+    """Send the rows up to the one that would go past the limit, one by one."""
+    for row in packed:
+        message = _rows([row])
+        left_bytes -= len(message)
+        if left_bytes < 0:
+            return
+        out.write(message)
+
+
+def _rows(packed: list[Any]) -> bytes:
+    return encoded({"rows": packed})
+
+
+def _send(out: IO[bytes], message: dict[str, Any]) -> None:
+    out.write(encoded(message))
+    out.flush()
+
+
+def _told(error: Exception) -> dict[str, str]:
+    """Return an error as it is sent."""
+    if isinstance(error, AgentobsError):
+        told = {"kind": type(error).__name__, "found": error.found}
+        return told | {"where": error.where, "todo": error.todo}
+    if isinstance(error, MemoryError | duckdb.OutOfMemoryException):
+        return {"limit": "memory"}
+    lines = str(error).splitlines() or [type(error).__name__]
+    found = lines[0][:TEXT].rstrip(".!")
+    if not isinstance(error, duckdb.Error):
+        found = f"{type(error).__name__}: {found}"
+    return {"kind": "UsageError", "found": found, "where": "sql", "todo": _TODO}
+
+
+_TODO = "docs/tables.md names all columns, docs/sql.md says what can be asked"
+
+
+def _address_space() -> int:
+    """Return how much address space this process has, bytes; 0 where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text("ascii").split()[0]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,468 @@
+"""Verify: read everything back, and say what is damaged, where, and what is lost with it.
+
+Every line of every segment is checked, every content id that a fact names is looked for, and the
+published file is held against its manifest and against the segments that it was made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from agentobs.errors import DamagedError, ForeignError
+from agentobs.recording.journal.compression import compressed_path, segment_of
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.segments import (
+    SPANS,
+    Damage,
+    Line,
+    content_path,
+    facts_path,
+    file_size,
+    is_alive,
+    is_there,
+    read,
+    segment_ids,
+    tail,
+)
+from agentobs.recording.journal.unfinished_attempts import TELLING, crashed
+from agentobs.records.facts import TABLES, Pruning
+from agentobs.store.duckdb import generations
+from agentobs.store.duckdb.archives import united
+from agentobs.store.duckdb.journal_tail import Mark
+from agentobs.store.duckdb.loader import read_marks
+from agentobs.store.duckdb.schema import SETTINGS
+from agentobs.store.duckdb.segment_rewrite import FRAME, session_of
+
+_TABLES = frozenset(TABLES.values())
+_CONTENT_FIELDS = {
+    "session_starts": ("arguments_content",),
+    "session_ends": ("end_content",),
+    "attempts": ("request_content", "response_content"),
+    "tool_results": ("content",),
+    "world_answers": ("content",),
+}
+"""The fields of facts that name content."""
+_NOTHING = "nothing: delete the file, and the next ingest makes it anew from the segments"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was written."""
+
+    path: Path
+    offset: int | None
+    """Where in the file, bytes; None where it concerns the whole file."""
+    found: str
+    """What is wrong, for people."""
+    lost: str
+    """What is lost with it, for people."""
+    sessions: tuple[str, ...] = ()
+    """The sessions that it is or may be of, where that can be known."""
+    records: int = 0
+    """How many records are lost, where their numbers tell."""
+
+    def __str__(self) -> str:
+        place = f"{self.path}" if self.offset is None else f"{self.path} at byte {self.offset}"
+        return f"{place}: {self.found}; lost: {self.lost}"
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was read, and what was found."""
+
+    segments: int = 0
+    """Segments that were read."""
+    records: int = 0
+    """Lines of facts that read back."""
+    contents: int = 0
+    """Lines of content that read back."""
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is under way, for people: it is no damage, and nobody has to do anything."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything reads back as it was written."""
+        return not self.findings
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for people: what was read, then each finding."""
+        read_back = f"{self.segments} segments, {self.records} records, {self.contents} contents"
+        if self.ok:
+            return [f"{read_back}: all as written", *self.notes]
+        found = f"{read_back}: {len(self.findings)} findings"
+        return [found, *map(str, self.findings), *self.notes]
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What the facts of one segment say."""
+
+    size: int = 0
+    """Size of the file, of the plain one where it was compressed, bytes."""
+    is_original: bool = True
+    """Whether it is what the process wrote: nothing was pruned, and no repair left a gap."""
+    named: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    """The content ids that they name, with offset, kind and session of the first record that does."""
+    sessions: set[str] = field(default_factory=set)
+    """The sessions of their records."""
+    opened_ns: int = 0
+    """When the segment was begun, nanoseconds since 1970."""
+    pruned: set[_Pruned] = field(default_factory=set)
+    """What was pruned by them."""
+    ingested: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    """Records by table and session, up to the watermark."""
+
+
+_Pruned = tuple[str, str, int]
+"""A session that was pruned, what of it, and when, nanoseconds since 1970."""
+
+
+def verify(home: Home) -> VerifyReport:
+    """Read a home from end to end; nothing is changed."""
+    report = VerifyReport()
+    counted: dict[str, _Facts] = {}
+    missing: list[Finding] = []
+    # The watermarks come first, so that everything up to them is in the segments that are read below.
+    with _published(home, report) as (connection, archived, marks):
+        for segment_id in segment_ids(home):
+            report.segments += 1
+            mark = marks.get(segment_id) or Mark(segment_id)
+            counted[segment_id] = _read_facts(facts_path(home, segment_id), mark, report)
+        for segment_id, facts in counted.items():
+            missing += _check_content(home, segment_id, facts, report)
+        # Asked last, for whoever prunes says so before the first of its records goes.
+        pruned = _prunings(home, counted)
+        pending = pruned - _applied(connection)
+        report.notes += [_under_way(each) for each in sorted(pending)]
+        report.findings += [each for each in missing if not _is_gone(each, counted, pruned)]
+        for segment_id, facts in counted.items():
+            is_ended = segment_id in marks and marks[segment_id].state != "open"
+            held = list(_not_pruned(home, segment_id, facts, pruned, pending))
+            if is_ended:
+                report.findings += held
+            else:
+                report.notes += [f"{each.path}: {each.found}, until it has ended" for each in held]
+        for path in sorted(home.segments.glob("*.content*")):
+            if segment_of(path) not in counted:
+                lost = "what it holds can be reached from no record"
+                report.findings.append(Finding(path, None, "its facts are missing", lost))
+        if connection is not None:
+            places = {"published": home.database, **archived}
+            report.findings += [
+                Finding(place, None, text, _NOTHING)
+                for name, place in places.items()
+                for text in _unreadable(connection, name)
+            ]
+            going = {session_id for session_id, what, _ in pending if what == "all"}
+            wrong = _miscounted(home, connection, archived, marks, counted, going)
+            report.findings += [Finding(home.database, None, text, _NOTHING) for text in wrong]
+    return report
+
+
+def holds_what_it_should(home: Home) -> bool:
+    """Return whether the published file and its archives are as they were published, read back, and have the rows
+    of the segments.
+    """
+    findings = verify(home).findings
+    return not any(
+        home.database == each.path or home.archive in each.path.parents for each in findings
+    )
+
+
+def _lines(path: Path, report: VerifyReport) -> Iterator[Line]:
+    """Yield the lines of a file that read back, and report everything else."""
+    # An empty file is not locked yet; to ask whether its process lives could get in the way of that.
+    alive = file_size(path) == 0 or is_alive(path)
+    last = None
+    try:
+        for item in read(path):
+            if isinstance(item, Line):
+                last = item
+                yield item
+            else:
+                report.findings.append(_finding(path, item))
+    except FileNotFoundError:
+        return
+    except ForeignError as error:
+        report.findings.append(Finding(path, None, error.found, "all of it, for this version"))
+        return
+    if not alive and (torn := tail(path)):
+        found = f"its last {torn} bytes are no whole record"
+        lost = "one record, which was being written when its process ended or the power failed"
+        report.findings.append(Finding(path, file_size(path) - torn, found, lost))
+    is_counted = last and last.kind == "seal"
+    if last and is_counted and _value(last).get("lines") != last.sequence - 1:
+        report.findings.append(
+            Finding(path, last.start, "its last line counts otherwise", "unknown")
+        )
+
+
+def _finding(path: Path, damage: Damage) -> Finding:
+    """Return what is damaged, and what was lost with it as far as that can be known."""
+    place = _place(path)
+    held = damage.held
+    if held is None:
+        lost = "one record or a part of one" if damage.end > damage.start else "as said"
+        return Finding(place, damage.start, damage.reason, lost, records=damage.missing)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(held.kinds.items()))
+    lost = (
+        "as said"
+        if damage.missing
+        else f"what is missing of records {held.first} to {held.last}: {kinds}"
+    )
+    return Finding(place, damage.start, damage.reason, lost, held.sessions, damage.missing)
+
+
+def _place(path: Path) -> Path:
+    """Return the file that is there: the compressed one, or the plain one."""
+    packed = compressed_path(path)
+    return packed if packed.exists() else path
+
+
+def _read_facts(path: Path, mark: Mark, report: VerifyReport) -> _Facts:
+    facts = _Facts(size=file_size(path))
+    told: list[Line] = []
+    for line in _lines(path, report):
+        report.records += 1
+        facts.is_original = facts.is_original and line.kind not in SPANS
+        session = None if line.kind in FRAME else session_of(line)
+        if line.sequence <= mark.sequence:
+            facts.ingested[line.kind, session] += 1
+        if line.kind in TELLING:
+            told.append(line)
+        if line.kind == "segment":
+            facts.opened_ns = _number(line, "opened_ns")
+        if line.kind == TABLES[Pruning]:
+            facts.pruned.add(_pruned(line))
+        elif session:
+            facts.sessions.add(session)
+        if line.kind in _CONTENT_FIELDS:
+            value = _value(line)
+            for name in _CONTENT_FIELDS[line.kind]:
+                if content_id := value.get(name):
+                    session_id = str(value.get("session_id"))
+                    facts.named.setdefault(str(content_id), (line.start, line.kind, session_id))
+    if mark.state != "open":
+        facts.ingested.update((each.kind, session_of(each)) for each in crashed(told))
+    return facts
+
+
+def _prunings(home: Home, counted: Mapping[str, _Facts]) -> set[_Pruned]:
+    """Return what was pruned, by the segments that were read and those that came since."""
+    found = {each for facts in counted.values() for each in facts.pruned}
+    for segment_id in segment_ids(home):
+        if segment_id not in counted:
+            with contextlib.suppress(FileNotFoundError, ForeignError):
+                lines = read(facts_path(home, segment_id))
+                told = (each for each in lines if isinstance(each, Line))
+                found |= {_pruned(each) for each in told if each.kind == TABLES[Pruning]}
+    return found
+
+
+def _applied(connection: duckdb.DuckDBPyConnection | None) -> set[_Pruned]:
+    """Return what was pruned by the time that the file was published."""
+    if connection is None:
+        return set()
+    try:
+        sql = "SELECT session_id, what, pruned_ns FROM published.main.prunings"
+        return {
+            (str(each), str(what), at_ns)
+            for each, what, at_ns in connection.execute(sql).fetchall()
+        }
+    except duckdb.Error:
+        return set()  # reported as unreadable, or of a layout that had none
+
+
+def _under_way(pruned: _Pruned) -> str:
+    session_id, what, _ = pruned
+    of_it = f"session {session_id}" if what == "all" else f"the content of session {session_id}"
+    return f"{of_it} is being pruned, or who did it was killed: the next ingest does the rest"
+
+
+def _not_pruned(
+    home: Home, segment_id: str, facts: _Facts, pruned: set[_Pruned], pending: set[_Pruned]
+) -> Iterator[Finding]:
+    """Find sessions that were pruned and are there; a segment that was begun later may hold them."""
+    done = [each for each in pruned if each[1] == "all" and each[2] >= facts.opened_ns]
+    going = {session_id for session_id, _, _ in pending}
+    for session_id in sorted(facts.sessions & {each[0] for each in done} - going):
+        found = f"holds records of session {session_id}, which was pruned"
+        lost = "nothing: agentobs prune takes them out"
+        yield Finding(_place(facts_path(home, segment_id)), None, found, lost, (session_id,))
+
+
+def _is_gone(finding: Finding, counted: Mapping[str, _Facts], pruned: set[_Pruned]) -> bool:
+    """Return whether content is missing because it was pruned."""
+    opened_ns = counted[segment_of(finding.path)].opened_ns
+    return any(each[0] in finding.sessions and each[2] >= opened_ns for each in pruned)
+
+
+def _check_content(
+    home: Home, segment_id: str, facts: _Facts, report: VerifyReport
+) -> Iterator[Finding]:
+    """Find content that is missing and that the facts name, and bodies that a difference starts from."""
+    path = content_path(home, segment_id)
+    known: set[str] = set()
+    bases: dict[str, int] = {}
+    if is_there(path):
+        for line in _lines(path, report):
+            report.contents += 1
+            value = _value(line)
+            known.add(str(value.get("content_id")))
+            if base := value.get("base"):
+                bases.setdefault(str(base), line.start)
+    for content_id, (offset, kind, session_id) in facts.named.items():
+        if content_id not in known:
+            found = f"names content {content_id}, which is missing"
+            lost = f"the text of this record ({kind} of session {session_id})"
+            place = _place(facts_path(home, segment_id))
+            yield Finding(place, offset, found, lost, (session_id,))
+    for base, offset in bases.items():
+        if base not in known:
+            found = f"differs from content {base}, which is missing"
+            lost = "the text of this request and of all that go on from it"
+            yield Finding(path, offset, found, lost)
+
+
+@contextlib.contextmanager
+def _published(
+    home: Home, report: VerifyReport
+) -> Iterator[tuple[duckdb.DuckDBPyConnection | None, dict[str, Path], dict[str, Mark]]]:
+    """Open the published file and give its archives and watermarks; None where there is none that can be read."""
+    connection = None
+    archived: dict[str, Path] = {}
+    marks: dict[str, Mark] = {}
+    try:
+        if _as_published(home):
+            connection = duckdb.connect(config=SETTINGS)
+            generations.attach(connection, home)
+            named = generations.listed(connection)
+            attached = generations.attach_archives(connection, home, named)
+            archived = {
+                name: home.archive / each.name for name, each in zip(attached, named, strict=True)
+            }
+            marks = read_marks(connection, "published.main.segments")
+    except (DamagedError, ForeignError) as error:
+        lost = _NOTHING if isinstance(error, DamagedError) else "the answers of the store"
+        place = Path(error.where) if error.where else home.database
+        report.findings.append(Finding(place, None, error.found, lost))
+    except duckdb.Error as error:
+        found = f"table segments does not read back: {generations.first_line(error)}"
+        report.findings.append(Finding(home.database, None, found, _NOTHING))
+    try:
+        yield (connection if marks else None), archived, marks
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _as_published(home: Home) -> bool:
+    """Return whether there is a published file; its whole digest is computed, and those of its archives.
+
+    Raises:
+        ForeignError: it is not ours.
+        DamagedError: it is not as its manifest says.
+    """
+    generation = generations.current(home)
+    if generation is None:
+        return False
+    files = {home.database: generation.digest}
+    files |= {home.archive / each.name: each.digest for each in generation.archives}
+    for path, digest in files.items():
+        same = path.exists() and generations.file_digest(path) == digest
+        # Another generation may have been published in between; then the manifest has another entry.
+        if not same and generations.current(home) == generation:
+            told = "the generation that was published" if path == home.database else _SEALED
+            raise DamagedError(f"not {told}", where=str(path))
+    return True
+
+
+_SEALED = "the archive that was sealed"
+
+
+def _unreadable(connection: duckdb.DuckDBPyConnection, database: str) -> Iterator[str]:
+    """Read every column of every table, so that DuckDB checks each of its blocks."""
+    for table in sorted(_TABLES):
+        try:
+            connection.execute(
+                f"SELECT max(hash(COLUMNS(*))) FROM {database}.main.{table}"
+            ).fetchall()
+        except duckdb.Error as error:
+            yield f"table {table} does not read back: {generations.first_line(error)}"
+
+
+def _miscounted(
+    home: Home,
+    connection: duckdb.DuckDBPyConnection,
+    archived: Collection[str],
+    marks: dict[str, Mark],
+    counted: dict[str, _Facts],
+    going: Collection[str],
+) -> Iterator[str]:
+    """Compare the rows of each segment with its lines up to the watermark, but for sessions that are being pruned."""
+    try:
+        rows = {table: _rows(connection, table, archived, going) for table in sorted(_TABLES)}
+        all_rows = {
+            table: _rows(connection, table, archived, ()) for table in sorted(_TABLES) if going
+        }
+    except duckdb.Error:
+        return  # reported as unreadable
+    for segment_id, mark in marks.items():
+        facts = counted.get(segment_id)
+        left = sum(each[segment_id] for each in rows.values())
+        if not left and any(each[segment_id] for each in all_rows.values()):
+            continue  # nothing but what is being pruned
+        if facts is None or not is_there(facts_path(home, segment_id)):
+            yield f"segment {segment_id} is gone; the rows of its {mark.sequence} records are still here"
+            continue
+        if facts.is_original and facts.size < mark.facts_offset:
+            yield f"segment {segment_id} is shorter than what was read of it"
+        lines_of: Counter[str] = Counter()
+        for (kind, session_id), number in facts.ingested.items():
+            lines_of[kind] += number if session_id not in going else 0
+        for table, found in rows.items():
+            count, lines = found[segment_id], lines_of[table]
+            if count != lines:
+                yield f"table {table} has {count} rows of segment {segment_id} for {lines} records"
+
+
+def _rows(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    archived: Collection[str],
+    without: Collection[str],
+) -> Counter[str]:
+    """Count the rows of a table by segment, without those of some sessions."""
+    stored = united(table, archived, "published.main")
+    sql = (
+        f"SELECT segment_id, count(*) FROM ({stored}) "
+        "WHERE session_id IS NULL OR session_id NOT IN (SELECT unnest($without)) GROUP BY segment_id"
+    )
+    return Counter(dict(connection.execute(sql, {"without": list(without)}).fetchall()))
+
+
+def _pruned(line: Line) -> _Pruned:
+    value = _value(line)
+    return str(value.get("session_id")), str(value.get("what")), _number(line, "pruned_ns")
+
+
+def _number(line: Line, name: str) -> int:
+    value = _value(line).get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _value(line: Line) -> dict[str, Any]:
+    """Return the parsed payload, empty where it is no JSON object."""
+    try:
+        value = line.value()
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

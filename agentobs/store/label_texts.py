@@ -1,0 +1,138 @@
+"""Texts: names and reasons as they were written, for the digests that stand for them in facts.
+
+A name or a reason that is not a label is content. Facts hold its keyed digest; the text is in the content of its
+session. Commands and pages on this machine show the text, or the digest if the content was not recorded, was pruned or
+cannot be opened.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from agentobs.errors import AgentobsError
+from agentobs.recording.journal.home import Home
+from agentobs.recording.journal.line_lookup import small_lines
+from agentobs.recording.journal.segments import content_path
+from agentobs.recording.vault.encryption import opened
+from agentobs.recording.vault.vault import text_bytes
+
+DIGEST = re.compile(r"digest:[0-9a-f]{24}(?![0-9a-f])")
+"""The form of a digest in facts that stands for a text which is not a label."""
+TRIES = 3
+"""The maximum number of sessions, newest first, in which the text of a digest is looked up. Our choice."""
+
+Cell = Any
+
+
+class Texts:
+    """The texts of one store, read on demand and cached in this object."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        home: Home,
+        known: dict[str, str | None] | None = None,
+    ) -> None:
+        """Look texts up by a connection of `connect` to the store of `home`.
+
+        Args:
+            connection: the connection.
+            home: where the content is.
+            known: the texts that were read before, to be added to: None for those that cannot be read.
+        """
+        self._connection, self._home = connection, home
+        self._known = {} if known is None else known
+
+    def shown(self, rows: Sequence[Sequence[Cell]]) -> list[tuple[Cell, ...]]:
+        """Return rows in which each digest of a text is that text, as far as it is known."""
+        texts = self.of(_digests_in(cell for row in rows for cell in row))
+        if not texts:
+            return [tuple(row) for row in rows]
+        return [tuple(_in_words(cell, texts) for cell in row) for row in rows]
+
+    def shown_dicts(self, rows: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
+        """Return rows as `shown` does, with their columns' names."""
+        texts = self.of(_digests_in(cell for row in rows for cell in row.values()))
+        if not texts:
+            return [dict(row) for row in rows]
+        return [{name: _in_words(cell, texts) for name, cell in row.items()} for row in rows]
+
+    def of(self, digests: Iterable[str]) -> dict[str, str]:
+        """Return the text of each digest that is known."""
+        wanted = set(digests)
+        if new := wanted - self._known.keys():
+            self._known |= {**dict.fromkeys(new), **self._read(new)}
+        return {each: text for each in wanted if (text := self._known[each]) is not None}
+
+    def _read(self, digests: set[str]) -> dict[str, str]:
+        """Read texts from the content of the sessions whose facts have these digests."""
+        with self._connection.cursor() as cursor:
+            rows = cursor.execute(_PLACES, [sorted(digests), TRIES]).fetchall()
+        found: dict[str, str] = {}
+        for attempt in range(1, TRIES + 1):
+            left = [row for row in rows if row[4] == attempt and row[0] not in found]
+            for segment_id in {row[2] for row in left}:
+                here = [(row[0], row[1], row[3]) for row in left if row[2] == segment_id]
+                found |= self._in_segment(str(segment_id), here)
+        return found
+
+    def _in_segment(
+        self, segment_id: str, places: Sequence[tuple[str, str, str]]
+    ) -> dict[str, str]:
+        path = content_path(self._home, segment_id)
+        found: dict[str, str] = {}
+        try:
+            lines = small_lines(path, {content_id for _, _, content_id in places})
+        except (AgentobsError, OSError):
+            return found
+        for digest, field, content_id in places:
+            if content_id not in lines:
+                continue
+            try:
+                value = opened(json.loads(lines[content_id]), segment_id, str(path))
+                text = json.loads(text_bytes(value)).get(field)
+            except (AgentobsError, ValueError, KeyError, TypeError, RecursionError):
+                continue  # sealed with a key that is not here, or damaged: `agentobs verify` reports it
+            if isinstance(text, str):
+                found[digest] = text
+        return found
+
+
+def _digests_in(cells: Iterable[Cell]) -> set[str]:
+    found: set[str] = set()
+    for cell in cells:
+        if isinstance(cell, str):
+            if "digest:" in cell:
+                found.update(DIGEST.findall(cell))
+        elif isinstance(cell, dict):
+            found |= _digests_in(cell.values())
+        elif isinstance(cell, list):
+            found |= _digests_in(cell)
+    return found
+
+
+def _in_words(cell: Cell, texts: Mapping[str, str]) -> Cell:
+    if isinstance(cell, str):
+        return DIGEST.sub(lambda m: texts.get(m[0], m[0]), cell) if "digest:" in cell else cell
+    if isinstance(cell, dict):
+        return {key: _in_words(inner, texts) for key, inner in cell.items()}
+    return [_in_words(each, texts) for each in cell] if isinstance(cell, list) else cell
+
+
+_PLACES = """
+    SELECT digest, field, segment_id, content_id, row_number() OVER (PARTITION BY digest ORDER BY at_ns DESC) AS place
+    FROM (
+        SELECT name, 'name', session_id, segment_id, arguments_content, started_ns FROM session_starts
+        UNION ALL
+        SELECT reason, 'reason', session_id, segment_id, end_content, ended_ns FROM session_ends
+    ) AS written(digest, field, session_id, segment_id, content_id, at_ns)
+    WHERE list_contains($1::VARCHAR[], digest) AND content_id IS NOT NULL
+        AND session_id NOT IN (SELECT session_id FROM prunings)
+    QUALIFY place <= $2
+"""
+"""Where the texts of some digests are: the newest sessions that have each."""

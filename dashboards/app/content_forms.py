@@ -1,0 +1,68 @@
+"""How what was said comes before somebody's eyes: asked for by a POST, as a part of the page or as a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from dashboards.app.site import answer
+from dashboards.panels.templates import page
+
+PART = "x-agentobs"
+"""The header with which `said.js` asks for a part of a page; forms without a script get a whole one."""
+MOST_FIELDS = 10
+"""How many fields a form of ours may have; none has more than four."""
+
+Fields = Mapping[str, str]
+
+
+def on_click(
+    show: Callable[[Request, Fields], Response],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint of a button; whoever comes by a link or reloads is sent to the page with the button."""
+
+    async def endpoint(request: Request) -> Response:
+        if request.method != "POST":
+            return RedirectResponse(
+                request.scope["raw_path"].decode("ascii").rpartition("/")[0], 303
+            )
+        async with request.form(max_files=0, max_fields=MOST_FIELDS) as form:
+            fields = {key: str(value) for key, value in form.items()}
+        return await run_in_threadpool(show, request, fields)
+
+    return endpoint
+
+
+def revealed(request: Request, template: str, *, title: str, back: str, **values: Any) -> Response:
+    """Return what was asked for: the part alone, or in a page.
+
+    Args:
+        request: what is answered.
+        template: the part.
+        title: what it is, for a page of its own.
+        back: the path of the page that has the button.
+        values: what the part shows.
+    """
+    if request.headers.get(PART) == "part":
+        return HTMLResponse(page(template, **values))
+    return answer(
+        request, "said.html", here="sessions", title=title, back=back, part=template, **values
+    )
+
+
+def saved(name: str, data: bytes) -> Response:
+    """Return bytes as a file that a browser saves and never shows, whatever they are."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
+    return Response(
+        data,
+        media_type="text/plain; charset=utf-8",
+        headers={
+            "content-disposition": f'attachment; filename="{safe}"',
+            "x-content-type-options": "nosniff",
+        },
+    )

@@ -1,0 +1,1 @@
+"""Content as people read it: visible text, messages, a whole session."""

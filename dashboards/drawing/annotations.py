@@ -1,0 +1,174 @@
+"""What a figure has beside its traces: shapes and annotations."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from dashboards import style
+from dashboards.drawing.pen import LINE, SIZE, Pen, near
+from dashboards.drawing.text_layout import fitted, in_font, line_width, lines_of
+
+if TYPE_CHECKING:
+    from dashboards.drawing.sheet import _Sheet
+
+_EDGE = 2.0
+
+
+def shapes(pen: Pen, sheet: _Sheet, layer: str) -> None:
+    """Draw the lines and rectangles of one layer."""
+    for shape in sheet.layout.get("shapes") or ():
+        lies = "below" if shape.get("layer") in ("below", "between") else "above"
+        if lies != layer or shape.get("visible") is False:
+            continue
+        if shape.get("type") not in ("line", "rect"):
+            raise ValueError(f"a shape of type {shape.get('type')} cannot be drawn")
+        ends = [
+            _place(sheet, shape.get(f"{c}ref"), c, shape.get(f"{c}{n}"))
+            for n in (0, 1)
+            for c in "xy"
+        ]
+        if any(end is None for end in ends):
+            continue
+        left, top, right, bottom = (
+            _kept(sheet, n % 2 == 0, float(end or 0)) for n, end in enumerate(ends)
+        )
+        line = shape.get("line") or {}
+        width = line.get("width")
+        look = pen.look(
+            fill=shape.get("fillcolor") if shape["type"] == "rect" else None,
+            stroke=line.get("color") or style.INK,
+            width=2.0 if width is None else float(width),
+            dash=str(line.get("dash") or ""),
+            opacity=shape.get("opacity"),
+        )
+        pen.styled(look)
+        if shape["type"] == "line":
+            pen.line(left, top, right, bottom)
+        else:
+            pen.rect(min(left, right), min(top, bottom), abs(right - left), abs(bottom - top))
+        _label(pen, shape.get("label") or {}, left, top, right, bottom)
+
+
+def _kept(sheet: _Sheet, is_x: bool, at: float) -> float:
+    """Return a coordinate that lies on the sheet: what reaches beyond it ends at its edge."""
+    return min(max(at, 0.0), sheet.width if is_x else sheet.height)
+
+
+def _label(
+    pen: Pen, label: dict[str, Any], left: float, top: float, right: float, bottom: float
+) -> None:
+    lines = lines_of(label.get("text"))
+    if lines:
+        font = label.get("font") or {}
+        pen.styled(pen.look(fill=font.get("color") or style.INK))
+        size = float(font.get("size") or SIZE)
+        middle = (top + bottom) / 2 - (len(lines) - 1) * size * LINE / 2
+        pen.text((left + right) / 2, middle, lines, size, anchor="middle")
+
+
+def _place(sheet: _Sheet, ref: Any, letter: str, value: Any) -> float | None:
+    """Return where a coordinate is drawn: of an axis, of the share of one, or of the plot's."""
+    name, _, share = str(ref or letter).partition(" ")
+    is_x = letter == "x"
+    if name == "paper":
+        low, high = (sheet.box.left, sheet.box.right) if is_x else (sheet.box.bottom, sheet.box.top)
+        return None if value is None else low + float(value) * (high - low)
+    axis = sheet.axes.get(name)
+    if axis is None:
+        return None
+    if share == "domain":
+        return None if value is None else axis.start + float(value) * (axis.end - axis.start)
+    return axis.pixels(value)
+
+
+def texts(pen: Pen, sheet: _Sheet) -> None:
+    """Write the annotations; none leaves the sheet, what is too long is cut."""
+    for note in sheet.layout.get("annotations") or ():
+        if note.get("visible") is not False:
+            _annotation(pen, sheet, note)
+
+
+def _annotation(pen: Pen, sheet: _Sheet, note: dict[str, Any]) -> None:
+    x, y = (_place(sheet, note.get(f"{c}ref"), c, note.get(c)) for c in "xy")
+    font = note.get("font") or {}
+    size = float(font.get("size") or SIZE)
+    lines = [fitted(line, size, sheet.width - 8) for line in in_font(note.get("text"), font)]
+    if x is None or y is None or not lines:
+        return
+    x += float(note.get("xshift") or 0)
+    y -= float(note.get("yshift") or 0)
+    tip = (x, y)
+    points_at = note.get("showarrow") is not False
+    if points_at:
+        x += float(-10 if note.get("ax") is None else note["ax"])
+        y += float(-30 if note.get("ay") is None else note["ay"])
+    wide = max(line_width(line, size) for line in lines)
+    tall = len(lines) * size * LINE
+    turned = float(note.get("textangle") or 0)
+    angle = math.radians(turned)
+    out_wide = wide * abs(math.cos(angle)) + tall * abs(math.sin(angle))
+    out_tall = wide * abs(math.sin(angle)) + tall * abs(math.cos(angle))
+    left = x - out_wide * _share(note.get("xanchor"), "x", note, points_at)
+    top = y - out_tall * _share(note.get("yanchor"), "y", note, points_at)
+    left = min(max(left, _EDGE), max(sheet.width - out_wide - _EDGE, _EDGE))
+    top = min(max(top, _EDGE), max(sheet.height - out_tall - _EDGE, _EDGE))
+    if points_at:
+        _arrow(pen, note, (left + out_wide / 2, top + (out_tall if tip[1] > top else 0)), tip)
+    if note.get("bgcolor") or note.get("bordercolor"):
+        pen.styled(
+            pen.look(
+                fill=note.get("bgcolor"),
+                stroke=note.get("bordercolor"),
+                opacity=note.get("opacity"),
+            )
+        )
+        pen.rect(left - 2, top - 1, out_wide + 4, out_tall + 2)
+    pen.styled(pen.look(fill=font.get("color") or style.INK, opacity=note.get("opacity")))
+    align = {"left": 0.0, "right": 1.0}.get(str(note.get("align")), 0.5) if len(lines) > 1 else 0.5
+    if len(lines) == 1 and not turned:
+        # Where the font is narrower than was reckoned, text keeps to the side that it is anchored at.
+        align = _share(note.get("xanchor"), "x", note, points_at)
+    anchor = {0.0: "start", 1.0: "end"}.get(align, "middle")
+    middle = top + out_tall / 2 - (len(lines) - 1) * size * LINE / 2 * math.cos(angle)
+    pen.text(
+        left + out_wide * (0.5 if turned else align),
+        middle,
+        lines,
+        size,
+        anchor=anchor if not turned else "middle",
+        turned=turned,
+    )
+
+
+def _share(anchor: Any, letter: str, note: dict[str, Any], points_at: bool) -> float:
+    """Return which share of a text lies before the place that it is about."""
+    known = {"left": 0.0, "center": 0.5, "right": 1.0, "top": 0.0, "middle": 0.5, "bottom": 1.0}
+    if anchor in known:
+        return known[anchor]
+    if str(note.get(f"{letter}ref") or letter) == "paper" and not points_at:
+        share = float(note.get(letter) or 0)
+        near_low, near_high = share <= 1 / 3, share >= 2 / 3
+        if letter == "x":
+            return 0.0 if near_low else 1.0 if near_high else 0.5
+        return 1.0 if near_low else 0.0 if near_high else 0.5
+    return 0.5
+
+
+def _arrow(
+    pen: Pen, note: dict[str, Any], start: tuple[float, float], tip: tuple[float, float]
+) -> None:
+    """Draw the line from a text to what it is about, with a small head."""
+    width = float(note.get("arrowwidth") or 1)
+    colour = note.get("arrowcolor") or (note.get("font") or {}).get("color") or style.INK
+    pen.styled(pen.look(stroke=colour, width=width))
+    pen.line(*start, *tip)
+    if note.get("arrowhead") == 0:
+        return
+    angle = math.atan2(tip[1] - start[1], tip[0] - start[0])
+    head = 6.0
+    commands = f"M{near(tip[0])} {near(tip[1])}"
+    for turn in (2.7, -2.7):
+        commands += f"L{near(tip[0] + head * math.cos(angle + turn))} {near(tip[1] + head * math.sin(angle + turn))}"
+    pen.styled(pen.look(fill=colour))
+    pen.path(f"{commands}z")

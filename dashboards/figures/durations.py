@@ -1,0 +1,237 @@
+"""Figures of time: where that of interactions went, how long people were waited for, how soon models answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import plotly.graph_objects as go
+
+from agentobs.records.display import seconds
+from agentobs.store.analysis.wall_time import PARTS, Part
+from dashboards.figures.elapsed_time import HOUR, MINUTE, SECOND
+from dashboards.figures.phrases import Row, count, named_rows, nothing, plain
+from dashboards.style import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PARTS_OF_TIME,
+    PURPLE,
+    RED,
+    SKY,
+    STEEL,
+    Mark,
+    bar,
+    layout,
+)
+
+NAMES: Final[dict[Part, str]] = {
+    "model": "model",
+    "tool": "tools",
+    "person": "waiting for people",
+    "hook": "hooks",
+    "retry_wait": "waiting to try again",
+    "queued": "queued",
+    "own": "own code",
+}
+"""How people call what time was spent on."""
+MOST_BARS = 40
+"""How many interactions have a bar of their own; with more of them neighbours share one. Our choice."""
+MOST_MODELS = 30
+"""How many models are drawn. Our choice."""
+MOST_RESOLVERS = 5
+"""How many of those who answered are told apart, whoever answered most often first. Our choice."""
+BUCKETS: Final = {
+    "under_1s": "under 1 s",
+    "under_10s": "1 to 10 s",
+    "under_1min": "10 to 60 s",
+    "under_10min": "1 to 10 min",
+    "longer": "longer",
+    "unanswered": "never",
+}
+"""The columns that count answers by how long they took, and what they are called."""
+_RESOLVERS: Final = {
+    "person": Mark(PURPLE, "/"),
+    "classifier": Mark(BLUE),
+    "hook": Mark(GREEN, "."),
+    "nobody": Mark(RED, "x"),
+}
+_OTHERS: Final = (Mark(ORANGE), Mark(SKY, "-"), Mark(STEEL, "|"), Mark(GREEN, "+"), Mark(BLUE, "x"))
+
+
+def time_split(rows: Sequence[Row]) -> go.Figure:
+    """Return a bar for each interaction, stacked by what its wall time was spent on; no nanosecond counts twice.
+
+    Args:
+        rows: the fields of each `agentobs.store.analysis.wall_time.Split`, in the order of their starts.
+    """
+    known = [row for row in rows if row.get("wall_ns") is not None]
+    if not known:
+        return nothing()
+    size = -(-len(known) // MOST_BARS)
+    groups = [known[at : at + size] for at in range(0, len(known), size)]
+    sums = [
+        {part: sum(row[f"{part}_ns"] or 0 for row in group) for part in PARTS} for group in groups
+    ]
+    walls = [sum(row["wall_ns"] for row in group) for group in groups]
+    unit, word = _unit(max(walls))
+    names = [_interactions(at * size, group) for at, group in enumerate(groups)]
+    figure = go.Figure(
+        [
+            go.Bar(
+                name=NAMES[part],
+                orientation="h",
+                y=list(range(len(groups))),
+                x=[spent[part] / unit for spent in sums],
+                marker=bar(PARTS_OF_TIME[part]),
+                customdata=[
+                    f"interaction {name}<br>{NAMES[part]}: {seconds(spent[part])} of {seconds(wall)}"
+                    f"{_share(spent[part], wall)}"
+                    for name, spent, wall in zip(names, sums, walls, strict=True)
+                ],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+            for part in PARTS
+            if any(spent[part] for spent in sums)
+        ],
+        layout=layout(barmode="stack", margin=dict(l=8, r=16, t=36, b=8)),
+    )
+    figure.update_layout(legend_traceorder="normal")
+    named_rows(figure, names, above=48, below=56)
+    figure.update_xaxes(title_text=word, rangemode="tozero")
+    figure.update_yaxes(title_text="interaction")
+    return figure
+
+
+def blocked_on_user(rows: Sequence[Row]) -> go.Figure:
+    """Return how often people, or what answers in their place, took how long to answer.
+
+    Args:
+        rows: the rows of the query `waits_for_people`.
+    """
+    counted: dict[str, Counter[str]] = {}
+    asked: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        resolver = str(row["resolver"] or "unknown")
+        for bucket in BUCKETS:
+            number = row[bucket] or 0
+            counted.setdefault(resolver, Counter())[bucket] += number
+            asked.setdefault((resolver, bucket), Counter())[plain(row["about"], 30)] += number
+    order = sorted(counted, key=lambda name: (-counted[name].total(), name))
+    if not any(counted[name].total() for name in order):
+        return nothing()
+    for name in order[MOST_RESOLVERS:]:
+        for bucket, number in counted[name].items():
+            counted.setdefault("", Counter())[bucket] += number
+            asked.setdefault(("", bucket), Counter()).update(asked[name, bucket])
+    shown = [*order[:MOST_RESOLVERS], *([""] if "" in counted else [])]
+    others = iter(_OTHERS * 2)
+    figure = go.Figure(
+        layout=layout(
+            barmode="stack", height=300, margin=dict(l=8, r=16, t=36, b=8), showlegend=True
+        )
+    )
+    for name in shown:
+        called = plain(name, 30) if name else f"{len(order) - MOST_RESOLVERS:,} others"
+        figure.add_trace(
+            go.Bar(
+                name=called,
+                x=list(BUCKETS.values()),
+                y=[counted[name][bucket] or None for bucket in BUCKETS],
+                marker=bar(_RESOLVERS.get(name) or next(others)),
+                customdata=[_about(called, asked[name, bucket]) for bucket in BUCKETS],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+        )
+    figure.update_xaxes(
+        type="category",
+        title_text="time to the answer",
+        categoryarray=list(BUCKETS.values()),
+        range=[-0.5, 5.5],
+    )
+    figure.update_yaxes(title_text="questions", rangemode="tozero", tickformat=",d")
+    return figure
+
+
+def first_token(rows: Sequence[Row]) -> go.Figure:
+    """Return how soon the answers of each model began: half of them, 95 and 99 of a hundred, the slowest model first.
+
+    Args:
+        rows: the rows of the query `first_token_by_model`.
+    """
+    known = [row for row in rows if row["p50_ns"] is not None]
+    shown = known[:MOST_MODELS]
+    if not shown:
+        return nothing()
+    slowest = max(row[name] or 0 for row in shown for name in ("p50_ns", "p95_ns", "p99_ns"))
+    unit, word = (SECOND, "seconds") if slowest >= 2 * SECOND else (1_000_000, "ms")
+    names = [plain(row["model"], 32) for row in shown]
+    if len(known) > len(shown):
+        names.append(f"and {len(known) - len(shown):,} more")
+    places = list(range(len(shown)))
+
+    def told(column: str, text: str) -> list[str]:
+        return [
+            f"{plain(row['model'])}<br>{text}: {seconds(row[column] or 0)}, of {count(row['calls'], 'answer')}"
+            for row in shown
+        ]
+
+    def at(column: str) -> list[float | None]:
+        return [None if row[column] is None else row[column] / unit for row in shown]
+
+    figure = go.Figure(
+        go.Bar(
+            name="half of them", orientation="h", y=places, x=at("p50_ns"), marker=bar(Mark(BLUE)),
+            customdata=told("p50_ns", "half began within"), hovertemplate="%{customdata}<extra></extra>",
+        ),
+        layout=layout(margin=dict(l=8, r=16, t=36, b=8)),
+    )  # fmt: skip
+    for column, name, symbol, colour in (
+        ("p95_ns", "95 of 100", "diamond", ORANGE),
+        ("p99_ns", "99 of 100", "line-ns", INK),
+    ):
+        figure.add_trace(
+            go.Scatter(
+                name=name, mode="markers", y=places, x=at(column),
+                marker=dict(symbol=symbol, size=11, color=colour, line=dict(color=colour, width=2)),
+                customdata=told(column, f"{name} began within"), hovertemplate="%{customdata}<extra></extra>",
+            )
+        )  # fmt: skip
+    named_rows(figure, names, above=48, below=56)
+    figure.update_xaxes(title_text=f"{word} to the first piece", rangemode="tozero")
+    return figure
+
+
+def _unit(ns: int) -> tuple[int, str]:
+    """Return the unit in which times up to that read well, and its name."""
+    if ns >= 3 * HOUR:
+        return HOUR, "hours"
+    if ns >= 3 * MINUTE:
+        return MINUTE, "minutes"
+    return (SECOND, "seconds") if ns >= SECOND // 2 else (1_000_000, "ms")
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({part / whole:.0%})" if whole else ""
+
+
+def _interactions(before: int, group: Sequence[Row]) -> str:
+    """Return what a bar is called: the number of its interaction, or of the first and the last."""
+    if len(group) > 1:
+        return f"{before + 1:,} to {before + len(group):,}"
+    [row] = group
+    lane = str(row.get("lane") or "main")
+    notes = [] if lane == "main" else [f"…{lane[-8:]}" if len(lane) > 14 else lane]
+    notes += [] if row.get("has_ended", True) else ["no end"]
+    noted = f" ({plain(', '.join(notes))})" if notes else ""
+    return f"{before + 1:,}{noted}"
+
+
+def _about(resolver: str, asked: Counter[str]) -> str:
+    """Return what was asked about, and how often."""
+    told = [f"{name}: {times:,}" for name, times in asked.most_common(6) if times]
+    more = len([times for times in asked.values() if times]) - len(told)
+    lines = [f"{count(asked.total(), 'question')}, answered by {resolver}", *told]
+    return "<br>".join([*lines, f"and {count(more, 'other')}"] if more > 0 else lines)

@@ -1,0 +1,1 @@
+"""Panels: a figure with its answer in words, and the page templates."""

@@ -1,0 +1,150 @@
+"""Two sessions side by side in words: what both took, how the steps differ, and what each of them took.
+
+Pure functions over a comparison, as `agentobs diff --json` prints it, parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from agentobs.records import display
+from dashboards.figures.phrases import sureness
+
+_TOTALS = (
+    ("cost_usd", "Cost"),
+    ("duration_ns", "Time of all steps"),
+    ("requests", "Requests"),
+    ("tool_calls", "Tool calls"),
+    ("decisions", "Decisions"),
+    ("input_tokens", "Input tokens"),
+    ("cache_read_tokens", "Cache read tokens"),
+    ("cache_write_tokens", "Cache write tokens"),
+    ("output_tokens", "Output tokens"),
+)
+_CHANGES = {
+    "same": ("=", "alike"),
+    "changed": ("~", "changed"),
+    "removed": ("−", "only in A"),
+    "added": ("+", "only in B"),
+}
+"""What became of a step: a sign, and words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What both sessions took of one thing."""
+
+    name: str
+    a: str
+    b: str
+    says: str
+    """The difference in words."""
+
+
+def totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Total]:
+    """Return what two sessions took, each total with the difference in words."""
+    told = []
+    for key, name in _TOTALS:
+        old, new = (_number(key, side.get(key)) for side in (a, b))
+        if not (old or new):
+            continue
+        sure = _how_sure(key, a), _how_sure(key, b)
+        before, now = (_shown(key, *each) for each in zip((old, new), sure, strict=True))
+        told.append(Total(name, before, now, _difference(key, old, new, any(sure))))
+    return told
+
+
+def changes(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Return in a sentence how many steps are alike, changed, and in one of the two alone."""
+    kinds = [step["change"] for step in steps]
+    told = ", ".join(f"{kinds.count(kind):,} {words}" for kind, (_, words) in _CHANGES.items())
+    return f"Of all steps: {told}."
+
+
+def _difference(key: str, old: Any, new: Any, is_doubtful: bool) -> str:
+    """Return how the second differs from the first, in words; of what is not exact nobody can tell."""
+    if old is None or new is None:
+        return "cannot be told: one of them is unknown"
+    if is_doubtful:
+        return "cannot be told: not both are exact"
+    if old == new:
+        return "the same"
+    more = "more" if new > old else "less"
+    return (
+        f"B {_shown(key, abs(new - old), '')} {more}{_share(abs(new - old) / old) if old else ''}"
+    )
+
+
+def _share(part: float | Decimal) -> str:
+    return f" ({part:,.0%})" if part >= 0.01 else " (under 1%)"
+
+
+def _shown(key: str, value: Any, how_sure: str) -> str:
+    if value is None:
+        return "unknown"
+    told = display.text(display.pretty(key, value))
+    return f"{how_sure}{told}"
+
+
+def _how_sure(key: str, side: Mapping[str, Any]) -> str:
+    return sureness([side]) if key == "cost_usd" else ""
+
+
+def _number(key: str, value: Any) -> Any:
+    """Return a total as a number; money comes as decimal text."""
+    if key != "cost_usd" or value is None:
+        return value
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None
+
+
+def row(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step as tables show it: what became of it, what it took on both sides, and what differs."""
+    a, b = step.get("a"), step.get("b")
+    part = b or a or {}
+    sign, words = _CHANGES[step["change"]]
+    return {
+        "change": step["change"],
+        "sign": sign,
+        "words": words,
+        "lane": part.get("lane"),
+        "turn": part.get("turn"),
+        "kind": part.get("kind"),
+        "name": part.get("name"),
+        "a": _took(a),
+        "b": _took(b),
+        "differs": [
+            (name.replace("_", " "), *(_value(side, name) for side in (a, b)))
+            for name in step.get("differs", ())
+            if name != "texts"
+        ],
+    }
+
+
+def _value(side: Mapping[str, Any] | None, name: str) -> str:
+    return display.text((side or {}).get(name))
+
+
+def _took(side: Mapping[str, Any] | None) -> str:
+    """Return what a step took, in a few words."""
+    if side is None:
+        return ""
+    tokens = [
+        f"{side[key]:,} {told}"
+        for key, told in (
+            ("input_tokens", "in"),
+            ("cache_read_tokens", "read"),
+            ("cache_write_tokens", "written"),
+            ("output_tokens", "out"),
+        )
+        if side.get(key)
+    ]
+    cost = _number("cost_usd", side.get("cost_usd"))
+    money = None if cost is None else f"{sureness([side])}{display.money(cost)}"
+    took = display.seconds(side.get("duration_ns"))
+    return ", ".join(filter(None, (took, *tokens, money)))

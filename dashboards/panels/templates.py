@@ -1,0 +1,191 @@
+"""Pages: templates filled in, with all text escaped and all values shown as people read them.
+
+The live application and the static reports are made of the same templates. Whatever comes from a recording goes
+through Jinja's escaping; characters that hide or turn text around are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+import plotly.graph_objects as go
+import plotly.offline
+from markupsafe import Markup, escape
+
+from agentobs.records import display
+from dashboards.figures.phrases import doubt, doubts_of
+from dashboards.style import DARK
+
+_HERE = Path(__file__).parents[1]
+_WORDS = {"input_usd": "input $", "output_usd": "output $", "at_ns": "at", "started_ns": "started"}
+_UNITS = ("_ns", "_usd")
+INSTANTS = ("started_ns", "ended_ns", "at_ns", "last_activity_ns", "asked_ns")
+"""The columns of instants; they stand to the left in a table, as words do."""
+_MAPS = re.compile(r"'\.maplibregl-map\{[^']*'")
+"""The style of maps in plotly's script. No figure of ours is one, and the policy of our pages refuses it."""
+
+
+def page(template: str, **values: Any) -> str:
+    """Return a page of HTML.
+
+    Args:
+        template: the name of a file in `templates`.
+        values: what it shows; a name that it uses and is not given raises.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+def figure_json(figure: go.Figure) -> Markup:
+    """Return a figure as JSON that can stand in a `script` element: `<`, `>` and `&` are escaped in it."""
+    text = figure.to_json()
+    assert text is not None
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+@cache
+def plotly_script() -> str:
+    """Return the source of plotly.js, from its package, without the style of maps, which it would set in each page."""
+    return _MAPS.sub("''", str(plotly.offline.get_plotlyjs()), count=1)
+
+
+@cache
+def asset(name: str) -> str:
+    """Return the text of a file in `assets`."""
+    return (_HERE / "assets" / name).read_text("utf-8")
+
+
+def csp_hash(text: str) -> str:
+    """Return the word by which a Content-Security-Policy allows an inline script or style of that text.
+
+    Source: Content Security Policy Level 3, 2.3.1 (hash-source).
+    """
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def heading(column: str) -> str:
+    """Return a column's name as people read it; its unit stands beside each value."""
+    for unit in _UNITS:
+        if column not in _WORDS:
+            column = column.removesuffix(unit)
+    return _WORDS.get(column, column.replace("_", " "))
+
+
+def cell(column: str, value: Any, row: Mapping[str, Any] | None = None) -> str | Markup:
+    """Return a value as it stands in a table; the column's name says what it is, and its row how sure money is."""
+    if column == "cost_usd" and row is not None:
+        return cost(row)
+    if value is None:
+        return Markup('<span class="none" title="not known">–</span>')
+    if column in INSTANTS:
+        return instant(value)
+    return display.text(display.pretty(column, value))
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value stands to the right in a table."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def instant(ns: int | None) -> str | Markup:
+    """Return nanoseconds since 1970 as an element that a script may turn to the reader's zone; without it, UTC."""
+    if ns is None:
+        return "–"
+    try:
+        at = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ns} ns"
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        at.strftime("%Y-%m-%dT%H:%M:%SZ"), at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def cost(row: Mapping[str, Any], *, exactly: bool = False) -> Markup:
+    """Return what a row cost with how sure that is: nothing more where it is exact.
+
+    Args:
+        row: `cost_usd` in US dollars, None where no price is known; `cost_status`, and how many calls are how sure, as
+            in `cost_by_session`.
+        exactly: with all digits.
+    """
+    value, doubts = row["cost_usd"], doubts_of(row)
+    if value is None:
+        return Markup('<span class="doubt">unknown</span>') if any(doubts) else Markup("–")
+    money = display.exact_money(value) if exactly else display.money(value)
+    if not any(doubts):
+        return Markup('<span class="money">{}</span>').format(money)
+    told = [each for each, is_so in zip(_DOUBTS, doubts, strict=True) if is_so]
+    return Markup(
+        '<span class="money" title="{}">{} {} <span class="doubt">{}</span></span>'
+    ).format(
+        doubt(row), " ".join(sign for sign, _ in told), money, ", ".join(word for _, word in told)
+    )
+
+
+_DOUBTS = (("≥", "at least"), ("≈", "estimated"))
+"""The signs and words of a lower bound and of an estimate."""
+
+
+def byte_count(value: int | None) -> str:
+    """Return a number of bytes as people read it, in units of 1,000."""
+    if value is None:
+        return "–"
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1000  # type: ignore[assignment]
+    return f"{value:,.1f} GB"
+
+
+def segment(value: str) -> str:
+    """Return an id as one part of a path, or one value of a query: it may hold slashes and signs of its own."""
+    return quote(value, safe="")
+
+
+def short_id(value: str) -> str:
+    """Return the end of an id, which tells it from others: their beginnings are the time."""
+    return f"…{value[-8:]}" if len(value) > 12 else value
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "tokens": lambda value: "–" if value is None else f"{value:,}",
+        "money": lambda value: "–" if value is None else display.money(value),
+        "exact_money": lambda value: "–" if value is None else display.exact_money(value),
+        "seconds": lambda value: "–" if value is None else display.seconds(value),
+        "instant": instant,
+        "bytes": byte_count,
+        "plain": lambda value: "–" if value is None else display.printable(str(value)),
+        "short_id": short_id,
+        "segment": segment,
+        "heading": heading,
+        "ratio": lambda value: "–" if value is None else f"{value:.1%}",
+    }
+    made.tests["numeric"] = is_number
+    made.globals |= {
+        "instants": INSTANTS,
+        "cell": cell,
+        "cost": cost,
+        "dark": DARK,
+        "escape": escape,
+    }
+    return made

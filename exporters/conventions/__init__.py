@@ -1,0 +1,1 @@
+"""Spans and attributes in the semantic conventions of each backend."""

@@ -1,0 +1,232 @@
+"""OpenInference: our nouns in the names that Phoenix and Arize read (spec/ of Arize-ai/openinference).
+
+It has names for model calls, tools and agents, counts, costs and messages; what it has none for stands as `agentobs.*`.
+Messages are one attribute for each of their parts there, so that a long conversation would push ids out of a span:
+only as many of the latest go as `ROOM` has room for, and all of them as one JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from agentobs.ledger.money import PartName
+from agentobs.records.facts import Attempt
+from exporters.conventions import agentobs_attributes
+from exporters.conventions.agentobs_attributes import Attributes, Value
+from exporters.conventions.intervals import Interval, Tokens
+from exporters.conventions.span_content import Content, content_of_call, content_of_request
+
+VERSION = "OpenInference, specification of November 2026"
+"""The conventions that these names follow; their specification has no releases."""
+
+ROOM = 64
+"""How many attributes the messages and tools of a call may take. Our choice: a span has at most 128."""
+CALLS = 4
+"""How many tool calls of one message are told. Our choice."""
+TOOLS = 12
+"""How many definitions of tools are. Our choice."""
+
+SYSTEM = "anthropic"
+"""The value of `llm.system` and `llm.provider`."""
+
+_KINDS = {
+    "interaction": "AGENT",
+    "sub_agent": "AGENT",
+    "tool": "TOOL",
+    "hook": "GUARDRAIL",
+    "blocked_on_user": "GUARDRAIL",
+}
+"""Kinds of spans by our names. What lies in a tool call is no second one; it and the rest are a `CHAIN`."""
+
+_PROMPT: tuple[PartName, ...] = ("input", "cache_read", "cache_write_5m", "cache_write_1h")
+
+
+def span_name(interval: Interval) -> str:
+    """Return the name of a span: it has no rules for them."""
+    match interval.name:
+        case "llm_request" if not interval.is_chat and interval.attempt is not None:
+            return f"{interval.attempt.method} {interval.attempt.endpoint}"
+        case "llm_request":
+            return agentobs_attributes.model_of(interval)
+        case "interaction" | "tool":
+            return interval.label or interval.name
+        case _:
+            return agentobs_attributes.span_name(interval)
+
+
+def ids(session_id: str, conversation_id: str) -> Attributes:
+    """Return the ids of a session: what it groups by `session.id` is a whole conversation."""
+    return {"session.id": conversation_id, "agentobs.session.id": session_id}
+
+
+def starting(interval: Interval) -> Attributes:
+    """Return what is known of a span when it starts, ids first."""
+    found = ids(interval.session_id, interval.conversation_id) | agentobs_attributes.place(interval)
+    found["openinference.span.kind"] = _kind(interval)
+    match interval.name:
+        case "llm_request" if interval.is_chat:
+            found |= {"llm.system": SYSTEM, "llm.provider": SYSTEM}
+            found["llm.model_name"] = agentobs_attributes.model_of(interval)
+        case "interaction" | "sub_agent":
+            found |= {"agent.name": interval.label} if interval.label else {}
+        case "tool":
+            found |= {"tool.name": interval.label} if interval.label else {}
+        case _ if interval.label:
+            found[f"agentobs.{interval.name}.name"] = interval.label
+        case _:
+            pass
+    return found | agentobs_attributes.given(interval)
+
+
+def ending(interval: Interval) -> Attributes:
+    """Return what is known of a span when it ends."""
+    found: Attributes = {}
+    if interval.attempt is not None:
+        found |= _of_attempt(interval, interval.attempt)
+    if interval.tokens is not None:
+        found |= _of_tokens(interval.tokens)
+    found |= {**_of_cost(interval), **agentobs_attributes.cost(interval)}
+    if interval.tool is not None:
+        found |= {"tool.id": interval.tool.tool_use_id, **agentobs_attributes.tool(interval.tool)}
+    return found | agentobs_attributes.outcome(interval)
+
+
+def said(interval: Interval) -> Attributes:
+    """Return what was said, bounded, what was cut marked; nothing where the session did not opt in."""
+    if interval.said is None:
+        return {}
+    if interval.name == "tool":
+        content = content_of_call(interval.said)
+        return {**dict(_values(content)), **agentobs_attributes.cuts(content)}
+    if not interval.is_chat:
+        return {}
+    content = content_of_request(interval.said)
+    flat = dict(_messages(content))
+    return {**flat, **dict(_values(content)), **agentobs_attributes.cuts(content)}
+
+
+def _kind(interval: Interval) -> str:
+    return "LLM" if interval.is_chat else _KINDS.get(interval.name, "CHAIN")
+
+
+def _of_attempt(interval: Interval, attempt: Attempt) -> Attributes:
+    found: Attributes = {"agentobs.attempts": max(interval.attempts, attempt.attempt)}
+    if interval.is_chat:
+        asked = attempt.model_requested
+        if attempt.model:
+            found["llm.model_name"] = attempt.model
+        if attempt.model and asked and attempt.model != asked:
+            found |= {"llm.request.model_name": asked, "llm.response.model_name": attempt.model}
+        if attempt.stop_reason:
+            found["llm.finish_reason"] = attempt.stop_reason
+        if attempt.message_id:
+            found["agentobs.message.id"] = attempt.message_id
+        if attempt.streamed and attempt.first_chunk_ns is not None:
+            found["agentobs.time_to_first_chunk"] = agentobs_attributes.seconds(
+                attempt.first_chunk_ns
+            )
+    return found | agentobs_attributes.http(interval, attempt)
+
+
+def _of_tokens(tokens: Tokens) -> Attributes:
+    """Return the counts; `prompt` is all input, as the specification wants it for this provider."""
+    found: Attributes = {
+        "llm.token_count.prompt": tokens.prompt,
+        "llm.token_count.completion": tokens.output,
+        "llm.token_count.total": tokens.prompt + tokens.output,
+        "llm.token_count.prompt_details.cache_read": tokens.cache_read,
+        "llm.token_count.prompt_details.cache_write": tokens.cache_write,
+        agentobs_attributes.WRITTEN_5M: tokens.cache_write_5m,
+        agentobs_attributes.WRITTEN_1H: tokens.cache_write_1h,
+    }
+    if tokens.reasoning is not None:
+        found["llm.token_count.completion_details.reasoning"] = tokens.reasoning
+    return found
+
+
+def _of_cost(interval: Interval) -> Attributes:
+    """Return what a call cost, by part; in the total are tools of the provider's, too, which are neither."""
+    spent = interval.spent
+    if spent is None or spent.usd is None:
+        return {}
+    parts = spent.usd_by_part
+    return {
+        "llm.cost.prompt": float(sum(parts[name] for name in _PROMPT)),
+        "llm.cost.completion": float(parts["output"]),
+        "llm.cost.total": float(spent.usd),
+        "llm.cost.prompt_details.input": float(parts["input"]),
+        "llm.cost.prompt_details.cache_read": float(parts["cache_read"]),
+        "llm.cost.prompt_details.cache_write": float(
+            parts["cache_write_5m"] + parts["cache_write_1h"]
+        ),
+    }
+
+
+def _values(content: Content) -> Iterator[tuple[str, Value]]:
+    for part in ("input", "output"):
+        if part in content.texts:
+            yield f"{part}.value", content.texts[part]
+            yield f"{part}.mime_type", "application/json"
+
+
+def _messages(content: Content) -> Iterator[tuple[str, Value]]:
+    """Yield the messages, an attribute for each of their parts, and the tools."""
+    told = [each for n, each in enumerate(_listed(content, "output")) for each in _output(n, each)]
+    for number, tool in enumerate(_listed(content, "tools")[:TOOLS]):
+        told.append((f"llm.tools.{number}.tool.json_schema", _json(tool)))
+    system, asked = _listed(content, "system"), _listed(content, "input")
+    if system:
+        asked = [{"role": "system", "parts": system}, *asked]
+    kept, room = 0, ROOM - len(told)
+    for message in reversed(asked):
+        room -= len(list(_message("", message)))
+        if room < 0:
+            break
+        kept += 1
+    content.cut_messages += len(asked) - kept
+    for number, message in enumerate(asked[len(asked) - kept :]):
+        yield from _message(f"llm.input_messages.{number}.message", message)
+    yield from told
+
+
+def _output(number: int, message: Any) -> Iterator[tuple[str, Value]]:
+    return _message(f"llm.output_messages.{number}.message", message)
+
+
+def _message(prefix: str, message: Any) -> Iterator[tuple[str, Value]]:
+    parts = [part for part in message.get("parts") or () if isinstance(part, dict)]
+    yield f"{prefix}.role", str(message.get("role"))
+    told = [_told(part) for part in parts]
+    if words := "\n".join(each for each in told if each):
+        yield f"{prefix}.content", words
+    for part in parts:
+        if part.get("type") == "tool_call_response":
+            yield f"{prefix}.tool_call_id", str(part.get("id"))
+            break
+    calls = [part for part in parts if part.get("type") == "tool_call"]
+    for number, call in enumerate(calls[:CALLS]):
+        at = f"{prefix}.tool_calls.{number}.tool_call"
+        yield f"{at}.id", str(call.get("id"))
+        yield f"{at}.function.name", str(call.get("name"))
+        yield f"{at}.function.arguments", _json(call.get("arguments"))
+
+
+def _told(part: dict[str, Any]) -> str:
+    if part.get("type") in ("text", "reasoning"):
+        return str(part.get("content") or "")
+    if part.get("type") == "tool_call_response":
+        response = part.get("response")
+        return response if isinstance(response, str) else _json(response)
+    return ""
+
+
+def _listed(content: Content, part: str) -> list[Any]:
+    """Return the list of a part; none where it was too long as a whole."""
+    value = json.loads(content.texts.get(part, "null"))
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,327 @@
+"""OTLP: spans, events and metrics to a collector.
+
+    backend = otlp.standard(endpoint="http://localhost:4318")
+    agentobs.start(options=agentobs.Options(backends=(backend,)))
+
+`standard` and `beta` return a backend: it hears facts on the recorder's thread, makes spans, log records and sums of
+them with OpenTelemetry's SDK, and hands these to an outbox that sends them. Its providers are its own: no global one is
+set or read, and no variable of the environment is followed but `OTEL_SDK_DISABLED`, which is said. Ids and times are
+those of the recording: an interaction is a trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from agentobs import world
+from agentobs.errors import UsageError, say_once
+from agentobs.ledger import warm
+from agentobs.records.backend import Told
+from agentobs.records.labels import Label, is_label
+from exporters.conventions.profile import Profile
+from exporters.conventions.semconv import profile_named
+from exporters.otlp.outbox import DeliveryStatistics, Limits, Outbox, Send, Sent, Signal
+
+try:
+    from exporters.otlp.collectors import Collector, GrpcSender, HttpSender, collector
+    from exporters.otlp.translation import Instruments, Translator, encoded, package_version
+except ImportError as error:
+    raise UsageError(
+        f"OpenTelemetry is not installed: {error.name or 'a part of it'} is missing",
+        where="exporters.otlp",
+        todo="Install it with: pip install 'agentobs-kit[otlp]'",
+    ) from None
+
+Protocol = Literal["http/protobuf", "http/json", "grpc"]
+ENDPOINTS: Mapping[Protocol, str] = {
+    "http/protobuf": "http://localhost:4318",
+    "http/json": "http://localhost:4318",
+    "grpc": "http://localhost:4317",
+}
+"""Where a collector of this machine listens (opentelemetry.io, OTLP exporter configuration)."""
+
+
+def standard(
+    endpoint: str | None = None,
+    *,
+    protocol: Protocol = "http/protobuf",
+    headers: Mapping[str, str] | None = None,
+    service: str = "agentobs",
+    resource: Mapping[str, str] | None = None,
+    certificate: str | None = None,
+    limits: Limits | None = None,
+    profile: str = "both",
+) -> Backend:
+    """Return a backend that sends spans, events and metrics to a collector.
+
+    Args:
+        endpoint: `http(s)://host:port`, and a path where the collector has one; `/v1/traces` and the like are added.
+            Default the usual port of this machine.
+        protocol: how to say it.
+        headers: what it takes to get in; never told anywhere.
+        service: the name of the service, `service.name`.
+        resource: what else is true of this process, such as `deployment.environment.name`.
+        certificate: a file of certificates to trust; default the system's.
+        limits: how much may wait, and how it is sent.
+        profile: whose names it speaks: `both`, `genai-latest`, `genai-1.41` or `openinference`.
+
+    Raises:
+        UsageError: the endpoint, the protocol, the profile or a header cannot be used, or a file cannot be read.
+    """
+    spoken = profile_named(profile)
+    return _backend(spoken, endpoint, protocol, headers, service, resource, certificate, limits)
+
+
+def beta(
+    endpoint: str | None = None,
+    *,
+    protocol: Protocol = "http/protobuf",
+    headers: Mapping[str, str] | None = None,
+    service: str = "agentobs",
+    resource: Mapping[str, str] | None = None,
+    certificate: str | None = None,
+    limits: Limits | None = None,
+    profile: str = "both",
+) -> Backend:
+    """Return what `standard` returns, with more attributes and the spans of hooks; both may change at any time.
+
+    Raises:
+        UsageError: as for `standard`.
+    """
+    spoken = profile_named(profile, is_beta=True)
+    return _backend(spoken, endpoint, protocol, headers, service, resource, certificate, limits)
+
+
+class Backend:
+    """Hears facts, and sends what they say; see `standard`."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        sender: HttpSender | GrpcSender,
+        resource: Mapping[str, str],
+        limits: Limits,
+        to: str,
+        destination: Label,
+    ) -> None:
+        """Speak one language to one collector."""
+        self._profile, self._sender = profile, sender
+        self.destination: Label | None = None if _is_disabled() else destination
+        self.profile = Label(profile.name)
+        """What sessions note of it; no destination where nothing is sent there."""
+        self._resource = dict(resource)
+        self._outbox = Outbox(self._send, self._gather, limits, to, sender.close)
+        # The recorder's thread tells, another one may close.
+        self._lock = threading.RLock()
+        self._failed = 0
+        self._begin()
+        weak = weakref.WeakMethod(self._forked)
+        os.register_at_fork(after_in_child=lambda: _call(weak))
+
+    def __repr__(self) -> str:
+        """Show the language alone."""
+        return f"Backend({self._profile.name})"
+
+    def __call__(self, told: Told) -> None:
+        """Hear one fact; never waits, never raises."""
+        try:
+            with self._lock:
+                self._translator.hear(told)
+        except Exception:
+            # A fact that cannot be told costs itself, and the ones after it are told.
+            self._failed += 1
+
+    def flush(self, seconds: float = 5.0) -> bool:
+        """Send what waits; returns whether the collector took all of it in that time."""
+        return self._outbox.flush(seconds)
+
+    def close(self, seconds: float = 0.25) -> bool:
+        """End what is open as abandoned and send what waits, within that time; returns whether all was taken."""
+        with self._lock:
+            self._translator.abandon()
+        return self._outbox.close(seconds)
+
+    def statistics(self) -> DeliveryStatistics:
+        """Return what became of spans and events so far."""
+        return self._outbox.statistics()
+
+    @property
+    def failed(self) -> int:
+        """How many facts could not be told."""
+        return self._failed
+
+    @property
+    def late_ends(self) -> int:
+        """How many spans ended after they had been told as abandoned: that is in the recording alone."""
+        return self._translator.follower.late_ends
+
+    @property
+    def open_spans(self) -> int:
+        """How many spans have begun and not ended."""
+        return len(self._translator.follower.open)
+
+    def _begin(self) -> None:
+        """Make the providers: a new process, or the child of one, whose sums start at nothing."""
+        resource = {**self._resource, "service.instance.id": world.new_id()}
+        self._instruments = Instruments(self._profile.metrics, resource)
+        self._translator = Translator(
+            self._profile, resource, self._outbox.put, self._instruments, world.now
+        )
+
+    def _forked(self) -> None:
+        self._lock = threading.RLock()
+        self._sender.forked()
+        if isinstance(self._sender, GrpcSender):
+            self.destination = None
+        self._begin()
+
+    def _gather(self) -> Any:
+        with self._lock:
+            return self._instruments.read()
+
+    def _send(self, signal: Signal, payloads: Sequence[Any]) -> Sent:
+        """Send one message; runs on the outbox's thread, and never raises."""
+        told = payloads[0].resource_metrics if signal == "metrics" else payloads
+        return _sent(self._sender, signal, told)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A way to a collector, for whoever sends on a thread of their own."""
+
+    send: Send = field(repr=False)
+    """Sends one message; never raises."""
+    destination: Label
+    """What it is called in what is noted."""
+
+    def named(self, name: str | None) -> Label:
+        """Return what it is to be called: the name, where one is given.
+
+        Raises:
+            UsageError: the name is no label.
+        """
+        if name is not None and not is_label(name):
+            raise UsageError(
+                "the name may hold something private",
+                where="--as",
+                todo="Say a word of letters, digits and . _ : / @ -",
+            )
+        return Label(name) if name is not None else self.destination
+
+
+@contextlib.contextmanager
+def sending(
+    endpoint: str | None,
+    protocol: Protocol = "http/protobuf",
+    headers: Mapping[str, str] | None = None,
+    certificate: str | None = None,
+    limits: Limits | None = None,
+) -> Iterator[Sending]:
+    """Open a way to a collector; the arguments are those of `standard`.
+
+    Raises:
+        UsageError: as for `standard`.
+    """
+    to, sender = _opened(endpoint, protocol, headers, certificate, limits or Limits())
+    try:
+        yield Sending(partial(_sent, sender), to.destination)
+    finally:
+        sender.close()
+
+
+def headers_of(variable: str | None) -> dict[str, str]:
+    """Return the headers that a variable of the environment holds, as `OTEL_EXPORTER_OTLP_HEADERS` has them.
+
+    Raises:
+        UsageError: it is not set, or is no list of name=value; nothing of it is told.
+    """
+    if variable is None:
+        return {}
+    told = world.environ(variable)
+    pairs = [each.partition("=") for each in (told or "").split(",") if each.strip()]
+    if not told or not all(equals for _, equals, _ in pairs):
+        raise UsageError(
+            "the variable is not set" if not told else "the variable holds no list of headers",
+            where=variable,
+            todo="Set it to name=value,name=value",
+        )
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+
+
+def _backend(
+    profile: Profile,
+    endpoint: str | None,
+    protocol: Protocol,
+    headers: Mapping[str, str] | None,
+    service: str,
+    resource: Mapping[str, str] | None,
+    certificate: str | None,
+    limits: Limits | None,
+) -> Backend:
+    limits = limits or Limits()
+    to, sender = _opened(endpoint, protocol, headers, certificate, limits)
+    # Half a second, here and not while the agent runs.
+    warm()
+    described = {"service.name": service, "service.version": package_version(), **(resource or {})}
+    described |= {"agentobs.semconv": profile.version}
+    return Backend(profile, sender, described, limits, to.to, to.destination)
+
+
+def _opened(
+    endpoint: str | None,
+    protocol: Protocol,
+    headers: Mapping[str, str] | None,
+    certificate: str | None,
+    limits: Limits,
+) -> tuple[Collector, HttpSender | GrpcSender]:
+    """Return where telemetry goes, and what sends it there."""
+    if protocol not in ENDPOINTS:
+        raise UsageError(
+            f"protocol cannot be {str(protocol)[:40]!r}",
+            where="protocol",
+            todo=f"Say {', '.join(ENDPOINTS)}",
+        )
+    to = collector(
+        endpoint or ENDPOINTS[protocol], headers or {}, limits.timeout_seconds, certificate
+    )
+    try:
+        _ = to.tls
+    except OSError as error:
+        raise UsageError(
+            f"the certificates cannot be read: {type(error).__name__}",
+            where=str(certificate),
+            todo="Name a file of certificates in PEM",
+        ) from None
+    if _is_disabled():
+        say_once("OTEL_SDK_DISABLED is set: OpenTelemetry's SDK makes nothing to send")
+    sender = GrpcSender(to) if protocol == "grpc" else HttpSender(to, is_json="json" in protocol)
+    return to, sender
+
+
+def _is_disabled() -> bool:
+    return (world.environ("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
+
+
+def _sent(sender: HttpSender | GrpcSender, signal: Signal, payloads: Sequence[Any]) -> Sent:
+    """Send one message; never raises."""
+    try:
+        message = encoded(signal, payloads)
+    except Exception as error:
+        return Sent("unreadable", why=f"a message could not be written: {type(error).__name__}")
+    try:
+        return sender(signal, message)
+    except Exception as error:
+        return Sent("later", why=type(error).__name__)
+
+
+def _call(weak: weakref.WeakMethod[Any]) -> None:
+    if (method := weak()) is not None:
+        method()

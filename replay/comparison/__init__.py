@@ -1,0 +1,1 @@
+"""Comparison of two values: alignment, normalizers, placeholders of secrets, kinds of differences."""

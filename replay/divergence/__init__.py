@@ -1,0 +1,1 @@
+"""Divergences: the first one as a value, its text, and the diff of two sessions."""

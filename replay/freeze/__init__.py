@@ -1,0 +1,1 @@
+"""Freezing: a recorded session becomes a fixture and a pytest file."""

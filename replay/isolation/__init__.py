@@ -1,0 +1,1 @@
+"""Isolation: each replayed test runs in its own forked process."""

@@ -1,0 +1,1 @@
+"""Matching: which recorded exchange a live one is."""

@@ -1,0 +1,252 @@
+"""Hanging: an agent that makes no more progress is reported as a divergence, so that the test does not hang.
+
+A thread watches whether the agent makes progress, which means that it makes a request or records something. Without
+progress there are three cases:
+
+- Nothing can run any more: each thread waits for another one, and no timer is left. This is a deadlock, which is
+  reported after a second.
+- Nothing is pending: the agent only wakes up and waits again, such as a polling loop whose condition never becomes
+  true. It is reported after the deadline.
+- Something is pending: the agent computes, or waits for a child process, a file or a connection. It cannot be known
+  how long that takes, so the agent has ten times the deadline.
+
+The divergence is raised in the main thread by a signal, even during a wait. It is raised repeatedly until the replay
+has ended, because the agent may catch it, and may hang again while it exits. Other threads and other lanes get the
+divergence at their next question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Literal
+
+from agentobs import world
+from replay.agent_code.thread_stacks import thread_frames
+from replay.analysis.divergence_report import report
+from replay.divergence.divergence import Divergence, Waiting
+from replay.fixture.format import Ask
+from replay.matching.lane import Lane
+from replay.playback.waiters import waiters
+from replay.progress.answer_delivery import factor
+from replay.progress.replay_state import State
+from replay.virtual_time.thread_states import WATCH
+from replay.virtual_time.time_patches import loops_in_use
+
+SIGNAL: int | None = getattr(signal, "SIGURG", None)
+"""What interrupts the main thread: nobody else uses it in Python, and by default it does nothing. Not on Windows."""
+AGAIN_SECONDS = 0.5
+"""How long after an interruption the next one comes. Our choice."""
+WATCH_SECONDS = 0.25
+"""How often the watching thread looks at most. Our choice."""
+DEADLOCK_NS = 1_000_000_000
+"""How long nothing must be able to run before the agent counts as deadlocked. Our choice."""
+PENDING_FACTOR = 10
+"""The factor by which the deadline is longer if the agent computes or waits for something real. Our choice."""
+COMPUTING = 0.2
+"""The share of CPU time above which an agent counts as computing. Our choice."""
+JUMP_CPU_NS = 2_000_000
+"""The CPU time that is allowed for each jump of the virtual clock: an agent that polls does not compute. Our choice."""
+
+Cause = Literal["deadlock", "nothing pending", "computes", "waits outside"]
+CAUSES: dict[Cause, str] = {
+    "deadlock": "all of its threads and tasks wait for each other (a deadlock)",
+    "nothing pending": "it only wakes up and waits again",
+    "computes": "it computes and does not finish",
+    "waits outside": "it waits for a child process, a file, a connection or a timeout in real time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """How an agent hangs."""
+
+    cause: Cause
+    seconds: float
+    """The time without progress after which this counts as a hang."""
+    waiting: tuple[Waiting, ...]
+    """The threads and tasks that wait, and for what."""
+
+
+def out_of_turn(state: State, lane: Lane, ask: Ask, missing: list[int]) -> Divergence:
+    """Describe an answer that waits for others to end which do not come."""
+    summary = waits_for(lane, ask, missing)
+    why = (
+        "requests that were in flight together are started otherwise, or one waits for another, now"
+    )
+    return report(state, "timing", lane, summary, why=why, between=True, live=True)
+
+
+def waits_for(lane: Lane, ask: Ask, missing: list[int]) -> str:
+    """Say which ends an answer waits for."""
+    due = lane.place_of(ask)
+    asked = {each.number for each in lane.asks} - {each.number for each in lane.left}
+    told = " and ".join(_described(lane, number, number in asked) for number in missing)
+    return f"the answer to request {due} waits for {told}; it ended after it when this was recorded"
+
+
+def _described(lane: Lane, number: int, was_asked: bool) -> str:
+    place = next(at for at, ask in enumerate(lane.asks, 1) if ask.number == number)
+    return f"request {place} to end" if was_asked else f"request {place}, which was not asked"
+
+
+def hung(state: State, found: Hang) -> Divergence:
+    """Describe an agent from which nothing comes any more."""
+    lane = max(state.lanes.values(), key=lambda lane: (bool(lane.left), lane.asked > 0))
+    seconds = "second" if found.seconds == 1 else "seconds"
+    summary = f"the agent made no progress for {found.seconds:g} {seconds}: {CAUSES[found.cause]}"
+    why = f"{_recorded_next(lane)}; deadline_seconds={state.options.deadline_seconds:g} is the time limit"
+    waiting = found.waiting
+    return report(
+        state, "timing", lane, summary, why=why, between=not lane.left, live=True, waiting=waiting
+    )
+
+
+def _recorded_next(lane: Lane) -> str:
+    """Return what the recorded agent did next."""
+    if not lane.left:
+        return "the recorded agent made no more requests and ended here"
+    due = lane.left[0]
+    return (
+        f"the recorded agent continued with request {lane.place_of(due)}, {due.method} {due.path}"
+    )
+
+
+@contextlib.contextmanager
+def deadline(state: State) -> Iterator[None]:
+    """Raise a divergence if nothing comes from the agent for as long as the options say."""
+    over = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    hangs: list[Hang] = []
+    watch = Watch(state)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if not over.is_set():
+            with state.lock:
+                raise state.error(
+                    hung(state, hangs[0]) if state.divergence is None else state.divergence
+                )
+
+    def interrupt() -> None:
+        if is_main and SIGNAL is not None:
+            signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+        elif state.divergence is None:
+            with state.lock:
+                state.error(hung(state, hangs[0]))
+
+    def keep_watch() -> None:
+        while not over.wait(watch.pause_seconds):
+            found = watch.look()
+            if found is not None and _is_due(state):
+                hangs.append(found)
+                interrupt()
+                before = _stands()
+                over.wait(AGAIN_SECONDS)
+                while not state.running and before != (before := _stands()):
+                    over.wait(AGAIN_SECONDS)
+
+    handler = signal.signal(SIGNAL, interrupted) if is_main and SIGNAL is not None else None
+    watcher = threading.Thread(target=keep_watch, name=WATCH, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        if is_main and SIGNAL is not None:
+            signal.signal(SIGNAL, handler if handler is not None else signal.SIG_DFL)
+
+
+class Watch:
+    """Measures for how long an agent has made no progress, and whether something is pending meanwhile."""
+
+    def __init__(self, state: State) -> None:
+        """Begin to watch."""
+        self._state = state
+        self._limit_ns = int(_seconds(state) * 1e9)
+        self._idle_ns = self._looked_ns = 0
+        """For how long nothing was pending, and when it looked last."""
+        self._pending_ns = self._used_ns = 0
+        """For how long something was; who computes is measured by the processor, whatever else the machine does."""
+        self._cpu_ns, self._jumps = world.process_cpu(), 0
+        self._last_pending: Cause = "computes"
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait until the next look."""
+        return min(max(self._limit_ns / 1e9 / 10, 0.01), WATCH_SECONDS)
+
+    def look(self) -> Hang | None:
+        """Return how the agent hangs; None if it does not, or not yet."""
+        now = world.monotonic()
+        passed, self._looked_ns = now - (self._looked_ns or now), now
+        pending = self._pending(passed)
+        silent_ns, deadlock_ns = self._state.idle_ns(), self._deadlock_ns()
+        if silent_ns < passed:
+            self._idle_ns = self._pending_ns = 0
+        elif pending is None:
+            self._idle_ns += passed
+        else:
+            self._idle_ns, self._last_pending = 0, pending
+            self._pending_ns += self._used_ns if pending == "computes" else passed
+        if 0 < deadlock_ns <= self._blocked_ns():
+            return self._hang("deadlock", deadlock_ns)
+        if self._idle_ns >= self._limit_ns:
+            is_deadlock = deadlock_ns and self._blocked_ns()
+            return self._hang("deadlock" if is_deadlock else "nothing pending", self._limit_ns)
+        if self._pending_ns >= self._limit_ns * PENDING_FACTOR:
+            return self._hang(self._last_pending, self._limit_ns * PENDING_FACTOR)
+        return None
+
+    def _pending(self, passed: int) -> Cause | None:
+        """Return what was going on since the last look that may yet lead to something; None if nothing was."""
+        clock = self._state.clock
+        cpu = world.process_cpu()
+        self._used_ns, self._cpu_ns = cpu - self._cpu_ns, cpu
+        if clock is None or clock.is_live:
+            return None
+        jumps, self._jumps = clock.jumps - self._jumps, clock.jumps
+        activity, used = clock.look(), self._used_ns - jumps * JUMP_CPU_NS
+        if activity == "outside":
+            return "waits outside"
+        # Whoever is ready to run computes, also if the machine does not let it.
+        is_ready = activity == "running" and not jumps
+        return "computes" if is_ready or used > passed * COMPUTING else None
+
+    def _blocked_ns(self) -> int:
+        clock = self._state.clock
+        return 0 if clock is None or clock.is_live else clock.blocked_ns
+
+    def _deadlock_ns(self) -> int:
+        """Return for how long nothing must have been able to happen; threads of others may yet bring something."""
+        clock = self._state.clock
+        is_sure = clock is not None and not clock.has_foreign_threads()
+        return min(DEADLOCK_NS, self._limit_ns) if is_sure else 0
+
+    def _hang(self, cause: Cause, limit_ns: int) -> Hang:
+        return Hang(cause, limit_ns / 1e9, waiters(self._state.threads, loops_in_use()))
+
+
+def _is_due(state: State) -> bool:
+    """Return whether something is still to come from the agent, and not from the provider."""
+    is_live = state.options.fork is not None and state.beyond
+    is_over = is_live or state.has_stopped
+    return not is_over and bool(state.running or any(lane.left for lane in state.lanes.values()))
+
+
+def _seconds(state: State) -> float:
+    """Return the deadline; where answers take their time, the longest one comes on top."""
+    pace = factor(state.options)
+    longest = max((ask.pieces[-1][1] for ask in state.fixture.asks if ask.pieces), default=0)
+    return state.options.deadline_seconds + (longest / 1000 / pace if pace else 0)
+
+
+def _stands() -> tuple[int, int]:
+    """Return where the main thread is; outside of `run`, it is hung as long as it stays there."""
+    frame = thread_frames().get(threading.main_thread().ident or 0)
+    return (id(frame), frame.f_lasti) if frame is not None else (0, 0)

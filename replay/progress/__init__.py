@@ -1,0 +1,1 @@
+"""How far a replay has come, and how its answers are delivered."""

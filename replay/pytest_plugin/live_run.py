@@ -1,0 +1,201 @@
+"""Live: a marked test against the real provider, and what it records anew on the way.
+
+The same test, with the same calls: nothing is answered from the fixture, nothing is judged by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agentobs.errors import UsageError
+from agentobs.recording.journal.home import existing_home
+from agentobs.recording.journal.segments import Line, facts_path, read, segment_ids
+from agentobs.recording.options import Options
+from agentobs.recording.session import start_recorder, stop_recorder
+from agentobs.recording.vault.vault import read_session
+from agentobs.records.exchanges import ModelExchange, Recording
+from agentobs.sink import sink
+from replay.fixture.format import FORMAT, Fixture
+from replay.playback.replayer import Entry, Replayer
+from replay.scenario.next_step import Next
+from replay.scenario.replay_options import STRICT, ReplayOptions
+
+
+class Live(Replayer):
+    """Stands in the place of a replay and lets everything through."""
+
+    def __enter__(self) -> Live:
+        """Hear what happens, and answer nothing."""
+        with self._opening() as stack:
+            stack.enter_context(sink.overheard(self._state.collect))
+        return self
+
+    def run(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the agent live, and return what it returns; what it raises is raised."""
+        result, error = self._ran(self._call(function, args, kwargs))
+        return _outcome(result, error)
+
+    async def arun(self, function: Entry = None, /, *args: Any, **kwargs: Any) -> Any:
+        """Do as `run`, from inside an event loop."""
+        result, error = await self._aran(self._call(function, args, kwargs))
+        return _outcome(result, error)
+
+    def until(self, *args: Any, **kwargs: Any) -> Next:
+        """Refuse: a path that was recorded up to a turn has no live form.
+
+        Raises:
+            UsageError: always.
+        """
+        raise self._no_turns()
+
+    async def auntil(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    def reach(self, *args: Any, **kwargs: Any) -> None:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    async def areach(self, *args: Any, **kwargs: Any) -> None:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    def until_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    async def auntil_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until`."""
+        raise self._no_turns()
+
+    def check(self) -> None:
+        """Judge nothing."""
+
+    def _no_turns(self) -> UsageError:
+        return UsageError(
+            "a test that goes up to a recorded turn has no live form",
+            where=str(self.fixture.path),
+            todo="Leave it out of a run with --replay-live",
+        )
+
+
+class Renewed(Live):
+    """Runs a test live and records it, so that its fixture can be written anew.
+
+    A test that goes up to a turn is not recorded: it is answered from the fixture as ever.
+    """
+
+    def __init__(
+        self, fixture: Fixture, home: Path, options: ReplayOptions = STRICT, *, is_new: bool = False
+    ) -> None:
+        """Prepare to record into `home`; `is_new` where there is no fixture yet, and this one is empty."""
+        super().__init__(fixture, options)
+        self.is_new = is_new
+        self._home, self._replays = home, False
+
+    def __enter__(self) -> Renewed:
+        """Record from here on, into a home of its own; a recording that runs ends."""
+        stop_recorder()
+        start_recorder(str(self._home), Options(redactors=tuple(self.options.redactors)))
+        super().__enter__()
+        return self
+
+    def stop(self) -> None:
+        """End the recording, or the replay that it became."""
+        is_open = self._opened is not None
+        super().stop()
+        if is_open and not self._replays:
+            stop_recorder()
+
+    def until(self, *args: Any, **kwargs: Any) -> Next:
+        """Answer from the fixture as it is, up to the turn."""
+        self._replay()
+        return Replayer.until(self, *args, **kwargs)
+
+    async def auntil(self, *args: Any, **kwargs: Any) -> Next:
+        """Do as `until`, from inside an event loop."""
+        self._replay()
+        return await Replayer.auntil(self, *args, **kwargs)
+
+    def reach(self, *args: Any, **kwargs: Any) -> None:
+        """Answer from the fixture as it is, up to the turn."""
+        self._replay()
+        Replayer.reach(self, *args, **kwargs)
+
+    async def areach(self, *args: Any, **kwargs: Any) -> None:
+        """Like `reach`, from inside an event loop."""
+        self._replay()
+        await Replayer.areach(self, *args, **kwargs)
+
+    def until_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Answer from the fixture as it is, until the agent does something else."""
+        self._replay()
+        return Replayer.until_change(self, *args, **kwargs)
+
+    async def auntil_change(self, *args: Any, **kwargs: Any) -> Next:
+        """Like `until_change`, from inside an event loop."""
+        self._replay()
+        return await Replayer.auntil_change(self, *args, **kwargs)
+
+    def check(self) -> None:
+        """Judge only what is answered from the fixture."""
+        if self._replays:
+            Replayer.check(self)
+
+    def _replay(self) -> None:
+        if self.is_new:
+            raise self._no_turns()
+        self.stop()
+        self._replays = True
+        Replayer.__enter__(self)
+
+    def recorded(self) -> Recording | None:
+        """End the recording and return what was recorded; None where nothing was to be.
+
+        Raises:
+            UsageError: not one session was recorded, or several that could be meant.
+            RecordingError: it cannot be read.
+        """
+        self.stop()
+        if self._replays:
+            return None
+        asked = [each for each in _sessions(self._home) if _asks(each)]
+        named = [each for each in asked if each.name == self.fixture.name]
+        meant = asked if len(asked) == 1 else named
+        if len(meant) != 1:
+            told = ", ".join(sorted(each.name for each in asked)) or "none"
+            raise UsageError(
+                f"the test recorded {len(asked)} sessions that asked the model ({told}), and a fixture holds one",
+                where=str(self.fixture.path),
+                todo="Let it open one session, or one of the fixture's name, around clients that are recorded",
+            )
+        return meant[0]
+
+
+def empty(path: Path) -> Fixture:
+    """Return a fixture without anything in it, for a test whose fixture is still to be recorded."""
+    keys = ("entry", "arguments", "outcome", "reason", "signature")
+    header = {"agentobs_fixture": FORMAT, "name": path.parent.name, **dict.fromkeys(keys)}
+    return Fixture(path, header, [], [])
+
+
+def _sessions(path: Path) -> Iterator[Recording]:
+    home = existing_home(path)
+    segments = segment_ids(home)
+    for segment_id in segments:
+        for line in read(facts_path(home, segment_id)):
+            if isinstance(line, Line) and line.kind == "session_starts":
+                yield read_session(home, json.loads(line.payload)["session_id"], segments)
+
+
+def _asks(recording: Recording) -> bool:
+    return any(isinstance(exchange, ModelExchange) for exchange in recording.exchanges)
+
+
+def _outcome(result: Any, error: BaseException | None) -> Any:
+    if error is not None:
+        raise error
+    return result

@@ -1,0 +1,133 @@
+"""Snapshots of what an agent did, for syrupy: one line a step, then events, money and its last words.
+
+    def test_path(replay, trajectory):
+        replay.run()
+        assert replay == trajectory
+
+Nothing in it depends on when, where and by whom it is replayed: money is that of the day of the recording.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+
+from agentobs.ledger import cost_of
+from agentobs.provider.messages import assemble, blocks
+from agentobs.records.exchanges import ModelExchange
+from agentobs.records.facts import Event, InteractionEnd
+from agentobs.records.usage import Usage, usage_rows
+from agentobs.redaction import redact
+from agentobs.sink import Record
+from replay.comparison.alignment import safe
+from replay.fixture.fixture_steps import records_of
+from replay.fixture.format import Fixture
+from replay.fixture.trajectory import trajectory
+from replay.playback.replayer import Replayer
+
+
+class TrajectoryExtension(SingleFileSnapshotExtension):
+    """Keeps each trajectory in a text file of its own."""
+
+    _write_mode = WriteMode.TEXT
+    file_extension = "steps"
+
+    def serialize(self, data: Any, **options: Any) -> str:
+        """Return a replay, or a fixture, as the lines of its trajectory; text is taken as it is."""
+        if isinstance(data, Replayer):
+            return told(data.records, data.fixture.header.get("day"))
+        if isinstance(data, Fixture):
+            return told(records_of(data), data.header.get("day"))
+        return str(data)
+
+
+def told(records: Iterable[Record], day: str | None) -> str:
+    """Return what an agent did, one line a step; prices are those of a day, an ISO date, and left out without one."""
+    heard = list(records)
+    models = [each for each in heard if isinstance(each, ModelExchange)]
+    models.sort(key=lambda each: (each.place.lane != "main", each.place.lane))
+    lines = [*_events(heard), *_money(models, day), *_last_words(models)]
+    later = redact("".join(f"{line}\n" for line in lines).encode("utf-8", "replace")).decode()
+    return trajectory(heard) + later
+
+
+def _events(heard: list[Record]) -> Iterator[str]:
+    """Yield the agent's events by lane and turn, those of one kind together, then how its interactions ended."""
+    found = Counter(
+        (each.lane != "main", each.lane, each.turn or 0, each.kind, each.label or "")
+        for each in heard
+        if isinstance(each, Event)
+    )
+    ended = [each for each in heard if isinstance(each, InteractionEnd)]
+    if found or ended:
+        yield "events"
+    for (_, lane, turn, kind, label), count in sorted(found.items()):
+        times = f"  {count} times" if count > 1 else ""
+        yield f"  {_where(lane, turn)}  {kind} {label}".rstrip() + times
+    for end in sorted(ended, key=lambda e: (e.lane != "main", e.lane or "")):
+        yield f"  {_where(end.lane or 'main', 0)}  interaction ended: {end.result}"
+
+
+def _money(models: list[ModelExchange], day: str | None) -> Iterator[str]:
+    """Yield what each answer cost, and the sum; an unknown price is said, never counted as nothing."""
+    priced = [(each, rows) for each in models if (rows := _billed(each))]
+    if day is None or not priced:
+        return
+    yield f"money at the prices of {day}"
+    total, unknown = Decimal(0), 0
+    numbers: Counter[str] = Counter()
+    for exchange, rows in priced:
+        lane = exchange.place.lane
+        numbers[lane] += 1
+        # Not by turn: of agents that are not ours only a recording tells it.
+        place = f"{'' if lane == 'main' else safe(lane) + ' '}answer {numbers[lane]}"
+        for row in rows:
+            usd = cost_of(row, _noon(day)).usd
+            total, unknown = total + (usd or 0), unknown + (usd is None)
+            yield f"  {place}  {safe(row.model)}  {_usd(usd)}"
+    left = f" and {unknown} of unknown price" if unknown else ""
+    yield f"  total  {_usd(total)}{left}"
+
+
+def _billed(exchange: ModelExchange) -> list[Usage]:
+    message = assemble(exchange.answer.headers, exchange.answer.body)
+    usage, model = message.get("usage"), str(message.get("model") or "unknown")
+    if not isinstance(usage, dict):
+        return []
+    rows = usage_rows(model, usage, "exact" if message.get("stop_reason") else "lower_bound")
+    return [row for row in rows if row.billed]
+
+
+def _last_words(models: list[ModelExchange]) -> Iterator[str]:
+    """Yield the text of the agent's last answer, whole, a line for each of its own."""
+    said = [_text(each) for each in models if each.place.lane == "main"]
+    text = next((text for text in reversed(said) if text), "")
+    if text:
+        yield "text"
+        yield from (f"  {safe(line)}".rstrip() for line in text.splitlines())
+
+
+def _text(exchange: ModelExchange) -> str:
+    message = assemble(exchange.answer.headers, exchange.answer.body)
+    return "".join(
+        str(block.get("text", "")) for block in blocks(message) if block.get("type") == "text"
+    )
+
+
+def _where(lane: str, turn: int) -> str:
+    named = f"turn {turn}" if turn else ""
+    return " ".join(part for part in ("" if lane == "main" else safe(lane), named) if part) or lane
+
+
+def _usd(usd: Decimal | None) -> str:
+    return "price unknown" if usd is None else f"${usd.normalize():f}"
+
+
+def _noon(day: str) -> int:
+    noon = datetime.combine(date.fromisoformat(day), time(12), UTC)
+    return int(noon.timestamp()) * 1_000_000_000

@@ -1,0 +1,1 @@
+"""Virtual time: waits take no real time, and keep their order."""

@@ -1,0 +1,566 @@
+"""Virtual time: waits with a timeout in the agent's code use the virtual clock of the replay.
+
+Virtual while a replay is open, unless it has a pace:
+
+- `time.sleep` of the agent and its libraries, even if the name was imported or is a default argument;
+- `threading.Condition.wait(timeout)`, on which `Event`, `Semaphore`, `Barrier`, `Timer`, `queue.Queue`,
+  `concurrent.futures` and `run_coroutine_threadsafe(...).result(timeout)` rest; `Thread.join(timeout)`;
+- the timers of every asyncio event loop that uses a selector (`sleep`, `call_later`, `wait_for`, `timeout`, and anyio
+  on asyncio), and the deadlines of trio;
+- `time.monotonic`, `perf_counter`, `time` and their `_ns` forms, `datetime.now`, `utcnow` and `today`, `date.today`,
+  for code that reads them outside of the standard library and of the packages that must know the real time
+  (`agentobs.determinism.patches.LEFT_ALONE`): they move with the jumps.
+
+Real: `lock.acquire(timeout=...)`, `SimpleQueue.get(timeout=...)`, `select.select`, timeouts of sockets and of
+`subprocess`, `signal.alarm`, `multiprocessing`, event loops that are not written in Python (uvloop, Windows' proactor),
+gevent, and functions of `time` that are held where they cannot be replaced (a closure, a container, an attribute of an
+object). While an agent waits for one of these, time passes at its real speed. Child processes are real: while a child
+of the agent is alive, time does not jump. Threads that pytest, its plugins and this package run are never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures  # noqa: F401 - its modules must be there to be patched
+import contextlib
+import ctypes
+import datetime
+import functools
+import gc
+import os
+import queue
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from agentobs import world
+from agentobs.determinism.patches import LEFT_ALONE
+from agentobs.recording.wire.responses import wake as look_again
+from replay.agent_code.thread_stacks import outward, package_of
+from replay.virtual_time.thread_states import Parking, ThreadStates, started
+from replay.virtual_time.virtual_clock import VirtualClock
+
+SCHEDULERS = frozenset({"asyncio", "concurrent", "threading", "queue", "sched"})
+"""Modules of the standard library that compute deadlines: they read the clock that the waits are measured by."""
+RUNNERS = SCHEDULERS | {"functools", "contextvars", "_thread", "contextlib"}
+"""Modules of the standard library from which a function of the agent may be called."""
+JOBS = "agentobs.determinism.jobs"
+"""The module of ours whose frames stand below those of work items, whosever these are."""
+UNTOUCHED = (
+    LEFT_ALONE - {"anthropic", "httpx2", "httpcore2", "anyio", "sniffio", "requests", "urllib3"}
+) - SCHEDULERS
+"""Packages whose own sleeps are real: they wait for real events, or do not belong to the agent."""
+JOIN_SECONDS = (0.005, 0.25)
+"""How often `Thread.join(timeout)` checks whether the thread has ended, in virtual seconds. Our choice."""
+
+TRIO_MAX_SECONDS = 86_400
+"""The longest timeout of trio, which means that it has no deadline."""
+
+Undo = list[Callable[[], None]]
+
+_clock: VirtualClock | None = None
+_late: Undo | None = None
+"""Collects patches that are made after the replay has opened."""
+_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+_behind: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
+"""For loops that have seen earlier replays: how many seconds their clocks are ahead of the real one."""
+_first_timers: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, tuple[float | None, int | None]
+] = weakref.WeakKeyDictionary()
+"""The first timer of each loop, apart from those of held answers, when it last waited: its time and its identity."""
+
+
+def current() -> VirtualClock | None:
+    """Return the clock of the replay that is open; None if none is, or its time is real."""
+    return _clock
+
+
+def loops_in_use() -> list[asyncio.AbstractEventLoop]:
+    """Return the event loops that have waited on the virtual clock and are not closed."""
+    return [loop for loop in list(_loops) if not loop.is_closed()]
+
+
+@contextlib.contextmanager
+def virtual_time() -> Iterator[VirtualClock]:
+    """Make the agent's waits take no real time while the context is open.
+
+    A replay inside of another one shares its clock.
+    """
+    global _clock, _late
+    if _clock is not None:
+        was_live = _clock.is_live
+        _clock.go_virtual()
+        try:
+            yield _clock
+        finally:
+            if was_live:
+                _clock.go_live()
+        return
+    clock = VirtualClock(ThreadStates())
+    with contextlib.ExitStack() as stack:
+        undo: Undo = []
+        stack.callback(_restore, undo)
+        stack.callback(_leave, clock)
+        _clock, _late = clock, undo
+        for patch in (_patch_time, _patch_datetime, _patch_threads, _patch_loops, _patch_trio):
+            patch(undo)
+        yield clock
+
+
+@contextlib.contextmanager
+def real_time() -> Iterator[None]:
+    """Use real time while the context is open, even inside a replay whose time is virtual."""
+    with contextlib.nullcontext() if _clock is None else _clock.real_time():
+        yield
+
+
+def _leave(clock: VirtualClock) -> None:
+    global _clock, _late
+    clock.close()
+    for loop in {*loops_in_use(), *_behind}:
+        _behind[loop] = max(loop.time() - float(_real_monotonic()), 0.0)
+        # Clocks must not go back: timers that are already scheduled would be late.
+        loop.time = functools.partial(_ahead, _behind[loop])  # type: ignore[method-assign]
+    _clock = _late = None
+    _loops.clear()
+
+
+def _ahead(seconds: float) -> float:
+    return float(_real_monotonic()) + seconds
+
+
+def _restore(undo: Undo) -> None:
+    for each in reversed(undo):
+        each()
+
+
+def _forget() -> None:
+    """Leave virtual time in a forked child: its waits are real."""
+    global _clock
+    _clock = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+# Who waits, and who reads
+
+
+def _waiting_clock(frame: FrameType) -> VirtualClock | None:
+    """Return the virtual clock for a wait of the calling thread; None if the wait is real."""
+    clock = _clock
+    if clock is None or clock.is_live:
+        return None
+    for each in outward(frame):
+        package = package_of(each)
+        if each.f_globals.get("__name__") == JOBS:
+            continue  # it runs work items of the agent
+        if package not in sys.stdlib_module_names:
+            if _is_untouched(package):
+                return None
+            break
+    return clock if clock.is_agents(frame) else None
+
+
+def _is_real(frame: FrameType) -> bool:
+    """Return whether code reads the real clock."""
+    package = package_of(frame)
+    is_left_alone = package in LEFT_ALONE or package.startswith("pytest_")
+    return is_left_alone and package not in SCHEDULERS
+
+
+def _reader(frame: FrameType) -> FrameType:
+    """Return the frame that reads the clock, skipping the patches of a session."""
+    if (
+        frame.f_globals.get("__name__") == "agentobs.determinism.patches"
+        and frame.f_back is not None
+    ):
+        return frame.f_back
+    return frame
+
+
+# time
+
+
+_ORIGINALS: dict[str, Callable[..., Any]] = {
+    name: getattr(time, name)
+    for name in (
+        "sleep",
+        "time",
+        "time_ns",
+        "monotonic",
+        "monotonic_ns",
+        "perf_counter",
+        "perf_counter_ns",
+    )
+}
+_real_monotonic = _ORIGINALS["monotonic"]
+
+
+@functools.wraps(time.sleep)
+def _sleep(seconds: Any) -> None:
+    frame = sys._getframe(1)
+    clock = _waiting_clock(frame) if isinstance(seconds, int | float) and seconds > 0 else None
+    package = package_of(frame)
+    if clock is None or package in sys.stdlib_module_names - RUNNERS:
+        _ORIGINALS["sleep"](seconds)
+    else:
+        clock.sleep(float(seconds), "a sleep")
+
+
+def _read(name: str, *, is_scheduling: bool) -> Callable[[], float]:
+    """Return a function that reads a clock of `time` plus all jumps."""
+    is_count = name.endswith("_ns")
+
+    @functools.wraps(_ORIGINALS[name])
+    def read() -> float:
+        value: float = _ORIGINALS[name]()
+        clock, frame = _clock, _reader(sys._getframe(1))
+        if clock is None or _is_real(frame):
+            return value
+        if package_of(frame) == "trio" and _late is not None:
+            _patch_trio(_late)  # it was imported after the replay had opened
+        if is_scheduling and package_of(frame) in SCHEDULERS:
+            if not clock.is_agents(frame):
+                return value
+            return int(clock.now() * 1e9) if is_count else clock.now()
+        return value + (clock.ahead_ns if is_count else clock.ahead_ns / 1e9)
+
+    return read
+
+
+_MADE: dict[str, Callable[..., Any]] = {
+    "sleep": _sleep,
+    **{
+        name: _read(name, is_scheduling=name.startswith("monotonic"))
+        for name in _ORIGINALS
+        if name != "sleep"
+    },
+}
+"""The replacements of the functions of `time`; created once, so that a name imported meanwhile stays valid."""
+
+
+def _patch_time(undo: Undo) -> None:
+    for name, made in _MADE.items():
+        if (found := getattr(time, name)) is not made:
+            _ORIGINALS[name] = found
+    there = {id(_ORIGINALS[name]): made for name, made in _MADE.items()}
+    back = {id(made): _ORIGINALS[name] for name, made in _MADE.items()}
+    before = list(sys.modules.values())
+    touched = _exchange(there, before)
+    undo.append(functools.partial(_put_names_back, back, touched, set(map(id, before))))
+    # These two modules import it under another name, and compute deadlines of waits.
+    for module, name in ((threading, "_time"), (queue, "time")):
+        _set(undo, module, name, _MADE["monotonic"])
+
+
+def _put_names_back(
+    back: dict[int, Callable[..., Any]], touched: list[ModuleType], before: set[int]
+) -> None:
+    """Restore the functions of `time` in all modules in which they were replaced or imported meanwhile."""
+    later = [module for module in list(sys.modules.values()) if id(module) not in before]
+    _exchange(back, [*touched, *later])
+
+
+def _exchange(new: dict[int, Callable[..., Any]], modules: Iterable[object]) -> list[ModuleType]:
+    """Replace functions by others, by identity, and return the modules that were changed.
+
+    They are replaced in `time` itself, in modules that imported them, and in default arguments.
+    """
+    touched: list[ModuleType] = []
+    wanted = {*new, id(time)}
+    for module in [time, *modules]:
+        if not isinstance(module, ModuleType):
+            continue
+        names = vars(module)
+        # Nearly all modules end here: this runs at each replay, over all that are imported.
+        if wanted.isdisjoint(map(id, names.values())) or not (module is time or _may_hold(module)):
+            continue
+        found = {name: new[id(value)] for name, value in names.items() if id(value) in new}
+        names.update(found)
+        if (module is not time and _exchange_defaults(module, new)) or found:
+            touched.append(module)
+    return touched
+
+
+def _may_hold(module: ModuleType) -> bool:
+    name = str(getattr(module, "__name__", ""))
+    package = name.partition(".")[0]
+    return name == "sched" or not (_is_untouched(package) or package in SCHEDULERS)
+
+
+def _is_untouched(package: str) -> bool:
+    """Return whether the waits of a package are real: it is ours or a test runner's, or waits for real events."""
+    return package in UNTOUCHED or package.startswith("pytest_")
+
+
+def _exchange_defaults(module: ModuleType, new: dict[int, Callable[..., Any]]) -> bool:
+    """Replace functions in the default arguments of a module's functions; return whether there were any."""
+    has_found = False
+    for value in list(vars(module).values()):
+        members = list(vars(value).values()) if isinstance(value, type) else [value]
+        for member in members:
+            function = getattr(member, "__func__", member)
+            if type(function) is not FunctionType:
+                continue
+            given, named = function.__defaults__ or (), function.__kwdefaults__ or {}
+            if not new.keys().isdisjoint(map(id, (*given, *named.values()))):
+                function.__defaults__ = tuple(new.get(id(each), each) for each in given) or None
+                named.update({k: new[id(each)] for k, each in named.items() if id(each) in new})
+                has_found = True
+    return has_found
+
+
+def _set(undo: Undo, holder: Any, name: str, value: Any) -> None:
+    undo.append(functools.partial(setattr, holder, name, getattr(holder, name)))
+    setattr(holder, name, value)
+
+
+# datetime
+
+
+def _patch_datetime(undo: Undo) -> None:
+    """Make the class methods that read the clock include the jumps; the classes stay the same objects."""
+    for cls, name in (
+        (datetime.datetime, "now"),
+        (datetime.datetime, "utcnow"),
+        (datetime.date, "today"),
+    ):
+        methods = gc.get_referents(cls.__dict__)[0]
+        original = methods[name]
+        _put(cls, methods, name, classmethod(_moved(original)))
+        undo.append(functools.partial(_put, cls, methods, name, original))
+
+
+def _moved(original: Any) -> Callable[..., Any]:
+    def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        clock, frame = _clock, _reader(sys._getframe(1))
+        read = original.__get__(None, cls)
+        value = read(*args, **kwargs)
+        if clock is None or not clock.ahead_ns or _is_real(frame):
+            return value
+        ahead = datetime.timedelta(microseconds=clock.ahead_ns // 1000)
+        if isinstance(value, datetime.datetime):
+            tz = value.tzinfo
+            return (
+                value + ahead
+                if tz is None
+                else (value.astimezone(datetime.UTC) + ahead).astimezone(tz)
+            )
+        moment = datetime.datetime.fromtimestamp(_ORIGINALS["time"]()) + ahead  # noqa: DTZ006 - a date is local
+        return cls(moment.year, moment.month, moment.day)
+
+    call.__name__ = original.__name__
+    return call
+
+
+def _put(cls: type, methods: dict[str, Any], name: str, value: Any) -> None:
+    methods[name] = value
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+
+
+# threading
+
+
+def _patch_threads(undo: Undo) -> None:
+    real_wait, real_join = threading.Condition.wait, threading.Thread.join
+    real_init: Any = subprocess.Popen.__init__
+
+    @functools.wraps(real_wait)
+    def wait(self: Any, timeout: float | None = None) -> bool:
+        clock = None if timeout is None or timeout <= 0 else _waiting_clock(sys._getframe(1))
+        if clock is None or timeout is None or not self._is_owned():
+            return real_wait(self, timeout)
+        return _condition_wait(clock, self, timeout)
+
+    @functools.wraps(real_join)
+    def join(self: threading.Thread, timeout: float | None = None) -> None:
+        clock = None if timeout is None or timeout <= 0 else _waiting_clock(sys._getframe(1))
+        if clock is None or timeout is None:
+            return real_join(self, timeout)
+        until, step = clock.now() + timeout, JOIN_SECONDS[0]
+        real_join(self, 0)
+        while self.is_alive() and (left := until - clock.now()) > 0:
+            clock.sleep(min(step, left), f"thread {self.name}")
+            step = min(step * 1.5, JOIN_SECONDS[1])
+            real_join(self, 0)
+        return None
+
+    @functools.wraps(real_init)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        real_init(self, *args, **kwargs)
+        started(self)
+
+    _set(undo, threading.Condition, "wait", wait)
+    _set(undo, threading.Thread, "join", join)
+    _set(undo, subprocess.Popen, "__init__", init)
+
+
+def _condition_wait(clock: VirtualClock, condition: Any, timeout: float) -> bool:
+    """Do as `threading.Condition.wait` does (CPython 3.11 to 3.14), on the virtual clock."""
+    waiter = threading.Lock()
+    waiter.acquire()
+    condition._waiters.append(waiter)
+    saved = condition._release_save()
+    was_notified = False
+    try:
+        was_notified = clock.park(waiter, timeout, "a condition, an event or a queue")
+        return was_notified
+    finally:
+        condition._acquire_restore(saved)
+        if not was_notified:
+            with contextlib.suppress(ValueError):
+                condition._waiters.remove(waiter)
+
+
+# asyncio
+
+
+def _patch_loops(undo: Undo) -> None:
+    real_time_of = asyncio.BaseEventLoop.time
+
+    @functools.wraps(real_time_of)
+    def loop_time(self: asyncio.BaseEventLoop) -> float:
+        return real_time_of(self) if _clock is None else _clock.now() + _behind.get(self, 0.0)
+
+    for loop in list(_behind):
+        vars(loop).pop("time", None)
+    _set(undo, asyncio.BaseEventLoop, "time", loop_time)
+    for name in (
+        "SelectSelector",
+        "PollSelector",
+        "EpollSelector",
+        "DevpollSelector",
+        "KqueueSelector",
+    ):
+        cls = getattr(selectors, name, None)
+        if cls is not None:
+            _set(undo, cls, "select", _selecting(cls.select))
+
+
+def _selecting(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def wait(self: Any, timeout: float | None = None) -> Any:
+        clock = _clock
+        loop: Any = None if clock is None or clock.is_live else asyncio._get_running_loop()
+        if clock is None or loop is None or not _is_measured(loop, self):
+            return real(self, timeout)
+        _loops.add(loop)
+        ready = real(self, 0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        return _wait_in_loop(clock, loop, functools.partial(real, self))
+
+    return wait
+
+
+def _is_measured(loop: Any, selector: object) -> bool:
+    """Return whether a loop waits in a selector and has no clock of its own, so that its timers can be virtual."""
+    has_own = type(loop).time is not asyncio.BaseEventLoop.time or "time" in vars(loop)
+    return getattr(loop, "_selector", None) is selector and not has_own
+
+
+def _wait_in_loop(clock: VirtualClock, loop: Any, real: Callable[[float | None], Any]) -> Any:
+    """Wait for the loop's files, or for its next timer on the virtual clock; held answers look again in real time."""
+    timers = [timer for timer in loop._scheduled if not timer._cancelled]
+    looks = [timer for timer in timers if timer._callback is look_again]
+    others = [timer for timer in timers if timer._callback is not look_again]
+    due, first = min(((each._when, id(each)) for each in others), default=(None, None))
+    if (due, first) != _first_timers.get(loop):
+        _first_timers[loop] = due, first
+        clock.move()
+
+    def wake() -> bool:
+        loop._write_to_self()
+        return True
+
+    seconds = None if due is None else max(due - loop.time(), 0.0)
+    parking: Parking = "loop with files" if _may_bring(loop) else "loop"
+    what = "the next timer of its event loop"
+    with clock.waiting(seconds, what, wake, lambda: bool(loop._ready), parking) as waited:
+        if waited.is_due:
+            return real(0)
+        first_ns = min((timer._args[1] for timer in looks), default=None)
+        events = real(None if first_ns is None else max(first_ns - world.monotonic(), 0) / 1e9)
+    if events:
+        clock.move()
+    for timer in looks:
+        if timer._args[1] <= world.monotonic():
+            timer._callback(*timer._args)
+            timer.cancel()
+    return events
+
+
+def _may_bring(loop: Any) -> bool:
+    """Return whether a loop waits for files, other than the pipe that wakes it and sockets that listen."""
+    files = loop._selector.get_map()
+    if len(files) <= 1:
+        return False
+    own = loop._ssock.fileno()
+    return any(key.fd != own and not _listens(key.fileobj) for key in list(files.values()))
+
+
+def _listens(file: object) -> bool:
+    with contextlib.suppress(OSError, AttributeError):
+        return isinstance(file, socket.socket) and bool(
+            file.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        )
+    return False
+
+
+# trio
+
+
+def _patch_trio(undo: Undo) -> None:
+    """Make trio's default clock and its wait for files virtual (trio 0.35), if trio was imported."""
+    run: Any = sys.modules.get("trio._core._run")
+    clock_class = getattr(run, "SystemClock", None)
+    if clock_class is None or getattr(clock_class.current_time, "__wrapped__", None) is not None:
+        return
+    real_current = clock_class.current_time
+
+    @functools.wraps(real_current)
+    def current_time(self: Any) -> float:
+        return float(real_current(self) if _clock is None else self.offset + _clock.now())
+
+    _set(undo, clock_class, "current_time", current_time)
+    for name in ("EpollIOManager", "KqueueIOManager"):
+        manager = getattr(run, name, None) or getattr(
+            sys.modules.get(f"trio._core._io_{name[:-9].lower()}"), name, None
+        )
+        if manager is not None:
+            _set(undo, manager, "get_events", _getting_events(run, manager.get_events))
+
+
+def _getting_events(run: Any, real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def get_events(self: Any, timeout: float) -> Any:
+        clock = _clock
+        ready = real(self, 0) if clock is not None and timeout > 0 else None
+        if clock is None or clock.is_live or timeout <= 0 or ready:
+            return ready or real(self, timeout)
+        entries = run.GLOBAL_RUN_CONTEXT.runner.entry_queue
+
+        def wake() -> bool:
+            entries.wakeup.wakeup_thread_and_signal_safe()
+            return True
+
+        is_open = len(self._registered) > 1 or clock.holds_here()
+        parking: Parking = "loop with files" if is_open else "loop"
+        seconds = None if timeout >= TRIO_MAX_SECONDS else timeout
+
+        def is_ready() -> bool:
+            return bool(entries.queue or entries.idempotent_queue)
+
+        what = "the next deadline of trio"
+        with clock.waiting(seconds, what, wake, is_ready, parking) as waited:
+            return real(self, 0 if waited.is_due else timeout)
+
+    return get_events

@@ -1,0 +1,508 @@
+"""The virtual clock of a replay: waits end as soon as nothing else can run, in the order of their deadlines.
+
+Everything that waits with a timeout announces its deadline (`park`, `set_alarm`). As soon as `ThreadStates` reports
+that every other thread is blocked, the clock jumps to the earliest deadline and wakes that one wait; it runs until it
+is blocked again, and so on. So a sleep of 1 s ends before a sleep of 2 s, whichever thread or event loop they are in,
+and no timeout fires while another thread still computes the awaited value.
+
+Between jumps the clock follows the CPU time of the process, so that neither a slow nor a busy machine changes which of
+two timers is first. A wait whose deadline passes this way is woken after `OVERDUE_SECONDS`, even if others compute.
+While a thread waits for something real (a child process, a pipe, a lock with a timeout that is not virtual), the clock
+follows the real one.
+
+The clock that the agent reads (`ahead_ns`) is the real one plus all jumps. So it always moves, even in code that waits
+in ways that this module does not know.
+
+From `go_live` on, as in the live part of a fork, the clock follows the real one and never jumps.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from agentobs import world
+from replay.virtual_time.thread_states import CLOCK, REAL_SLEEP, Activity, Parking, ThreadStates
+
+OVERDUE_SECONDS = 0.05
+"""How much CPU time other threads may use after a deadline before its wait is woken anyway. Our choice: a shorter
+computation ends first, as it would on a fast machine."""
+LOOK_SECONDS = (0.0003, 0.005)
+"""The shortest and the longest pause between two looks at the threads, if some run while others wait. Our choice: a
+look costs about 50 us."""
+HELD_LOOKS = 2
+"""How many times a held answer must check that it is not its turn before time jumps."""
+BLOCKED_LOOKS = 5
+"""How many looks in a row must find that nothing can run before it counts. Our choice."""
+BURST, BURST_NS = 2_000, 1_000_000_000
+"""How many jumps within how many nanoseconds are allowed without a pause. Our choice: an endless polling loop must not
+occupy a whole CPU."""
+PAUSE_NS, PAUSES = 20_000_000, 10
+"""The length of the first such pause, and the maximum factor by which later ones are longer."""
+OUTSIDE_SHARE = 0.5
+"""How much of the real time in which a thread waits for something real counts for alarms. Our choice: the machine may
+be slower than the recorded one."""
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """One wait with a deadline."""
+
+    deadline: float
+    """When it ends, in seconds of the clock."""
+    number: int
+    """Its position among all waits: of two waits with the same deadline, the earlier one ends first."""
+    wake: Callable[[], bool]
+    """Wakes the wait; returns False if it has already been woken."""
+    is_ready: Callable[[], bool]
+    """Returns whether something else has already ended the wait, even if its thread has not noticed yet."""
+    what: str
+    """What it waits for, for reports."""
+    ident: int
+    """The thread that waits."""
+    parking: Parking = "lock"
+    is_due: bool = False
+    """Whether the wait was woken by its deadline."""
+    is_released: bool = False
+    """Whether the wait was woken by the end of the replay: the rest of it takes real time."""
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """A recorded answer that waits for its turn, and checks again every few milliseconds."""
+
+    ident: int
+    """The thread in which it is held."""
+    looks: int = 0
+    """How many times it has found that it must wait."""
+    seen: int = field(default=-1)
+    """`looks` when the clock first saw that nothing else runs."""
+
+
+class Entrance:
+    """A reentrant lock that knows which threads wait for it.
+
+    To the operating system, a thread that waits for the lock of the clock looks blocked, but it is about to run.
+    """
+
+    def __init__(self) -> None:
+        """Create an unlocked lock."""
+        self._lock = threading.RLock()
+        self._coming: set[int] = set()
+
+    def __enter__(self) -> None:
+        """Acquire it."""
+        here = threading.get_ident()
+        self._coming.add(here)
+        try:
+            self._lock.acquire()
+        finally:
+            self._coming.discard(here)
+
+    def __exit__(self, *_: object) -> None:
+        """Release it."""
+        self._lock.release()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any thread waits for it."""
+        return bool(self._coming)
+
+
+class VirtualClock:
+    """Jumps to the next deadline whenever nothing else can run."""
+
+    def __init__(self, states: ThreadStates) -> None:
+        """Start at the real time.
+
+        Args:
+            states: reports whether anything can run.
+        """
+        self._states = states
+        self._lock = Entrance()
+        self._base = (world.monotonic() - world.process_cpu()) / 1e9
+        self._waits: dict[Wait, None] = {}
+        self._alarms: dict[int, float] = {}  # each with its place on the axis of `_idle`
+        self._holds: dict[Hold, None] = {}
+        self._settling: dict[Hold, None] = {}
+        self._idle = 0.0
+        self._numbers = 0
+        self._live = False
+        self._outside_since: tuple[int, int] | None = None
+        self._blocked_since: int | None = None
+        self._blocked_until = self._blocked_looks = 0
+        self._activity: Activity = "running"
+        self._moves: object = None
+        self._burst = self._burst_ns = self._pauses = self._pause_until = 0
+        self._stir = _thread.allocate_lock()
+        self._has_closed = False
+        self._keeper: threading.Thread | None = None
+        self.ahead_ns = 0
+        """How far the clock that the agent reads is ahead of the real clock, in nanoseconds."""
+        self.jumps = 0
+        """How many times it has jumped."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it follows the real clock."""
+        return self._live or self._has_closed
+
+    def now(self) -> float:
+        """Return the time in seconds, on the axis of `time.monotonic`."""
+        return self._base + (world.monotonic() if self.is_live else world.process_cpu()) / 1e9
+
+    def is_agents(self, frame: object) -> bool:
+        """Return whether the calling thread works for the agent; see `ThreadStates.is_agents`."""
+        return self._states.is_agents(frame)  # type: ignore[arg-type]
+
+    def go_live(self) -> None:
+        """Follow the real clock from now on."""
+        with self._lock:
+            if not self.is_live:
+                self._base = self.now() - world.monotonic() / 1e9
+                self._live = True
+
+    def go_virtual(self) -> None:
+        """Jump again from now on, after `go_live`."""
+        with self._lock:
+            if self._live:
+                self._base = self.now() - world.process_cpu() / 1e9
+                self._live = False
+
+    def close(self) -> None:
+        """End the clock: all remaining waits continue in real time."""
+        with self._lock:
+            self.go_live()
+            self._has_closed = True
+            for wait in list(self._waits):
+                wait.is_released = wait.wake()
+            self._stir_keeper()
+        keeper = self._keeper
+        if keeper is not None and keeper is not threading.current_thread():
+            keeper.join()
+
+    def park(self, lock: _thread.LockType, seconds: float, what: str) -> bool:
+        """Acquire a lock that the caller already holds, with a timeout; return whether it was released in time.
+
+        Args:
+            lock: held by the caller before the call and after it.
+            seconds: the timeout, more than 0.
+            what: what the caller waits for.
+        """
+
+        def wake() -> bool:
+            try:
+                lock.release()
+            except (
+                RuntimeError
+            ):  # the lock was released just now, by the thread that the caller waits for
+                return False
+            return True
+
+        with self.waiting(seconds, what, wake, lambda: not lock.locked()) as wait:
+            lock.acquire()
+        if wait.is_released:
+            left = wait.deadline - self.now()
+            return left > 0 and lock.acquire(True, left)
+        return not wait.is_due
+
+    def sleep(self, seconds: float, what: str) -> None:
+        """Wait so many seconds."""
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        self.park(lock, seconds, what)
+
+    @contextlib.contextmanager
+    def waiting(
+        self,
+        seconds: float | None,
+        what: str,
+        wake: Callable[[], bool],
+        is_ready: Callable[[], bool],
+        parking: Parking = "lock",
+    ) -> Iterator[Wait]:
+        """Announce a wait of the calling thread, and check at once whether anything else can run.
+
+        Args:
+            seconds: the timeout; None if the wait has no deadline.
+            what: what it waits for.
+            wake: wakes it, called in any thread.
+            is_ready: returns whether something else has ended it already.
+            parking: how it waits.
+        """
+        deadline = float("inf") if seconds is None else self.now() + seconds
+        with self._lock:
+            self._numbers += 1
+            here = threading.get_ident()
+            wait = Wait(deadline, self._numbers, wake, is_ready, what, here, parking)
+            self._waits[wait] = None
+        try:
+            with self._lock:
+                self._advance(here=wait)
+                if self._waits and not wait.is_due:
+                    self._stir_keeper()
+            yield wait
+        finally:
+            with self._lock:
+                self._waits.pop(wait, None)
+
+    @contextlib.contextmanager
+    def real_time(self) -> Iterator[None]:
+        """Follow the real clock for as long as the context is open."""
+        was_live = self._live
+        self.go_live()
+        try:
+            yield
+        finally:
+            if not was_live:
+                self.go_virtual()
+
+    def set_alarm(self, key: int, seconds: float) -> None:
+        """Set an alarm that rings after so many seconds in which nothing could run.
+
+        CPU time does not count: however slowly the other threads compute, they do so before the alarm. While a thread
+        waits for something real, `OUTSIDE_SHARE` of the time counts.
+
+        Args:
+            key: identifies it for `has_rung` and `drop_alarm`.
+            seconds: more than 0.
+        """
+        with self._lock:
+            self._alarms[key] = self._idle + seconds
+
+    def has_rung(self, key: int) -> bool:
+        """Return whether an alarm that was set has rung."""
+        return key not in self._alarms
+
+    def drop_alarm(self, key: int) -> None:
+        """Forget an alarm."""
+        with self._lock:
+            self._alarms.pop(key, None)
+
+    def hold(self, hold: Hold) -> None:
+        """Note that a held answer has checked and must wait."""
+        with self._lock:
+            hold.looks += 1
+            self._settling.pop(hold, None)
+            if hold not in self._holds:
+                hold.seen = -1
+                self._holds[hold] = None
+                self._blocked_since, self._blocked_looks = None, 0
+                self._stir_keeper()
+
+    def let_go(self, hold: Hold) -> None:
+        """Note that a recorded answer is no longer held."""
+        with self._lock:
+            self._holds.pop(hold, None)
+            self._settling.pop(hold, None)
+            self._unsettle()
+
+    def settle(self, hold: Hold) -> Activity:
+        """Note that a held answer goes on as soon as nothing else can run, and return whether something can.
+
+        Until `let_go` time does not jump. Others that settle at the same time count as blocked.
+        """
+        with self._lock:
+            self._holds.pop(hold, None)
+            self._settling[hold] = None
+            self._unsettle()
+            found = self._states.activity(self._parked())
+            if self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
+                return "running"
+            return "blocked" if self._states.is_guess else found
+
+    def move(self) -> None:
+        """Note that an event loop runs something other than the checks of held answers."""
+        with self._lock:
+            self._unsettle()
+
+    def holds_here(self) -> bool:
+        """Return whether a recorded answer is held in the calling thread."""
+        here = threading.get_ident()
+        return any(hold.ident == here for hold in list(self._holds))
+
+    def waits(self) -> dict[int, str]:
+        """Return what each waiting thread waits for, by identity."""
+        return {wait.ident: wait.what for wait in list(self._waits)}
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether a thread waited for something real when the clock last looked."""
+        return self._activity == "outside"
+
+    @property
+    def blocked_ns(self) -> int:
+        """How long nothing has been able to run, as of the last look; 0 if something can.
+
+        Several looks must have found it: while the machine lets nothing run, time passes without a look.
+        """
+        since = self._blocked_since
+        if since is None or self._blocked_looks < BLOCKED_LOOKS:
+            return 0
+        return max(self._blocked_until - since, 1)
+
+    def look(self) -> Activity:
+        """Look at all threads, jump if nothing can run, and return the state that was found."""
+        with self._lock:
+            self._advance(here=None)
+            return self._activity
+
+    def has_foreign_threads(self) -> bool:
+        """Return whether there are threads that Python did not start."""
+        return self._states.has_foreign_threads()
+
+    def _parked(self) -> dict[int, Parking]:
+        parked: dict[int, Parking] = {
+            hold.ident: "held" for hold in [*self._holds, *self._settling]
+        }
+        parked.update({wait.ident: wait.parking for wait in self._waits})
+        return parked
+
+    def _advance(self, here: Wait | None) -> bool:
+        """Wake the wait that is due, if any; return whether the clock has jumped or woken a wait.
+
+        `here` is the wait of the calling thread, which is about to block.
+        """
+        if self.is_live:
+            self._blocked_since, self._blocked_looks, self._activity = None, 0, "running"
+            return self._wake_until(self.now())
+        activity = self._states.activity(self._parked())
+        is_guess = self._states.is_guess
+        if self._settling or self._lock.is_wanted or any(wait.is_ready() for wait in self._waits):
+            activity, is_guess = "running", False
+        if activity == "blocked" and here is not None and here.parking == "loop with files":
+            activity = "outside"
+        if self._states.moves != self._moves:
+            self._moves = self._states.moves
+            self._unsettle()
+        # A held answer that checks again makes its thread run for a moment.
+        if not (activity == "running" and self._holds and self._activity == "outside"):
+            self._follow(is_outside=activity == "outside")
+        # Timers of others must not make an agent that hangs look busy.
+        self._note("blocked" if is_guess else activity)
+        if activity == "running":
+            return self._wake_until(self.now() - OVERDUE_SECONDS)
+        if activity == "outside":
+            now = self.now()
+            self._ring(now, now)
+            return self._wake_until(now)
+        if not self._is_settled():
+            return False
+        now = self.now()
+        alarms = [self._alarm_at(alarm, now) for alarm in self._alarms.values()]
+        deadlines = [wait.deadline for wait in self._waits]
+        earliest = min([*deadlines, *alarms], default=float("inf"))
+        if earliest == float("inf"):
+            self._blocked_until = world.monotonic()
+            self._blocked_since = self._blocked_since or self._blocked_until
+            self._blocked_looks += 1
+            return False
+        self._blocked_since, self._blocked_looks = None, 0
+        if self._is_pausing():
+            return False
+        self._ring(now, earliest)
+        return self._jump(now, earliest)
+
+    def _alarm_at(self, alarm: float, now: float) -> float:
+        """Return when an alarm rings if the process is idle from now on."""
+        return now + alarm - self._idle
+
+    def _ring(self, now: float, until: float) -> None:
+        for key, alarm in list(self._alarms.items()):
+            if self._alarm_at(alarm, now) <= until:
+                del self._alarms[key]
+
+    def _note(self, activity: Activity) -> None:
+        """Store the state that was found; a held answer that checks again makes its event loop run for a moment."""
+        is_look = activity == "running" and self._holds and self._activity == "blocked"
+        if activity != "blocked" and not is_look:
+            self._unsettle()
+        self._activity = activity
+
+    def _unsettle(self) -> None:
+        """Let each held answer check again before anything counts as blocked."""
+        self._blocked_since, self._blocked_looks = None, 0
+        for hold in self._holds:
+            hold.seen = -1
+
+    def _is_settled(self) -> bool:
+        """Return whether each held answer has checked again since nothing else runs."""
+        for hold in self._holds:
+            if hold.seen < 0:
+                hold.seen = hold.looks
+        return all(hold.looks >= hold.seen + HELD_LOOKS for hold in self._holds)
+
+    def _follow(self, *, is_outside: bool) -> None:
+        """Advance with the real clock if a thread has waited for something real since the last look."""
+        seen = world.monotonic(), world.process_cpu()
+        before, self._outside_since = self._outside_since, seen if is_outside else None
+        if before is not None and is_outside:
+            seconds = max(seen[0] - before[0] - (seen[1] - before[1]), 0) / 1e9
+            self._base += seconds
+            self._idle += seconds * OUTSIDE_SHARE
+
+    def _jump(self, now: float, to: float) -> bool:
+        ahead = to - now
+        if ahead > 0:
+            self._base += ahead
+            self._idle += ahead
+            self.ahead_ns += int(ahead * 1e9)
+            self.jumps += 1
+        self._unsettle()
+        first = min(self._waits, key=_due, default=None)
+        return first is not None and first.deadline <= to and self._woken(first)
+
+    def _is_pausing(self) -> bool:
+        """Return whether the clock has jumped so often that it must pause."""
+        now = world.monotonic()
+        if now - self._burst_ns > BURST_NS:
+            self._burst, self._burst_ns, self._pauses = 0, now, 0
+        if now < self._pause_until:
+            return True
+        self._burst += 1
+        if self._burst <= BURST:
+            return False
+        self._pauses = min(self._pauses + 1, PAUSES)
+        self._pause_until = now + self._pauses * PAUSE_NS
+        self._burst, self._burst_ns = 0, self._pause_until
+        return True
+
+    def _wake_until(self, at: float) -> bool:
+        due = sorted((wait for wait in self._waits if wait.deadline <= at), key=_due)
+        woken = [self._woken(wait) for wait in due]
+        return any(woken)
+
+    def _woken(self, wait: Wait) -> bool:
+        self._waits.pop(wait, None)
+        wait.is_due = wait.wake()
+        return wait.is_due
+
+    def _stir_keeper(self) -> None:
+        if self._keeper is None and not self._has_closed:
+            self._keeper = threading.Thread(target=self._keep, name=CLOCK, daemon=True)
+            self._keeper.start()
+        if self._stir.locked():
+            with contextlib.suppress(RuntimeError):
+                self._stir.release()
+
+    def _keep(self) -> None:
+        """Look at the threads repeatedly, as long as any thread waits."""
+        shortest, longest = LOOK_SECONDS
+        pause = shortest
+        while not self._has_closed:
+            with self._lock:
+                has_moved = self._advance(here=None)
+                is_needed = bool(self._waits or self._holds or self._alarms)
+            if not is_needed:
+                self._stir.acquire()
+                pause = shortest
+                continue
+            pause = shortest if has_moved else min(pause * 1.3, longest)
+            REAL_SLEEP(pause)
+
+
+def _due(wait: Wait) -> tuple[float, int]:
+    return wait.deadline, wait.number
