@@ -34,7 +34,7 @@ NAMED_HOSTILE = {
 
 def sections() -> Iterator[Section]:
     """Measure plain and hostile texts beside a floor."""
-    code = b"".join(path.read_bytes() for path in sorted(ROOT.glob("agentobs/recording/*.py")))
+    code = b"".join(path.read_bytes() for path in sorted(ROOT.glob("agentobs/recording/**/*.py")))
     texts = {"prose": PROSE, "program code": code, **NAMED_HOSTILE}
     anchors = sorted({kind.anchor for kind in KINDS} | {named.anchor for named in NAMED})
     worst = max(anchors, key=lambda anchor: _cost(_sized(anchor)).thread_ns)

@@ -7,7 +7,6 @@ The id of a session's segment is a digest of its facts, so that the same session
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections import OrderedDict
@@ -19,7 +18,7 @@ from typing import Any
 import duckdb
 
 from agentobs.errors import RecordingError, UsageError
-from agentobs.importers.bundle.container import Money, Writer
+from agentobs.importers.bundle.container import Money, Writer, segment_of
 from agentobs.importers.bundle.validation import CONTENT_FIELDS, KINDS
 from agentobs.recording.journal import segments
 from agentobs.recording.journal.home import Home
@@ -172,14 +171,6 @@ def _digest(told: Iterable[tuple[str, dict[str, Any]]], with_content: bool) -> t
             yield kind, json_of(value)
 
     return segment_of(payloads(), with_content), began_ns
-
-
-def segment_of(payloads: Iterable[tuple[str, bytes]], with_content: bool) -> str:
-    """Return the id of a segment, 32 hex digits: a digest of its facts, and of whether content is beside them."""
-    hashed = hashlib.blake2b(b"with content" if with_content else b"facts alone", digest_size=16)
-    for kind, payload in payloads:
-        hashed.update(b"%b %b\n" % (kind.encode(), payload))
-    return hashed.hexdigest()
 
 
 def json_of(value: dict[str, Any]) -> bytes:

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 from keyword import iskeyword
-from typing import Any
 
 import click
 
@@ -64,7 +63,7 @@ _COMMANDS = {
     "dashboard": ("agentobs.cli.inspection.dashboard", "Show recordings in a browser, live."),
     "freeze": ("agentobs.cli.replay.freeze", "Make a recorded session a fixture and a test."),
     "replay": (
-        "agentobs.cli.replay.freeze",
+        "agentobs.cli.replay.replay",
         "Rerun an agent against a fixture and show where it parts from it.",
     ),
     "fork": (
@@ -76,7 +75,7 @@ _COMMANDS = {
         "Compare two sessions step by step, with money, tokens and time of each.",
     ),
     "serve": (
-        "agentobs.cli.replay.freeze",
+        "agentobs.cli.replay.answer_server",
         "Answer over loopback HTTP from a recording, in the provider's place.",
     ),
     "import": ("agentobs.cli.transfer.imports", "Bring in sessions that were recorded elsewhere."),
@@ -192,8 +191,3 @@ def _close_output() -> None:
     """Whoever read our output has gone; keep the interpreter from complaining about it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
-
-
-def home_option(context: click.Context) -> Any:
-    """Return the home that was named on the command line, or None."""
-    return context.find_root().obj

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from agentobs import world
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.errors import UsageError
 from agentobs.records.display import printable

@@ -1,10 +1,10 @@
 """Wire files: HTTP exchanges that others recorded become sessions, priced, and whole enough to be frozen.
 
 A file (`agentobs/recording/wire/exchange_file.py` has the format) is one session, whose id is a digest of its bytes:
-wherever it lies, it is imported once, and a file that has changed is another recording. When an exchange was is told by its
-`source.recorded_at`, where there is one; else by that of its neighbours, else by when the file was changed last, for
-money depends on the day. How long one took is not in such files: it counts as no time at all, and when its first
-piece came is not known.
+wherever it lies, it is imported once, and a file that has changed is another recording. When an exchange was is told
+by its `source.recorded_at`, where there is one; else by that of its neighbours, else by when the file was changed
+last, for money depends on the day. How long one took is not in such files: it counts as no time at all, and when its
+first piece came is not known.
 """
 
 from __future__ import annotations

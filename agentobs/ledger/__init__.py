@@ -12,17 +12,14 @@ from agentobs.ledger.meter import Meter, Spent, say_unknown, warm
 from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
 from agentobs.ledger.price_book import (
-    FOREVER,
-    Context,
     PriceBook,
-    Rates,
-    UnitPrices,
     book_of,
     in_force,
     price_version,
     resolve,
     use_home,
 )
+from agentobs.ledger.rates import FOREVER, Context, Rates, UnitPrices
 from agentobs.ledger.runaway import RISING_TURNS, Runaway, runaway
 
 __all__ = [

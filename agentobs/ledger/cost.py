@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
-from agentobs.ledger.price_book import Context, PriceBook, UnitPrices, in_force
+from agentobs.ledger.price_book import PriceBook, in_force
+from agentobs.ledger.rates import Context, UnitPrices
 from agentobs.records.labels import is_label
 from agentobs.records.usage import Usage
 

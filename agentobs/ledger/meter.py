@@ -19,7 +19,8 @@ from agentobs.errors import say_once
 from agentobs.ledger.cost import UNNAMED, price_of, status_of, units_of
 from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.money import PARTS, CostStatus, PartName, to_usd
-from agentobs.ledger.price_book import Context, PriceBook, in_force
+from agentobs.ledger.price_book import PriceBook, in_force
+from agentobs.ledger.rates import Context
 from agentobs.records.facts import UsageRow
 from agentobs.records.usage import Certainty, Usage, usage_rows
 

@@ -22,7 +22,7 @@ from genai_prices.types import ModelInfo, ModelPrice, StartDateConstraint, Tiere
 
 from agentobs.ledger.model_names import canonical_model
 from agentobs.ledger.overlay import CONTEXT, DIGITS, USUAL, Factor, Overlay, Price
-from agentobs.ledger.price_book import FOREVER, Certainty, Context, Rates, UnitPrices
+from agentobs.ledger.rates import FOREVER, Certainty, Context, Rates, UnitPrices
 
 PROVIDER = "anthropic"
 """The provider's id in genai-prices."""

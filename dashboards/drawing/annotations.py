@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dashboards import style
+from dashboards.drawing.box import Plot
 from dashboards.drawing.pen import LINE, SIZE, Pen, near
 from dashboards.drawing.text_layout import fitted, in_font, line_width, lines_of
-
-if TYPE_CHECKING:
-    from dashboards.drawing.sheet import _Sheet
 
 _EDGE = 2.0
 
 
-def shapes(pen: Pen, sheet: _Sheet, layer: str) -> None:
+def shapes(pen: Pen, sheet: Plot, layer: str) -> None:
     """Draw the lines and rectangles of one layer."""
     for shape in sheet.layout.get("shapes") or ():
         lies = "below" if shape.get("layer") in ("below", "between") else "above"
@@ -50,7 +48,7 @@ def shapes(pen: Pen, sheet: _Sheet, layer: str) -> None:
         _label(pen, shape.get("label") or {}, left, top, right, bottom)
 
 
-def _kept(sheet: _Sheet, is_x: bool, at: float) -> float:
+def _kept(sheet: Plot, is_x: bool, at: float) -> float:
     """Return a coordinate that lies on the sheet: what reaches beyond it ends at its edge."""
     return min(max(at, 0.0), sheet.width if is_x else sheet.height)
 
@@ -67,7 +65,7 @@ def _label(
         pen.text((left + right) / 2, middle, lines, size, anchor="middle")
 
 
-def _place(sheet: _Sheet, ref: Any, letter: str, value: Any) -> float | None:
+def _place(sheet: Plot, ref: Any, letter: str, value: Any) -> float | None:
     """Return where a coordinate is drawn: of an axis, of the share of one, or of the plot's."""
     name, _, share = str(ref or letter).partition(" ")
     is_x = letter == "x"
@@ -82,14 +80,14 @@ def _place(sheet: _Sheet, ref: Any, letter: str, value: Any) -> float | None:
     return axis.pixels(value)
 
 
-def texts(pen: Pen, sheet: _Sheet) -> None:
+def texts(pen: Pen, sheet: Plot) -> None:
     """Write the annotations; none leaves the sheet, what is too long is cut."""
     for note in sheet.layout.get("annotations") or ():
         if note.get("visible") is not False:
             _annotation(pen, sheet, note)
 
 
-def _annotation(pen: Pen, sheet: _Sheet, note: dict[str, Any]) -> None:
+def _annotation(pen: Pen, sheet: Plot, note: dict[str, Any]) -> None:
     x, y = (_place(sheet, note.get(f"{c}ref"), c, note.get(c)) for c in "xy")
     font = note.get("font") or {}
     size = float(font.get("size") or SIZE)

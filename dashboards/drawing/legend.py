@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dashboards import style
 from dashboards.drawing import bars, points
+from dashboards.drawing.box import Box
 from dashboards.drawing.pen import SIZE, Pen
 from dashboards.drawing.text_layout import Line, fitted, line_width, lines_of
-
-if TYPE_CHECKING:
-    from dashboards.drawing.sheet import Box
 
 Trace = dict[str, Any]
 _SWATCH = 22.0

@@ -18,6 +18,7 @@ from dashboards.drawing import bars, points
 from dashboards.drawing import legend as legends
 from dashboards.drawing.axes import Axis, Tick
 from dashboards.drawing.bars import Bar, Trace
+from dashboards.drawing.box import Box
 from dashboards.drawing.pen import LINE, SIZE, Pen, escaped, near
 from dashboards.drawing.text_layout import clean, fitted, line_width, lines_of
 
@@ -29,16 +30,6 @@ _MOST_SHARE = 0.42
 """How much of the width names on one side may take; longer ones are cut."""
 _EDGE = 4.0
 """How near to the edge anything is written."""
-
-
-@dataclass(slots=True)
-class Box:
-    """The part of a drawing that the plot has, in pixels."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from agentobs.records.differences import Difference, common
 from agentobs.records.exchanges import ToolQuestion, lane_under
 from replay.agent_code.call_sites import Site, site_of
 from replay.comparison.difference_kinds import Nature, nature_of
-from replay.divergence.divergence import Cause, CauseKind, Link, VersionChange
+from replay.divergence.divergence_facts import Cause, CauseKind, Link, VersionChange
 from replay.fixture.body_parts import value_of
 from replay.fixture.format import Ask, Fixture
 from replay.matching.tool_calls import ask_of

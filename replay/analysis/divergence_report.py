@@ -17,16 +17,8 @@ from replay.analysis.causes import Asked, Traced, plain, traced, version_changes
 from replay.comparison.alignment import safe
 from replay.comparison.difference_kinds import Nature
 from replay.comparison.rule_proposals import proposals
-from replay.divergence.divergence import (
-    SHOWN,
-    Cause,
-    Divergence,
-    Kind,
-    LaneProgress,
-    Left,
-    Suspicion,
-    Waiting,
-)
+from replay.divergence.divergence import SHOWN, Divergence
+from replay.divergence.divergence_facts import Cause, Kind, LaneProgress, Left, Suspicion, Waiting
 from replay.divergence.rendering import DIFFER
 from replay.fixture.body_parts import value_of
 from replay.fixture.format import Ask, RecordedAnswer, RecordedTool

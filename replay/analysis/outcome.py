@@ -15,7 +15,7 @@ from agentobs.records.facts import SessionEnd
 from agentobs.records.labels import is_label
 from replay.analysis.divergence_report import missed, missing, not_asked, report
 from replay.comparison.difference_kinds import nature_of
-from replay.divergence.divergence import Cause
+from replay.divergence.divergence_facts import Cause
 from replay.matching.interaction_ends import Results, ended_otherwise, results_of, went_beside
 from replay.progress.replay_state import State
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from agentobs.redaction import redact
 from replay.agent_code.call_sites import Site, is_agents, site_at
 from replay.comparison.alignment import safe
-from replay.divergence.divergence import Progress
+from replay.divergence.divergence_facts import Progress
 
 VERSION = 1
 """The version of its JSON. Within one, keys are only added."""

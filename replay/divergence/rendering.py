@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from agentobs.records.display import listed
 from replay.agent_code.call_sites import Site
 from replay.comparison.alignment import aligned, safe, width
 from replay.comparison.difference_kinds import NATURES
-
-if TYPE_CHECKING:
-    from replay.divergence.divergence import Divergence, Left, Waiting
+from replay.divergence.divergence_facts import DivergenceFacts, Left, Waiting
 
 DIFFER = "the requests differ"
 """The summary that needs no line, because what differs is shown."""
@@ -29,7 +26,7 @@ SHOWN = 6
 """How many lanes, tasks and earlier facts are told of; of the rest the number."""
 
 
-def told(found: Divergence, columns: int = COLUMNS) -> str:
+def told(found: DivergenceFacts, columns: int = COLUMNS) -> str:
     """Return the report of a divergence, no line of it longer than so many columns but for commands."""
     columns = max(columns, COLUMNS_MIN)
     lines = [*_head(found, columns), ""]
@@ -49,7 +46,7 @@ def told(found: Divergence, columns: int = COLUMNS) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def explanation(found: Divergence, columns: int = COLUMNS) -> str:
+def explanation(found: DivergenceFacts, columns: int = COLUMNS) -> str:
     """Return the way back from a difference to what it comes from, one step a line."""
     columns = max(columns, COLUMNS_MIN)
     lines = ["", "  how it came about"]
@@ -70,7 +67,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _head(found: Divergence, columns: int) -> list[str]:
+def _head(found: DivergenceFacts, columns: int) -> list[str]:
     p = found.progress
     parts = [f"{p.requests_matched} of {p.requests} requests"]
     parts += [f"{p.tools_matched} of {p.tools} tool calls"] if p.tools else []
@@ -93,7 +90,7 @@ Fact = tuple[str, Site | None]
 """What is told, and the place in the code that is told behind it."""
 
 
-def _facts(found: Divergence) -> Iterator[tuple[str, list[Fact]]]:
+def _facts(found: DivergenceFacts) -> Iterator[tuple[str, list[Fact]]]:
     """Yield the facts that there are, each with the word that stands before it."""
     cause = found.cause
     site = cause.site if cause else None
@@ -127,7 +124,7 @@ def _some(facts: list[str]) -> list[str]:
     return [*facts[:SHOWN], f"{left} more"] if left > 0 else facts
 
 
-def _why(found: Divergence) -> str:
+def _why(found: DivergenceFacts) -> str:
     cause = found.cause
     if cause is None:
         return ""
@@ -135,12 +132,12 @@ def _why(found: Divergence) -> str:
     return f"{cause.text}{holds}"
 
 
-def _kind(found: Divergence) -> str:
+def _kind(found: DivergenceFacts) -> str:
     words = [found.kind, *([NATURES[found.nature]] if found.nature else [])]
     return ", ".join(words)
 
 
-def _proposed(found: Divergence) -> list[str]:
+def _proposed(found: DivergenceFacts) -> list[str]:
     """Return the rules that would hide differences with what each hides, and how to name them."""
     if not found.proposals:
         return []
@@ -149,7 +146,7 @@ def _proposed(found: Divergence) -> list[str]:
     return [f"would hide it: {'; '.join(hidden)}", f"to add: normalisers={names}"]
 
 
-def _waits(found: Divergence) -> list[str]:
+def _waits(found: DivergenceFacts) -> list[str]:
     """Return where tasks wait, each place once; by name if it is known what they wait for."""
     places = Counter(each.site for each in found.waiting if not each.what)
     known = [

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 from agentobs import world
 from agentobs.records.exchanges import Point
-from replay.divergence.divergence import DivergenceError, Suspicion
+from replay.divergence.divergence import DivergenceError
+from replay.divergence.divergence_facts import Suspicion
 from replay.fixture.format import Ask
 from replay.matching.lane import Lane
 from replay.progress.replay_state import State

@@ -28,7 +28,8 @@ from typing import Literal
 from agentobs import world
 from replay.agent_code.thread_stacks import thread_frames
 from replay.analysis.divergence_report import report
-from replay.divergence.divergence import Divergence, Waiting
+from replay.divergence.divergence import Divergence
+from replay.divergence.divergence_facts import Waiting
 from replay.fixture.format import Ask
 from replay.matching.lane import Lane
 from replay.playback.waiters import waiters

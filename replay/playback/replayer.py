@@ -40,13 +40,8 @@ from replay.analysis.outcome import (
     reason_now,
 )
 from replay.divergence.agent_error import Raised, raised_of
-from replay.divergence.divergence import (
-    DivergenceError,
-    Progress,
-    ReplayEnded,
-    ReplayStopped,
-    Suspicion,
-)
+from replay.divergence.divergence import DivergenceError, ReplayEnded, ReplayStopped
+from replay.divergence.divergence_facts import Progress, Suspicion
 from replay.fixture.body_parts import value_of
 from replay.fixture.failing_turn import failure_of
 from replay.fixture.fixture_folder import keep
@@ -184,7 +179,7 @@ class Replayer:
         return self._judged(result, error)
 
     def then(self, *answers: Scripted) -> None:
-        """Set the model's answers after the turn of `until`, see `replay.scenario.script`; by default there are none."""
+        """Set the model's answers after the turn of `until`; see `replay.scenario.script`."""
         self._state.script = answers
 
     def until(

@@ -13,7 +13,7 @@ from typing import Any
 
 from replay.agent_code.call_sites import is_agents, site_at, suspended
 from replay.agent_code.thread_stacks import native_id, outward, python_threads, thread_frames
-from replay.divergence.divergence import Waiting
+from replay.divergence.divergence_facts import Waiting
 from replay.divergence.rendering import COMPUTES
 from replay.virtual_time.thread_states import OURS, is_running
 

@@ -31,10 +31,9 @@ from replay.divergence.divergence import (
     DivergenceError,
     NotNamedError,
     NotSendableError,
-    Progress,
     ReplayStopped,
-    Suspicion,
 )
+from replay.divergence.divergence_facts import Progress, Suspicion
 from replay.fixture.body_parts import value_of
 from replay.fixture.format import Ask, Fixture, RecordedTool
 from replay.fixture.original_answers import check_sendable

@@ -426,7 +426,7 @@ def forged(
     """Write a bundle of one session with whatever lines, all digests and check sums right."""
     raw: dict[int, bytes] = how.get("raw", {})
     payloads = [(kind, raw.get(at, bundles.json_of(v))) for at, (kind, v) in enumerate(facts)]
-    segment = bundles.segment_of(payloads, said is not None)
+    segment = container.segment_of(payloads, said is not None)
     with path.open("wb") as out:
         writer = container.Writer(out)
         lines = bundles._lines(segment, facts, 1)
@@ -483,7 +483,7 @@ def test_what_is_forged_rightly_is_taken(tmp_path: Path) -> None:
 
 def test_30_a_bomb_stops_at_the_bound(tmp_path: Path) -> None:
     """A block that holds far more than a block may, packed as it is, is not unpacked; nor is a file that says so."""
-    segment = bundles.segment_of([], False)
+    segment = container.segment_of([], False)
     seed = zlib.crc32(segment.encode())
     packed = compression.deflated(bytes(50_000_000))
     block = Block(0, 50_000_000, 0, len(packed), zlib.crc32(packed, seed), Summary())
@@ -652,7 +652,7 @@ def test_37_a_cut_or_spliced_file_is_refused(bundled: Path, whole: Path, tmp_pat
         assert re.search("its end is missing|do not end where", refused(tmp_path / "x", tmp_path))
     facts = facts_of(whole, tmp_path)
     session = facts[0][1]["session_id"]
-    segment = bundles.segment_of([(k, bundles.json_of(v)) for k, v in facts], False)
+    segment = container.segment_of([(k, bundles.json_of(v)) for k, v in facts], False)
     with (tmp_path / "x").open("wb") as out:
         writer = container.Writer(out)
         lines = list(bundles._lines(segment, facts, 1))

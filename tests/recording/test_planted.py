@@ -69,5 +69,5 @@ def test_benign_text_is_left_alone() -> None:
 
 
 def _benign() -> list[Path]:
-    code = [*ROOT.glob("agentobs/**/*.py"), *ROOT.glob("replay/*.py"), *ROOT.glob("docs/*.md")]
+    code = [*ROOT.glob("agentobs/**/*.py"), *ROOT.glob("replay/**/*.py"), *ROOT.glob("docs/*.md")]
     return [path for path in code if "redaction" not in path.parts and path.name != "redaction.md"]

@@ -23,7 +23,7 @@ import pytest
 from anthropic import Anthropic, beta_tool
 
 import agentobs
-from agentobs.cli.replay.freeze import policy
+from agentobs.cli.replay.tool_choice import policy
 from agentobs.errors import UsageError
 from agentobs.recording.wire.provider_server import ServedProvider, ServeOptions
 from agentobs.records.exchanges import Answer, Chunk

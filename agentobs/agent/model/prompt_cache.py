@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from agentobs.agent.model.thinking import is_thinking, never_last
-from agentobs.agent.tools.tool import Tool
 from agentobs.records.canonical_json import Json
 
 Lifetime = Literal["5m", "1h"]
@@ -92,15 +91,6 @@ def marked(
     for zone, place in wanted[: max(left, 0)]:
         out[zone] = _with_mark(out[zone], place, mark)
     return out
-
-
-def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
-    """Return tools in an order that keeps the prefix: those told of before in their order, then the new ones.
-
-    Tools that may be missing come last of the new ones, so that what comes and goes has the least behind it.
-    """
-    place = {name: number for number, name in enumerate(names)}
-    return sorted(tools, key=lambda t: (place.get(t.name, len(place)), t.available is not None))
 
 
 def held(latched: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

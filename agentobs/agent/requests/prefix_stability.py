@@ -14,7 +14,7 @@ from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
 from agentobs.agent.events import Event, SettingHeld, ThinkingCleared
 from agentobs.agent.model.prompt import Rendered, Section, SystemPrompt, rendered
-from agentobs.agent.model.prompt_cache import held, ordered
+from agentobs.agent.model.prompt_cache import held
 from agentobs.agent.model.thinking import IDLE_SECONDS, check, cleared
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.tool import Tool
@@ -135,3 +135,12 @@ async def _text(this: Run, section: Section, key: str, here: Place | None) -> st
     asked = {"section": section.name}
     said: str | None = await telemetry.ask(this.world, here, "section", key, asked)
     return said
+
+
+def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
+    """Return tools in an order that keeps the prefix: those told of before in their order, then the new ones.
+
+    Tools that may be missing come last of the new ones, so that what comes and goes has the least behind it.
+    """
+    place = {name: number for number, name in enumerate(names)}
+    return sorted(tools, key=lambda t: (place.get(t.name, len(place)), t.available is not None))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
 from agentobs.cli.terminal.query_output import (
     Form,

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from agentobs import world
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
 from agentobs.records.display import printable
 

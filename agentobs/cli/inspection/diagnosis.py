@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
 from agentobs.cli.terminal.query_output import fetched, open_store, print_rows, session_of
 from agentobs.cli.terminal.tables import show_table
@@ -98,7 +98,7 @@ def _one(context: click.Context, session: str, judge: str | None, as_json: bool)
 
 def _judged(context: click.Context, session_id: str, model: str) -> Sequence[Judgement]:
     from agentobs.cli.inspection.contradictions import judge
-    from agentobs.cli.replay.freeze import recorded
+    from agentobs.cli.terminal.recordings import recorded
 
     home = home_option(context)
     return judge(recorded(home, session_id), model, home)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
-from agentobs.cli.inspection.report import check_report, now, write
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import (
     as_dicts,
     facts_of,
@@ -20,6 +19,7 @@ from agentobs.cli.terminal.query_output import (
     rows_of,
     session_of,
 )
+from agentobs.cli.terminal.report_file import check_report, now, write
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import UsageError
 from agentobs.records.display import money, printable, seconds, text
@@ -209,7 +209,7 @@ def _texts(context: click.Context, session_id: str) -> _Texts:
     Raises:
         RecordingError: its content was not recorded, or is gone.
     """
-    from agentobs.cli.replay.freeze import recorded
+    from agentobs.cli.terminal.recordings import recorded
 
     session = recorded(home_option(context), session_id)
     before: _Before = {}

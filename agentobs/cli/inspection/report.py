@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN, When
 from agentobs.cli.terminal.query_output import open_store, session_of
+from agentobs.cli.terminal.report_file import check_report, now, reports, write
 from agentobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,58 +123,6 @@ def report(
     write(output, text, force=force, content=content)
 
 
-def reports() -> Any:
-    """Return the module that makes reports.
-
-    Raises:
-        UsageError: what it needs is not installed.
-    """
-    try:
-        from dashboards.report import html_report as report
-        from dashboards.report import path_reports
-
-        assert path_reports, "the pages of two paths need what the application needs"
-    except ImportError as error:
-        raise UsageError(
-            f"reports need a package that is not installed: {error.name}",
-            todo="pip install 'agentobs-kit[dashboards]'",
-        ) from error
-    return report
-
-
-def now() -> int:
-    """Return the instant at which a report is made."""
-    from agentobs import world
-
-    return world.now()
-
-
-def check_report(output: Path, force: bool) -> None:
-    """Refuse a place where no file can be, and a set-up that makes no reports, before any work is done.
-
-    Raises:
-        UsageError: it exists, it is no file, or a package is not installed.
-    """
-    from exporters.new_files import check_place
-
-    reports()
-    if str(output) == "-":
-        raise UsageError(
-            "a report is a file, and is not printed", where="-", todo="Name a file: -o report.html"
-        )
-    check_place(output, force=force)
-
-
-def write(output: Path, text: str, *, force: bool, content: bool) -> None:
-    """Write a report to a file that only its owner can read, whole or not at all, and say what it holds."""
-    from agentobs.records.display import printable
-    from exporters.new_files import write_text
-
-    write_text(output.absolute(), text, force=force)
-    holds = "with what was said: mind who gets it" if content else "without what was said"
-    click.echo(f"wrote {printable(str(output))}  {len(text) / 1e6:.1f} MB, {holds}")
-
-
 def _bounds(
     span: tuple[int | None, int | None] | None, since: int | None, until: int | None
 ) -> tuple[int | None, int | None] | None:
@@ -193,7 +142,7 @@ def _bounds(
 
 def _said(context: click.Context, connection: DuckDBPyConnection, session_id: str) -> Said:
     """Return what was said in a session; nothing where it was not written, or was deleted on purpose."""
-    from agentobs.cli.replay.freeze import recorded
+    from agentobs.cli.terminal.recordings import recorded
     from dashboards.content.session_content import Said, said
 
     asked = """

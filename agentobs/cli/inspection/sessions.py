@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import (
     Form,
     Rows,
@@ -174,7 +174,7 @@ def _print_conversation(rows: Rows) -> None:
 
 
 def _show_content(context: click.Context, session_id: str) -> None:
-    from agentobs.cli.replay.freeze import recorded
+    from agentobs.cli.terminal.recordings import recorded
     from replay.fixture.trajectory import trajectory
 
     recording = recorded(home_option(context), session_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import AgentobsError, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
 from agentobs.errors import UsageError
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import click
 
 from agentobs import world
-from agentobs.cli.replay.freeze import policy
+from agentobs.cli.replay.tool_choice import policy
 from agentobs.cli.terminal.tables import show_table
 from agentobs.errors import AgentobsError
 from agentobs.records.display import printable, seconds
@@ -32,7 +32,7 @@ PRELOADED = (
     "replay.playback.replayer",
     "replay.divergence.divergence",
     "agentobs.cli.replay.batch",
-    "agentobs.cli.replay.freeze",
+    "agentobs.cli.replay.replay",
 )
 """What the server imports before it is forked."""
 

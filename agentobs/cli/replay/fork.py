@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import AgentobsError, UsageError
 from agentobs.records.display import printable
 
@@ -92,7 +92,7 @@ def _loaded(home: str | None, source: str, turn: int) -> Fixture:
         RecordingError: the provider would refuse the history, and the originals cannot be read.
         UsageError: no fixture or session has that name.
     """
-    from agentobs.cli.replay.freeze import recorded
+    from agentobs.cli.terminal.recordings import recorded
     from replay import load
     from replay.fixture.original_answers import (
         check_sendable,

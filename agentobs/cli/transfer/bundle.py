@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.records.display import printable
 

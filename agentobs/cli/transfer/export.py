@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentobs.cli import home_option
 from agentobs.cli.run import PROFILES
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.cli.terminal.instants import WHEN
 from agentobs.errors import UsageError
 from agentobs.records.display import printable, text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agentobs.cli import home_option
+from agentobs.cli.terminal.home_option import home_option
 from agentobs.errors import UsageError
 from agentobs.records.display import text
 

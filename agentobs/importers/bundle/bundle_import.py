@@ -18,7 +18,7 @@ from typing import Literal
 from agentobs import world
 from agentobs.errors import AgentobsError, DamagedError, UsageError
 from agentobs.importers.bundle import container
-from agentobs.importers.bundle.container import Bundle, Entry, Money
+from agentobs.importers.bundle.container import Bundle, Entry, Money, segment_of
 from agentobs.importers.bundle.validation import BadLine, Contents, Facts, check_fact, lines_of
 from agentobs.recording.journal.home import Home, sync_directory
 from agentobs.recording.journal.segment_import import Landed, clear_staging, land
@@ -26,7 +26,6 @@ from agentobs.recording.journal.segments import content_path, facts_path, is_the
 from agentobs.recording.vault.vault import read_session
 from agentobs.records.facts import TABLES, SessionStart
 from agentobs.store.duckdb.connection import connect
-from exporters.bundles import segment_of
 
 Replace = Callable[[Home, str], None]
 """Takes all that was recorded of a session, by its id, out of a home and its store."""

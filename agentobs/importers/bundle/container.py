@@ -329,3 +329,11 @@ def _damaged(path: Path, found: str) -> DamagedError:
 
 
 _MAKE = "agentobs bundle SESSION -o FILE makes one; databases and tables of others are not opened"
+
+
+def segment_of(payloads: Iterable[tuple[str, bytes]], with_content: bool) -> str:
+    """Return the id of a segment, 32 hex digits: a digest of its facts, and of whether content is beside them."""
+    hashed = hashlib.blake2b(b"with content" if with_content else b"facts alone", digest_size=16)
+    for kind, payload in payloads:
+        hashed.update(b"%b %b\n" % (kind.encode(), payload))
+    return hashed.hexdigest()

@@ -1,0 +1,271 @@
+"""agentobs replay: run an agent against a fixture and report the first divergence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentobs.cli.replay.tool_choice import policy
+from agentobs.errors import AgentobsError, UsageError
+from agentobs.records.display import printable
+
+if TYPE_CHECKING:
+    from replay import Divergence
+    from replay.fixture.format import Fixture
+from agentobs.cli.replay.entry_options import entry_fields, rule_names
+
+
+@click.command(help="Rerun agents against fixtures and show where they part from them.")
+@click.argument("fixtures", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--tools",
+    default="recorded",
+    show_default=True,
+    help="`recorded`: no tool runs; `live`: all run; or names with commas, of tools that run, or each with what "
+    "becomes of it: `lookup=verify,*=replay`, also `execute`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a divergence as JSON; of many, all.")
+@click.option("--explain", is_flag=True, help="Follow a divergence back, step by step.")
+@click.option(
+    "--accept-from",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Write what is asked now into the fixture, from its request N on; the recorded answers stay.",
+)
+@click.option("--yes", is_flag=True, help="Write without asking.")
+@click.option(
+    "--normalize",
+    metavar="RULES",
+    help="Rules to apply in addition to those of the fixture, separated by commas: uuid, time, tmp_path, ...",
+)
+@click.option(
+    "--entry",
+    metavar="MODULE:NAME",
+    help="The function to call instead of the recorded one. Its file must be under the current directory.",
+)
+@click.option(
+    "--args",
+    "arguments",
+    metavar="JSON",
+    help="Arguments of the entry as JSON: an object (by name) or a list (by position). Default: the recorded ones; "
+    "with --entry, none.",
+)
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Write the rules of --normalize into the fixture if the replay matches with them.",
+)
+@click.option("--trajectory", is_flag=True, help="Print what the agent did, one line a step.")
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="WHAT",
+    help="A failure to make, as in `529 at turn 3`; may be repeated.",
+)
+@click.option(
+    "--pace",
+    metavar="recorded|FACTOR",
+    help="Let the recorded time pass, or that many times as fast. Default: none passes.",
+)
+@click.option(
+    "--compare-result/--no-compare-result",
+    default=True,
+    show_default=True,
+    help="Compare the result of the session with the recorded result.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Of one: write a divergence as one HTML file, too, without what was said.",
+)
+@click.option("--with-content", is_flag=True, help="Put what was said into that file, too.")
+@click.option("--light", is_flag=True, help="Make that file small, without any script.")
+@click.option("--force", is_flag=True, help="Replace the file of --report where it exists.")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Of many: how many at once.")
+@click.option("-v", "--verbose", is_flag=True, help="Of many: show each divergence whole.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Of many: seconds after which one that has not ended is stopped.",
+)
+def replay(
+    fixtures: tuple[Path, ...],
+    tools: str,
+    as_json: bool,
+    explain: bool,
+    accept_from: int | None,
+    yes: bool,
+    normalize: str | None,
+    entry: str | None,
+    arguments: str | None,
+    apply: bool,
+    trajectory: bool,
+    faults: tuple[str, ...],
+    pace: str | None,
+    compare_result: bool,
+    report: Path | None,
+    with_content: bool,
+    light: bool,
+    force: bool,
+    jobs: int | None,
+    verbose: bool,
+    timeout: float,
+) -> None:
+    """Replay each FIXTURE, a folder or its recording.jsonl, or all in a folder of fixtures.
+
+    Exits with 1 where a path parts.
+    """
+    from replay.fixture.fixture_search import fixtures_in, is_one
+
+    rules = rule_names(normalize or "")
+    if apply and not rules:
+        raise UsageError(
+            "there are no rules to write", where="--apply", todo="Add --normalize RULES"
+        )
+    given = {
+        "faults": faults,
+        "pace": _pace(pace),
+        "accept_from": accept_from,
+        "compare_result": compare_result,
+        "normalisers": rules,
+    }
+    if len(fixtures) == 1 and (is_one(fixtures[0]) or not fixtures_in(fixtures[0])):
+        write = _reporting(report, with_content, light, force)
+        loaded = _loaded(fixtures[0], entry, arguments)
+        _replay_one(loaded, tools, given, as_json, explain, yes, trajectory, write, apply)
+        return
+    for name, value in {
+        "--explain": explain,
+        "--accept-from": accept_from,
+        "--trajectory": trajectory,
+        "--normalize": normalize,
+        "--entry": entry,
+        "--args": arguments,
+        "--report": report,
+    }.items():
+        if value:
+            raise UsageError("is about one fixture", where=name, todo="Name that fixture alone")
+    from agentobs.cli.replay.batch import Asked, replay_many, show
+
+    found = [each for path in fixtures for each in fixtures_in(path).values() or [path]]
+    asked = [
+        Asked(str(each), tools, faults, _pace(pace), compare_result)
+        for each in dict.fromkeys(found)
+    ]
+    done = replay_many(asked, jobs, timeout)
+    show(done, as_json=as_json, verbose=verbose)
+    sys.exit(any(each.result != "matched" for each in done))
+
+
+def _loaded(path: Path, entry: str | None, arguments: str | None) -> Fixture:
+    """Return a fixture, with the entry and the arguments from the command line."""
+    from replay import load
+
+    loaded = load(path)
+    loaded.header |= entry_fields(loaded.header.get("entry"), entry, arguments)
+    return loaded
+
+
+def _replay_one(
+    loaded: Fixture,
+    tools: str,
+    given: dict[str, Any],
+    as_json: bool,
+    explain: bool,
+    yes: bool,
+    trajectory: bool,
+    write: Callable[[Divergence | None], None],
+    apply: bool,
+) -> None:
+    from agentobs.cli.replay.divergence_output import offer, tell
+    from replay import DivergenceError, Replayer, ReplayOptions
+
+    replayed = Replayer(loaded, ReplayOptions(tools=policy(tools, loaded), **given))
+    try:
+        with replayed:
+            replayed.run()
+    except DivergenceError as error:
+        tell(error.divergence, as_json=as_json, explain=explain)
+        write(error.divergence)
+        sys.exit(1)
+    except AgentobsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raised = replayed.raised(error)
+        click.echo(raised.json() if as_json else raised.text())
+        sys.exit(1)
+    if given["accept_from"] is not None:
+        offer(replayed, yes=yes)
+    done = replayed.progress
+    if trajectory:
+        click.echo(replayed.trajectory, nl=False)
+    until = f", up to turn {loaded.until}" if loaded.until is not None else ""
+    click.echo(
+        f"MATCHED  {printable(loaded.name)}  {done.requests_matched} of {done.requests} requests, "
+        f"{done.tools_matched} of {done.tools} tool calls{until}"
+    )
+    if apply:
+        _apply(loaded, given["normalisers"])
+    write(None)
+
+
+def _apply(fixture: Fixture, rules: list[str]) -> None:
+    from replay.fixture.fixture_folder import add_rules
+
+    named = ", ".join(add_rules(fixture, rules))
+    click.echo(f"wrote  {printable(str(fixture.path))}, which now normalizes {printable(named)}")
+
+
+def _reporting(
+    report: Path | None, content: bool, light: bool, force: bool
+) -> Callable[[Divergence | None], None]:
+    """Return what writes a divergence to a file; a file that cannot be is refused before anything runs."""
+    if report is None:
+        for name, is_said in (("--with-content", content), ("--light", light)):
+            if is_said:
+                raise UsageError("goes with --report", where=name, todo="Say --report FILE")
+        return lambda divergence: None
+    from agentobs.cli.terminal.report_file import check_report
+
+    check_report(report, force)
+    return lambda divergence: _write_divergence(report, divergence, content, light, force)
+
+
+def _write_divergence(
+    report: Path, divergence: Divergence | None, content: bool, light: bool, force: bool
+) -> None:
+    from agentobs.cli.terminal.report_file import now, write
+    from dashboards.report.path_reports import Texts, divergence_report
+
+    if divergence is None:
+        click.echo(f"no divergence: {printable(str(report))} was not written", err=True)
+        return
+    told = json.loads(divergence.json())
+    texts = Texts(divergence.text(100), divergence.explanation(100)) if content else None
+    text = divergence_report(told, texts, made_ns=now(), light=light)
+    write(report, text, force=force, content=content)
+
+
+def _pace(told: str | None) -> Any:
+    """Return the pace that was asked for.
+
+    Raises:
+        UsageError: it is neither `recorded` nor a number.
+    """
+    if told is None or told == "recorded":
+        return told
+    try:
+        return float(told)
+    except ValueError:
+        raise UsageError(
+            f"{told!r} is no pace", where="--pace", todo="Say recorded, or a factor such as 10"
+        ) from None

@@ -1,0 +1,12 @@
+"""The option that names a home."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+def home_option(context: click.Context) -> Any:
+    """Return the home that was named on the command line, or None."""
+    return context.find_root().obj
