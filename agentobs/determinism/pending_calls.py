@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentobs.provider.content_encoding import decoded
-from agentobs.recording.facts.derivation import calls_of
+from agentobs.provider.response_facts import calls_of
 from agentobs.recording.wire import transport
 from agentobs.records.exchanges import ModelExchange, Place
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentobs.recording.facts.input_similarity import apart, input_of, similarity
+from agentobs.provider.response_facts import input_of
+from agentobs.recording.facts.input_similarity import apart, similarity
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 LIKE = 6

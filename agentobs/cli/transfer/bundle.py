@@ -13,7 +13,7 @@ from agentobs.cli.terminal.query_output import open_store, session_of
 from agentobs.records.display import printable
 
 if TYPE_CHECKING:
-    from agentobs.importers.bundle import Packed
+    from exporters.bundles import Packed
 
 
 @click.command(help="Put sessions into one file that another machine imports.")
@@ -36,8 +36,8 @@ def bundle(
     force: bool,
 ) -> None:
     """Bundle SESSIONS: ids, ends of them, or names. What was said stays here, but with --with-content."""
-    from agentobs.importers.bundle import pack
     from agentobs.recording.journal.home import existing_home
+    from exporters.bundles import pack
     from replay.comparison.placeholders import without_organisations
 
     home = existing_home(home_option(context))

@@ -9,6 +9,5 @@ from __future__ import annotations
 
 from agentobs.importers.bundle.bundle_import import BundleReport, Taken, import_bundle
 from agentobs.importers.bundle.container import FORMAT
-from exporters.bundles import Packed, pack
 
-__all__ = ["FORMAT", "BundleReport", "Packed", "Taken", "import_bundle", "pack"]
+__all__ = ["FORMAT", "BundleReport", "Taken", "import_bundle"]

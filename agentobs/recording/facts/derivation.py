@@ -7,7 +7,6 @@ prompt opens an interaction, a `tool_result` answers the call that an earlier an
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -16,19 +15,19 @@ from itertools import takewhile
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from agentobs.provider.cloud_frames import is_framed, unframed
+from agentobs.provider.cloud_frames import is_framed
 from agentobs.provider.endpoints import endpoint
-from agentobs.provider.messages import assemble, blocks, is_stream, tool_results
+from agentobs.provider.messages import blocks, is_stream, tool_results
+from agentobs.provider.response_facts import ResponseFacts, input_of, json_bytes, read_response
 from agentobs.recording.facts.answer_claims import characters, claim_of, error_kind
-from agentobs.recording.facts.input_similarity import input_of, similarity
+from agentobs.recording.facts.input_similarity import similarity
 from agentobs.recording.facts.open_calls import OpenCalls
 from agentobs.recording.facts.prompt_prefixes import Prefixes
 from agentobs.recording.facts.request_spans import Requests
 from agentobs.recording.vault.body_deltas import Body
-from agentobs.records.exchanges import Answer, ModelExchange, Place, ToolExchange, WorldExchange
+from agentobs.records.exchanges import ModelExchange, Place, ToolExchange, WorldExchange
 from agentobs.records.facts import (
     Attempt,
-    AttemptOutcome,
     Fact,
     InteractionEnd,
     InteractionStart,
@@ -108,30 +107,30 @@ class SessionView:
     ) -> Iterator[Fact]:
         """Yield the facts of one attempt; `contents` are the content ids of its two bodies, where they are kept."""
         lane = self._lanes.setdefault(exchange.place.lane, _Lane())
-        heard = _hear(exchange.answer)
+        response = read_response(exchange.answer)
         asks = exchange.question.path.partition("?")[0] == MESSAGES
         yield from self._interaction(exchange, body, lane, asks)
         yield from self._answered(exchange, body)
         turn = exchange.place.turn or (lane.turns + 1 if asks else None)
         place = self._place(exchange, lane, turn)
-        request = self._llm_request(exchange, body, heard.outcome)
-        fact = self._fact(exchange, body, contents, place, heard, request)
+        request = self._llm_request(exchange, body, response.outcome)
+        fact = self._fact(exchange, body, contents, place, response, request)
         yield fact
-        yield from self._usage(exchange, fact, heard)
-        # Whoever hears of the end of a span has heard of what it cost.
+        yield from self._usage(exchange, fact, response)
+        # The cost of an attempt is reported before the end of its span.
         yield from self._requests.attempt(exchange, fact)
         if asks and body.message_count:
-            yield from self._prefix(exchange, body, fact, heard)
+            yield from self._prefix(exchange, body, fact, response)
         elif body.message_count:
             self.prefixes.know(body)
-        if asks and _is_message(heard):
+        if asks and _is_message(response):
             lane.turns = max(lane.turns, turn or 0)
-            _remember(self._attempt_of, str(heard.message.get("id")), fact.attempt_id)
+            _remember(self._attempt_of, str(response.message.get("id")), fact.attempt_id)
             _remember(self._attempt_of, f"body:{body.content_id}", fact.attempt_id)
-            for block_id in heard.block_ids:
+            for block_id in response.block_ids:
                 _remember(self._attempt_of, f"block:{block_id}", fact.attempt_id)
-            yield from self._calls(exchange, place, heard)
-            yield from self._finished(exchange, lane, heard)
+            yield from self._calls(exchange, place, response)
+            yield from self._finished(exchange, lane, response)
 
     def so_far(
         self, exchange: ModelExchange, body: Body, contents: tuple[str | None, str | None]
@@ -141,14 +140,14 @@ class SessionView:
         Nothing is kept in mind of it: its end will be told as if this had never been asked.
         """
         lane = self._lanes.get(exchange.place.lane, _Lane())
-        heard = _hear(exchange.answer)
+        response = read_response(exchange.answer)
         asks = exchange.question.path.partition("?")[0] == MESSAGES
         turn = exchange.place.turn or (lane.turns + 1 if asks else None)
         known, number = self._retries.get(self._retry_key(exchange, body), (exchange.attempt_id, 0))
         place, request = self._place(exchange, lane, turn), (known, number + 1)
-        fact = self._fact(exchange, body, contents, place, heard, request)
+        fact = self._fact(exchange, body, contents, place, response, request)
         yield replace(fact, outcome="crashed", error_type=None)
-        yield from self._usage(exchange, fact, heard)
+        yield from self._usage(exchange, fact, response)
 
     def tool(self, exchange: ToolExchange, content: str | None) -> Iterator[Fact]:
         """Yield the facts of a tool call that our own loop ran."""
@@ -170,7 +169,7 @@ class SessionView:
             source="run",
             outcome=Label(exchange.answer.outcome),
             is_error=exchange.answer.is_error,
-            result_bytes=_size(exchange.answer.content),
+            result_bytes=json_bytes(exchange.answer.content),
             content=content,
             tries=exchange.answer.tries,
             lane=self.label(exchange.place.lane),
@@ -192,7 +191,7 @@ class SessionView:
             key=self.label(question.key),
             started_ns=exchange.started_ns,
             duration_ns=exchange.duration_ns,
-            answer_bytes=_size(exchange.answer),
+            answer_bytes=json_bytes(exchange.answer),
             content=content,
         )
 
@@ -230,8 +229,10 @@ class SessionView:
             exchange.started_ns,
         )
 
-    def _finished(self, exchange: ModelExchange, lane: _Lane, heard: _Heard) -> Iterator[Fact]:
-        if lane.derived and lane.interaction_id and not heard.calls:
+    def _finished(
+        self, exchange: ModelExchange, lane: _Lane, response: ResponseFacts
+    ) -> Iterator[Fact]:
+        if lane.derived and lane.interaction_id and not response.calls:
             yield self._end(lane, exchange.started_ns + exchange.ended_ns, "success", False)
 
     def _end(self, lane: _Lane, at_ns: int, result: str, is_error: bool) -> InteractionEnd:
@@ -258,7 +259,7 @@ class SessionView:
                     source="wire",
                     outcome=Label("failed" if block.get("is_error") else "executed"),
                     is_error=bool(block.get("is_error")),
-                    result_bytes=_size(block.get("content")),
+                    result_bytes=json_bytes(block.get("content")),
                     content=None,
                     lane=self.label(lane),
                     text_characters=characters(block.get("content")),
@@ -286,7 +287,7 @@ class SessionView:
         body: Body,
         contents: tuple[str | None, str | None],
         place: Place,
-        heard: _Heard,
+        response: ResponseFacts,
         request: tuple[str, int],
     ) -> Attempt:
         question, answer = exchange.question, exchange.answer
@@ -310,16 +311,16 @@ class SessionView:
             endpoint=endpoint(question.path),
             streamed=is_stream(answer.headers) or is_framed(answer.headers),
             model_requested=self.label(model) if isinstance(model, str) else None,
-            model=self._maybe(heard.message.get("model")),
+            model=self._maybe(response.message.get("model")),
             status=answer.status,
-            outcome=heard.outcome,
-            error_type=self._maybe(heard.error_type),
-            stop_reason=self._maybe(heard.message.get("stop_reason")),
-            message_id=self._maybe(heard.message.get("id")) if _is_message(heard) else None,
+            outcome=response.outcome,
+            error_type=self._maybe(response.error_type),
+            stop_reason=self._maybe(response.message.get("stop_reason")),
+            message_id=self._maybe(response.message.get("id")) if _is_message(response) else None,
             request_id=self._maybe(answer.headers.get("request-id")),
             retry_after_ms=_retry_after(answer.headers),
             message_count=body.message_count,
-            tool_use_count=len(heard.calls),
+            tool_use_count=len(response.calls),
             request_bytes=body.size,
             response_bytes=sum(len(chunk.data) for chunk in answer.chunks),
             chunk_count=len(answer.chunks),
@@ -329,7 +330,7 @@ class SessionView:
             query_source=Label(place.query_source),
             chain_id=place.chain_id,
             depth=place.depth,
-            claims_success=None if heard.calls else claim_of(answer, _said_last(body)),
+            claims_success=None if response.calls else claim_of(answer, _said_last(body)),
             adopted_span=exchange.adopted_span,
             origin=Label("replayed" if exchange.is_replayed else "live"),
         )
@@ -370,14 +371,16 @@ class SessionView:
             return self._attempt_of.get(f"body:{body.origin}")
         return None
 
-    def _usage(self, exchange: ModelExchange, fact: Attempt, heard: _Heard) -> Iterator[Fact]:
-        counts = heard.message.get("usage")
+    def _usage(
+        self, exchange: ModelExchange, fact: Attempt, response: ResponseFacts
+    ) -> Iterator[Fact]:
+        counts = response.message.get("usage")
         if found := _BATCH_RESULTS.match(exchange.question.path):
             rows = list(self._batched(exchange, found["batch_id"]))
-        elif isinstance(counts, dict) and _is_message(heard):
+        elif isinstance(counts, dict) and _is_message(response):
             model = fact.model or self._asked_model(exchange, fact)
-            rows = usage_rows(model, counts, heard.certainty)
-        elif _is_untold(exchange, heard):
+            rows = usage_rows(model, counts, response.certainty)
+        elif _is_untold(exchange, response):
             rows = [not_told(self._asked_model(exchange, fact))]
         else:
             return
@@ -402,7 +405,7 @@ class SessionView:
         return self.label(unquote(model)) if model else Label("unknown")
 
     def _prefix(
-        self, exchange: ModelExchange, body: Body, fact: Attempt, heard: _Heard
+        self, exchange: ModelExchange, body: Body, fact: Attempt, response: ResponseFacts
     ) -> Iterator[Fact]:
         """Say what the prompt was made of, what changed before what is new in it, and why the cache missed."""
         betas = exchange.question.headers.get("anthropic-beta")
@@ -410,9 +413,9 @@ class SessionView:
             body, betas, self.session_id, fact.attempt_id, fact.lane
         )
         yield zones
-        if _is_message(heard):
+        if _is_message(response):
             found = self.prefixes.compare(
-                body, self.session_id, prompt, before, heard.message, self.label
+                body, self.session_id, prompt, before, response.message, self.label
             )
             if found:
                 yield found
@@ -448,9 +451,11 @@ class SessionView:
     def _named(self, counts: Mapping[str, int]) -> dict[str, int] | None:
         return {self.label(name): count for name, count in counts.items()} or None
 
-    def _calls(self, exchange: ModelExchange, place: Place, heard: _Heard) -> Iterator[Fact]:
+    def _calls(
+        self, exchange: ModelExchange, place: Place, response: ResponseFacts
+    ) -> Iterator[Fact]:
         asked_ns = exchange.started_ns + exchange.ended_ns
-        for ordinal, call in enumerate(heard.calls, 1):
+        for ordinal, call in enumerate(response.calls, 1):
             tool_use_id = str(call.get("id"))
             made = exchange.place.lane, tool_use_id
             if self._ran_early.pop(made, None) is None:
@@ -473,155 +478,12 @@ class SessionView:
         return self.label(value) if isinstance(value, str) and value else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """What an answer says, without its text."""
-
-    message: dict[str, Any]
-    calls: list[dict[str, Any]]
-    block_ids: list[str]
-    """The ids of its blocks: of the calls, those that the provider ran itself among them."""
-    outcome: AttemptOutcome
-    error_type: str | None
-    certainty: Certainty
-
-
-def calls_of(answer: Answer) -> list[tuple[str, str, Any]]:
-    """Return the tool calls that an answer makes, whole or as far as it came: id, name and input of each."""
-    return [(str(c.get("id")), str(c.get("name")), input_of(c)) for c in _hear(answer).calls]
-
-
-def _hear(answer: Answer) -> _Heard:
-    if is_framed(answer.headers):
-        message, starts, error, whole, is_counted = _skim(unframed(answer.body))
-    elif is_stream(answer.headers):
-        message, starts, error, whole, is_counted = _skim(answer.body)
-    else:
-        message = assemble(answer.headers, answer.body) if answer.chunks else {}
-        starts = [{**block, "input_bytes": _size(block.get("input"))} for block in blocks(message)]
-        error, whole = message.get("error"), answer.ending == "complete"
-        is_counted = whole
-    calls = [
-        {**block, "input_bytes": block["input_bytes"] or _size(block.get("input"))}
-        for block in starts
-        if block.get("type") == "tool_use"
-    ]
-    block_ids = [block["id"] for block in starts if isinstance(block.get("id"), str)]
-    error_type = (
-        error.get("type") if isinstance(error, dict) else _STATUS_ERRORS.get(answer.status or 0)
-    )
-    outcome = _outcome(answer, bool(error), whole)
-    if answer.failure:
-        error_type = answer.failure.name
-    certainty: Certainty = "exact" if whole and is_counted and not error else "lower_bound"
-    return _Heard(message, calls, block_ids, outcome, error_type, certainty)
-
-
-_STATUS_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    529: "overloaded_error",
-}
-"""What a status means where the client did not read the body, as before a retry (docs.anthropic.com, errors)."""
-
-
-def _outcome(answer: Answer, has_error: bool, whole: bool) -> AttemptOutcome:
-    if answer.status is None:
-        return "cancelled" if answer.ending == "cancelled" else "no_answer"
-    if answer.status >= 400:
-        return "http_error"
-    if has_error:
-        return "stream_error"
-    if answer.ending == "cancelled" and not whole:
-        return "cancelled"
-    streamed = is_stream(answer.headers) or is_framed(answer.headers)
-    if answer.ending in ("cut", "error") or (streamed and not whole):
-        return "cut"
-    return "ok"
-
-
-def _skim(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]], Any, bool, bool]:
-    """Read a stream for its facts alone.
-
-    Returns the head of the message with its counts, the starts of its blocks, the error, whether it ended,
-    and whether its last counts came before it did.
-    """
-    message: dict[str, Any] = {}
-    starts: dict[str, dict[str, Any]] = {}
-    error: Any = None
-    whole = is_counted = False
-    for data in _told(body):
-        if typed := _TYPED.fullmatch(data):
-            if opened := starts.get(typed["index"].decode()):
-                opened["input_bytes"] += len(_ESCAPE.sub(b"_", typed["partial"]))
-                opened["input_parts"].append(typed["partial"])
-            continue
-        event = _event(data)
-        match event.get("type"):
-            case "message_start":
-                message.update({k: v for k, v in _dict(event, "message").items() if k != "content"})
-            case "content_block_start":
-                starts[str(event.get("index"))] = {
-                    **_dict(event, "content_block"),
-                    "input_bytes": 0,
-                    "input_parts": [],
-                }
-            case "content_block_delta" if str(event.get("index")) in starts:
-                partial = _dict(event, "delta").get("partial_json")
-                opened = starts[str(event["index"])]
-                opened["input_bytes"] += _size(partial)
-                opened["input_parts"].append(json.dumps(partial or "")[1:-1].encode())
-            case "message_delta":
-                message.update(_dict(event, "delta"))
-                counts = {k: v for k, v in _dict(event, "usage").items() if v is not None}
-                message["usage"] = {**_dict(message, "usage"), **counts}
-                is_counted = is_counted or "output_tokens" in counts
-            case "message_stop":
-                whole = True
-            case "completion":
-                whole = event.get("stop_reason") is not None
-            case "error":
-                error = event.get("error") or {"type": "error"}
-            case _:
-                pass
-    return message, list(starts.values()), error, whole, is_counted
-
-
-_TYPED = re.compile(
-    rb' ?\{"type":"content_block_delta","index":(?P<index>\d+),"delta":\{"type":"input_json_delta",'
-    rb'"partial_json":"(?P<partial>[^"\\]*(?:\\["\\/bfnrt][^"\\]*)*)"\}\s*\}\s*'
-)
-"""A delta of a call's input as the provider writes it: most events are deltas, and parsing each as JSON costs
-more than all else that the recorder does. Any other spelling is parsed."""
-_ESCAPE = re.compile(rb"\\.")
-
-
-def _told(body: bytes) -> Iterator[bytes]:
-    """Yield the data of each event but the deltas of text, which say nothing that is a fact."""
-    for piece in (b"\n" + body).split(b"\ndata:")[1:]:
-        if piece.find(b'"text_delta"', 0, 160) < 0:
-            yield piece.partition(b"\n")[0]
-
-
-def _event(text: bytes) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _is_message(heard: _Heard) -> bool:
+def _is_message(response: ResponseFacts) -> bool:
     """Return whether an answer is the model's message, not a batch, a file or an error."""
-    return heard.message.get("role") == "assistant"
+    return response.message.get("role") == "assistant"
 
 
-def _is_untold(exchange: ModelExchange, heard: _Heard) -> bool:
+def _is_untold(exchange: ModelExchange, response: ResponseFacts) -> bool:
     """Return whether a model may have worked for this, and nobody said how much.
 
     What the provider refused costs nothing: an error as the status, or as the first event of a stream.
@@ -631,14 +493,8 @@ def _is_untold(exchange: ModelExchange, heard: _Heard) -> bool:
         return False
     if answer.status is None:
         return answer.failure is None or answer.failure.name not in _NOT_SENT
-    has_error = bool(heard.error_type) and not answer.failure
-    return 200 <= answer.status < 300 and (not has_error or _is_message(heard))
-
-
-def _dict(value: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the object under a key, or an empty one where something else stands there."""
-    inner = value.get(key)
-    return inner if isinstance(inner, dict) else {}
+    has_error = bool(response.error_type) and not answer.failure
+    return 200 <= answer.status < 300 and (not has_error or _is_message(response))
 
 
 def _said_last(body: Body) -> list[dict[str, Any]]:
@@ -683,12 +539,3 @@ def _retry_after(headers: dict[str, str]) -> float | None:
         if math.isfinite(wait_ms):
             return wait_ms
     return None
-
-
-def _size(value: object) -> int:
-    """Return the bytes of some content: its text, or its JSON."""
-    if isinstance(value, str):
-        return len(value.encode("utf-8", "surrogatepass"))
-    if value is None:
-        return 0
-    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))

@@ -18,11 +18,10 @@ every digest among the facts: the key lies in the home, readable by its owner al
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from agentobs.records.canonical_json import canonical
@@ -73,24 +72,6 @@ def similarity(value: Any, key: bytes) -> int:
             if 2 * (count >> (_COUNTER * bit) & ((1 << _COUNTER) - 1)) > total:
                 number |= 1 << (8 * place + bit)
     return number - (1 << _BITS) if number >> (_BITS - 1) else number
-
-
-def input_of(call: Mapping[str, Any]) -> Any:
-    """Return the input of a call as it was heard: whole, or in the pieces of a stream.
-
-    Those are as JSON has them inside a string.
-    """
-    parts = call.get("input_parts")
-    if not parts:
-        return call.get("input")
-    try:
-        text = json.loads(b'"' + b"".join(parts) + b'"')
-    except ValueError:
-        return ""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def apart(one: int, other: int) -> int:
