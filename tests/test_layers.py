@@ -94,8 +94,8 @@ ORDER = [
     "agentobs.cli",
     "agentobs.__main__",
 ]
-"""The rooms, from the ground up. A module belongs to the longest prefix of its name. A room imports itself and the rooms
-before it."""
+"""The rooms, from the ground up. A module belongs to the longest prefix of its name. A room imports itself and what
+comes before it."""
 
 MUTUAL = {("agentobs.determinism", "agentobs.recording.wire")}
 """Imports against the order: patched clients and recorded functions share the hooks of the transport."""
