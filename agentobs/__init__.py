@@ -1,7 +1,7 @@
 """agentobs: a flight recorder for LLM agents.
 
 What happened, what it cost, where the time went; and a failed session becomes a test that runs offline.
-The names below are imported at first use, so that `import agentobs` costs next to nothing.
+The public names are imported at first use, so that `import agentobs` costs next to nothing.
 """
 
 from __future__ import annotations
@@ -10,98 +10,72 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentobs.determinism.functions import record_tool
-    from agentobs.determinism.values import ToolFailed, register_type
-    from agentobs.recording.custom_events import event
-    from agentobs.recording.options import Options
-    from agentobs.recording.recorder_health import statistics
-    from agentobs.recording.result_files import keep_result
-    from agentobs.recording.session import (
-        Session,
-        child_environment,
-        fail,
-        record,
-        record_all,
-        result,
-        session,
-        start,
-        stop_recorder,
-    )
-    from agentobs.records.labels import Label
-    from agentobs.store.analysis.conversations import load_conversation
-    from agentobs.store.billing.daily_spend import meter_of, spent_today
-    from agentobs.store.duckdb.connection import connect
-    from agentobs.store.duckdb.sql_worker import Limits, query
-    from agentobs.tracing import carried, open_span, span, trace_context, trace_environment
-    from agentobs.tracing.ambient import world_here
+    from agentobs.determinism.functions import record_tool as record_tool
+    from agentobs.determinism.values import ToolFailed as ToolFailed
+    from agentobs.determinism.values import register_type as register_type
+    from agentobs.recording.custom_events import event as event
+    from agentobs.recording.options import Options as Options
+    from agentobs.recording.recorder_health import statistics as statistics
+    from agentobs.recording.session import Session as Session
+    from agentobs.recording.session import child_environment as child_environment
+    from agentobs.recording.session import fail as fail
+    from agentobs.recording.session import record as record
+    from agentobs.recording.session import record_all as record_all
+    from agentobs.recording.session import result as result
+    from agentobs.recording.session import session as session
+    from agentobs.recording.session import start as start
+    from agentobs.recording.session import stop_recorder as stop_recorder
+    from agentobs.records.labels import Label as Label
+    from agentobs.store.duckdb.connection import connect as connect
+    from agentobs.store.duckdb.sql_worker import Limits as Limits
+    from agentobs.store.duckdb.sql_worker import query as query
+    from agentobs.tracing import carried as carried
+    from agentobs.tracing import open_span as open_span
+    from agentobs.tracing import span as span
+    from agentobs.tracing import trace_context as trace_context
+    from agentobs.tracing import trace_environment as trace_environment
+    from agentobs.tracing.ambient import world_here as world_here
 
-_HOMES = {
-    "statistics": "agentobs.recording.recorder_health",
-    "trace_environment": "agentobs.tracing",
-    "world_here": "agentobs.tracing.ambient",
-    "trace_context": "agentobs.tracing",
-    "span": "agentobs.tracing",
-    "open_span": "agentobs.tracing",
-    "carried": "agentobs.tracing",
-    "Limits": "agentobs.store.duckdb.sql_worker",
-    "Label": "agentobs.records.labels",
-    "Options": "agentobs.recording.options",
-    "Session": "agentobs.recording.session",
-    "event": "agentobs.recording.custom_events",
-    "fail": "agentobs.recording.session",
-    "keep_result": "agentobs.recording.result_files",
-    "record": "agentobs.recording.session",
-    "record_all": "agentobs.recording.session",
-    "record_tool": "agentobs.determinism.functions",
-    "register_type": "agentobs.determinism.values",
-    "result": "agentobs.recording.session",
-    "ToolFailed": "agentobs.determinism.values",
-    "session": "agentobs.recording.session",
-    "start": "agentobs.recording.session",
-    "stop_recorder": "agentobs.recording.session",
-    "child_environment": "agentobs.recording.session",
-    "connect": "agentobs.store.duckdb.connection",
-    "query": "agentobs.store.duckdb.sql_worker",
-    "load_conversation": "agentobs.store.analysis.conversations",
-    "meter_of": "agentobs.store.billing.daily_spend",
-    "spent_today": "agentobs.store.billing.daily_spend",
+    __version__: str
+
+_MODULES = {
+    "agentobs.determinism.functions": ("record_tool",),
+    "agentobs.determinism.values": ("ToolFailed", "register_type"),
+    "agentobs.recording.custom_events": ("event",),
+    "agentobs.recording.options": ("Options",),
+    "agentobs.recording.recorder_health": ("statistics",),
+    "agentobs.recording.session": (
+        "Session",
+        "child_environment",
+        "fail",
+        "record",
+        "record_all",
+        "result",
+        "session",
+        "start",
+        "stop_recorder",
+    ),
+    "agentobs.records.labels": ("Label",),
+    "agentobs.store.duckdb.connection": ("connect",),
+    "agentobs.store.duckdb.sql_worker": ("Limits", "query"),
+    "agentobs.tracing": ("carried", "open_span", "span", "trace_context", "trace_environment"),
+    "agentobs.tracing.ambient": ("world_here",),
 }
+"""The public names by the module that defines them; the imports above repeat them for type checkers."""
 
-__all__ = [
-    "Label",
-    "Limits",
-    "Options",
-    "Session",
-    "ToolFailed",
-    "carried",
-    "child_environment",
-    "connect",
-    "event",
-    "fail",
-    "keep_result",
-    "load_conversation",
-    "meter_of",
-    "open_span",
-    "query",
-    "record",
-    "record_all",
-    "record_tool",
-    "register_type",
-    "result",
-    "session",
-    "span",
-    "spent_today",
-    "start",
-    "statistics",
-    "stop_recorder",
-    "trace_context",
-    "trace_environment",
-    "world_here",
-]
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("agentobs-kit")
     if name not in _HOMES:
         raise AttributeError(f"module 'agentobs' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return [*__all__, "__version__"]

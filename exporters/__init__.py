@@ -1,1 +1,24 @@
-"""Exporters: what was recorded, in the languages of other tools."""
+"""Exporters: what was recorded, in the formats of other tools.
+
+Public are the modules `otlp` and `perfetto`, imported at first use because each needs an extra of its own. All other
+exports are commands: `agentobs export`, `agentobs bundle`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+__all__ = ["otlp", "perfetto"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a public module at its first use."""
+    if name not in __all__:
+        raise AttributeError(f"module 'exporters' has no attribute {name!r}")
+    return importlib.import_module(f"exporters.{name}")
+
+
+def __dir__() -> list[str]:
+    """Return the public modules, for completion."""
+    return list(__all__)

@@ -13,49 +13,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replay.comparison.normalizers import Normaliser
-    from replay.divergence.divergence import Divergence, DivergenceError
-    from replay.fixture.format import Fixture, load
-    from replay.playback.replayer import Replayer
-    from replay.scenario.faults import Fault
-    from replay.scenario.fork_plan import Fork
-    from replay.scenario.next_step import Next, Step
-    from replay.scenario.replay_options import ReplayOptions
-    from replay.scenario.script import calls, fails, says
+    from replay.comparison.normalizers import Normaliser as Normaliser
+    from replay.divergence.divergence import Divergence as Divergence
+    from replay.divergence.divergence import DivergenceError as DivergenceError
+    from replay.fixture.format import Fixture as Fixture
+    from replay.fixture.format import load as load
+    from replay.playback.replayer import Replayer as Replayer
+    from replay.scenario.faults import Fault as Fault
+    from replay.scenario.fork_plan import Fork as Fork
+    from replay.scenario.next_step import Next as Next
+    from replay.scenario.next_step import Step as Step
+    from replay.scenario.replay_options import ReplayOptions as ReplayOptions
+    from replay.scenario.script import calls as calls
+    from replay.scenario.script import fails as fails
+    from replay.scenario.script import says as says
 
-_HOMES = {
-    "Divergence": "replay.divergence.divergence",
-    "DivergenceError": "replay.divergence.divergence",
-    "Fault": "replay.scenario.faults",
-    "Fixture": "replay.fixture.format",
-    "Fork": "replay.scenario.fork_plan",
-    "Normaliser": "replay.comparison.normalizers",
-    "ReplayOptions": "replay.scenario.replay_options",
-    "Replayer": "replay.playback.replayer",
-    "Next": "replay.scenario.next_step",
-    "Step": "replay.scenario.next_step",
-    "calls": "replay.scenario.script",
-    "fails": "replay.scenario.script",
-    "load": "replay.fixture.format",
-    "says": "replay.scenario.script",
+_MODULES = {
+    "replay.comparison.normalizers": ("Normaliser",),
+    "replay.divergence.divergence": ("Divergence", "DivergenceError"),
+    "replay.fixture.format": ("Fixture", "load"),
+    "replay.playback.replayer": ("Replayer",),
+    "replay.scenario.faults": ("Fault",),
+    "replay.scenario.fork_plan": ("Fork",),
+    "replay.scenario.next_step": ("Next", "Step"),
+    "replay.scenario.replay_options": ("ReplayOptions",),
+    "replay.scenario.script": ("calls", "fails", "says"),
 }
+"""The public names by the module that defines them; the imports above repeat them for type checkers."""
 
-__all__ = [
-    "Divergence",
-    "DivergenceError",
-    "Fault",
-    "Fixture",
-    "Fork",
-    "Next",
-    "Normaliser",
-    "ReplayOptions",
-    "Replayer",
-    "Step",
-    "calls",
-    "fails",
-    "load",
-    "says",
-]
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -63,3 +50,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'replay' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return list(__all__)

@@ -10,7 +10,7 @@ from agentobs.records import differences
 from replay.agent_code import call_sites
 from replay.comparison import rule_proposals
 from replay.comparison.value_forms import FORMS
-from replay.divergence import divergence as code
+from replay.divergence import divergence_facts
 from replay.divergence.divergence import SHOWN, VERSION
 
 ROOT = Path(__file__).parent.parent
@@ -33,9 +33,12 @@ CLASSES = (
 
 def divergence() -> str:
     """Return the document."""
-    files = [str(module.__file__) for module in (code, differences, rule_proposals, call_sites)]
+    files = [
+        str(module.__file__)
+        for module in (divergence_facts, differences, rule_proposals, call_sites)
+    ]
     tree = ast.parse("\n".join(Path(file).read_text(encoding="utf-8") for file in files))
-    parts = [_fields(tree, "Divergence")]
+    parts = [_fields(tree, "DivergenceFacts")]
     parts += [f"\n### {name}\n\n{_fields(tree, name)}" for name in CLASSES]
     forms = "".join(f"| `{form.name}` | {form.words} |\n" for form in FORMS)
     told = re.sub(r"\{report:(\w+)\}", lambda match: _report(match[1]), _TEXT)

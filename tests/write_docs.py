@@ -9,6 +9,7 @@ import duckdb
 
 from agentobs.records.facts import TABLES
 from agentobs.store.duckdb.schema import SETTINGS, migrate
+from tests.write_api import api
 from tests.write_diagnose import diagnose, has_corpora
 from tests.write_divergence import divergence
 from tests.write_events import event_log, events
@@ -91,7 +92,8 @@ def _split(comment: str) -> tuple[str, str]:
 
 
 DOCUMENTS: dict[str, Callable[[], str]] = {
-    "agentobs/store/duckdb/views.sql": event_log,
+    "agentobs/store/duckdb/views/50_events.sql": event_log,
+    "docs/api.md": api,
     "docs/divergence.md": divergence,
     "docs/events.md": events,
     "docs/money.md": money,

@@ -241,7 +241,7 @@ cost report leaves the priority tier out, so ours does too.
 
 ## Budgets of a day
 
-`agentobs.spent_today()` returns the dollars that all processes of a home spent since midnight (UTC), what is not
+`agentobs.wiring.spent_today()` returns the dollars that all processes of a home spent since midnight (UTC), what is not
 ingested yet included. It is meant to be asked before each call of a model: an answer is kept for two seconds, and
 it raises nothing. Calls without a price add nothing; `agentobs.store.billing.daily_spend.spent(since_ns)` counts
 them, too.

@@ -92,12 +92,12 @@ def live_world(
         inbox: where somebody may say something to the agent while it runs.
         abort: stops runs of this world from outside.
         roots: the folders that paths of tools have to lie in; default the working directory.
-        keep: keeps the whole of a result that is too long for the model, such as `agentobs.keep_result`.
-        spent_today: what was spent since midnight UTC, for `Budget.day_usd`: `agentobs.spent_today`.
+        keep: keeps the whole of a result that is too long for the model, such as `agentobs.wiring.keep_result`.
+        spent_today: what was spent since midnight UTC, for `Budget.day_usd`: `agentobs.wiring.spent_today`.
         refresh: makes the credentials of the client anew, and returns whether it did; asked once for a request that
             was refused with a 401. Plain (then run in a thread) or async. Default: where the client has `credentials`
             those are asked for another token.
-        load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
+        load: reads an earlier conversation, to be resumed or forked: `agentobs.wiring.load_conversation`.
         sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
         memory: what is remembered of the session: it takes the place of a summary when the conversation gets too long.
         hooks: the hooks that can be run: the table that the options hold.

@@ -15,6 +15,7 @@ import sys
 from anthropic import AsyncAnthropic
 
 import agentobs
+from agentobs import wiring
 from agentobs.agent import Conversation, Message, Result, live_world, resumed, run, tool
 from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import Agent
@@ -49,7 +50,7 @@ async def main(url: str, when: str, earlier: str | None) -> None:
     tools = [write, crash, sub_agents([Agent("scout", "Finds things.", tools=("crash",))])]
     client = agentobs.record(AsyncAnthropic(api_key="made-up", base_url=url))
     with agentobs.session("killed") as session:
-        world = live_world(client, tools, load=agentobs.load_conversation)
+        world = live_world(client, tools, load=wiring.load_conversation)
         talk = await resumed(world, earlier) if earlier else Conversation()
         before = str(talk.meter.total().usd)
         agents = {name: child.messages for name, child in talk.children.items()}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import agentobs
+from agentobs import wiring
 from agentobs.agent import Tool, forked, resumed, tool
 from agentobs.agent.sub_agents.starter import sub_agents
 from agentobs.agent.tools.agent_definitions import Agent
@@ -39,7 +39,7 @@ def _after(*records: Record) -> Callable[[Path], Outside]:
     def outside(folder: Path) -> Outside:
         home = a_home(folder)
         record(home, [start(1), *records])
-        return Outside(live={"load": functools.partial(agentobs.load_conversation, home=home.path)})
+        return Outside(live={"load": functools.partial(wiring.load_conversation, home=home.path)})
 
     return outside
 

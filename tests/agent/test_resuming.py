@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import agentobs
+from agentobs import wiring
 from agentobs.agent import Budget, BudgetReached, Conversation, Result, complete, live_world
 from agentobs.agent.sessions.reconstruction import conversation_of, interrupted, unheard
 from agentobs.agent.sessions.resumption import conversation_from, forked, resumed
@@ -125,7 +126,7 @@ def test_a_session_that_ended_a_moment_ago(tmp_path: Path, monkeypatch: pytest.M
 
     async def main(provider: Provider) -> tuple[str, Conversation]:
         async with provider.client() as client:
-            world = live_world(agentobs.record(client), load=agentobs.load_conversation)
+            world = live_world(agentobs.record(client), load=wiring.load_conversation)
             given: Any = {"world": world, "options": options(model=PRICED["model"])}
             async with agentobs.session("first") as first:
                 await complete("Hello", **given)
@@ -569,7 +570,7 @@ def test_a_fork_of_a_session_whose_content_was_pruned(tmp_path: Path) -> None:
     record(home, [start(1), attempt(1, 1), end(1)])
     for each in segment_ids(home):
         content_path(home, each).unlink()
-    load = functools.partial(agentobs.load_conversation, home=home.path)
+    load = functools.partial(wiring.load_conversation, home=home.path)
 
     async def main(provider: Provider) -> Conversation:
         world = ticking_world(provider.client(), load=load)

@@ -16,6 +16,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 import agentobs
+from agentobs import wiring
 from agentobs.agent import Abort, Conversation, finish, live_world, resumed, run, sub_agents, tool
 from agentobs.agent.execution.classifier import Classifier
 from agentobs.agent.hooks import Hook, table
@@ -117,7 +118,7 @@ def kept_and_resumed(
     async def main(provider: Provider) -> tuple[Conversation, Conversation]:
         async with provider.client() as client:
             agentobs.record(client)
-            given: Any = {"hooks": hooks, "abort": abort, "load": agentobs.load_conversation}
+            given: Any = {"hooks": hooks, "abort": abort, "load": wiring.load_conversation}
             world = live_world(client, [put, look], **given, **changes.pop("live", {}))
             asked, talk = options(hooks=hooks, **changes), Conversation()
             with agentobs.session("s") as session:
@@ -198,7 +199,7 @@ def test_killed_before_a_hook_had_seen_a_result(tmp_path: Path) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     [(session_id,)] = agentobs.query("SELECT session_id FROM sessions", home=path)
     asked = {"session_id": session_id, "relation": "resume"}
-    messages = agentobs.load_conversation(asked, home=path)["messages"]
+    messages = wiring.load_conversation(asked, home=path)["messages"]
     told = [block.get("content", block.get("text")) for block in messages[-1]["content"]]
     assert told[:2] == ["masked", UNSEEN.content]
     assert "private" not in str(messages)
@@ -250,7 +251,7 @@ def test_once_is_once_in_a_conversation(home: Path) -> None:
     async def main(provider: Provider) -> Conversation:
         async with provider.client() as client:
             agentobs.record(client)
-            given: Any = {"hooks": hooks, "load": agentobs.load_conversation}
+            given: Any = {"hooks": hooks, "load": wiring.load_conversation}
             world = live_world(client, [put], classifier=Classifier(SMALL), **given)
             asked, talk = options(hooks=hooks, permissions=Permissions()), Conversation()
             first = None
@@ -303,7 +304,7 @@ async def outlived(
     async with AsyncAnthropic(api_key="made-up", base_url=url, max_retries=0) as client:
         agentobs.record(client)
         tools, talk = [scouts, digging(let_go)], Conversation()
-        world = live_world(client, tools, load=agentobs.load_conversation)
+        world = live_world(client, tools, load=wiring.load_conversation)
         with agentobs.session("s") as session:
             running = run("Go", world=world, options=options(), tools=tools, conversation=talk)
             async for _ in running:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentobs
+from agentobs import wiring
 from agentobs.errors import UsageError
 from agentobs.store.duckdb.ingest import ingest
 from tests.store.making import (
@@ -29,12 +30,12 @@ def test_a_session_gets_its_own_totals_back(tmp_path: Path) -> None:
     record(home, [start(2), attempt(2, 1, input_tokens=1_000_000), end(2)])
     ingest(home)
     record(home, [attempt(1, 3)])
-    own = agentobs.meter_of(session_id(1), home.path)
+    own = wiring.meter_of(session_id(1), home.path)
     [(usd,)] = agentobs.query(
         "SELECT sum(cost_usd) FROM costs WHERE session_id = ?", [session_id(1)], home=home.path
     )
     assert (own.total().calls, own.total().usd, own.total().status) == (3, usd, "exact")
-    assert agentobs.meter_of(session_id(2), home.path).total().calls == 1
+    assert wiring.meter_of(session_id(2), home.path).total().calls == 1
     own.add("claude-sonnet-5-5", {"input_tokens": 10, "output_tokens": 20}, 1_790_000_000 * 10**9)
     assert own.total().calls == 4
 
@@ -47,7 +48,7 @@ def test_a_result_of_a_batch_stays_with_its_first_session(tmp_path: Path) -> Non
         first, session_id=session_id(2), at_ns=first.at_ns + 1, attempt_id="f" * 32
     )
     write_facts(home, [first, again])
-    found = [agentobs.meter_of(each.session_id, home.path).total().calls for each in (first, again)]
+    found = [wiring.meter_of(each.session_id, home.path).total().calls for each in (first, again)]
     assert found == [1, 0]
 
 
@@ -55,7 +56,7 @@ def test_what_was_dropped_comes_back_too(tmp_path: Path) -> None:
     """A session that lost records has spent at least what is told."""
     home = a_home(tmp_path)
     record(home, [start(1), dataclasses.replace(attempt(1, 1), lost_bytes=9), end(1)])
-    assert agentobs.meter_of(session_id(1), home.path).total().status == "lower_bound"
+    assert wiring.meter_of(session_id(1), home.path).total().status == "lower_bound"
 
 
 def test_a_session_that_nobody_knows(tmp_path: Path) -> None:
@@ -63,4 +64,4 @@ def test_a_session_that_nobody_knows(tmp_path: Path) -> None:
     home = a_home(tmp_path)
     record(home, [start(1)])
     with pytest.raises(UsageError, match="no session has that id"):
-        agentobs.meter_of("none", home.path)
+        wiring.meter_of("none", home.path)

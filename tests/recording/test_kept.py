@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import agentobs
-from agentobs import tracing
+from agentobs import tracing, wiring
 from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.tools.tool import tool
 from agentobs.errors import HomeError, RecordingError
@@ -38,10 +38,10 @@ def mode(path: Path) -> int:
 def test_a_result_lies_in_its_sessions_directory(home: Path) -> None:
     """Each result is a file of its own, numbered in its session, that only its owner can read."""
     with agentobs.session("one") as one:
-        first = agentobs.keep_result("toolu_01", "first\n")
-        second = agentobs.keep_result("toolu_01", "caf\udce9")
+        first = wiring.keep_result("toolu_01", "first\n")
+        second = wiring.keep_result("toolu_01", "caf\udce9")
     with agentobs.session("two") as two:
-        third = agentobs.keep_result("toolu_02", "third")
+        third = wiring.keep_result("toolu_02", "third")
     folder = home / "sessions" / one.session_id / "results"
     assert first == str(folder / "1-toolu_01.txt")
     assert second == str(folder / "2-toolu_01.txt")
@@ -56,7 +56,7 @@ def test_a_result_lies_in_its_sessions_directory(home: Path) -> None:
 def test_nothing_is_kept_where_content_is_off(home: Path) -> None:
     """No file holds what a tool returned in a session whose content is off."""
     with agentobs.session("one", content="off"), pytest.raises(RecordingError, match="is off"):
-        agentobs.keep_result("toolu_01", "what a tool returned")
+        wiring.keep_result("toolu_01", "what a tool returned")
     assert not (home / "sessions").exists()
 
 
@@ -66,14 +66,14 @@ def test_nothing_is_kept_where_content_is_sealed(
     """No file holds in clear what a tool returned where content is sealed."""
     monkeypatch.setenv("AGENTOBS_CONTENT_KEY", "ab" * 32)
     with agentobs.session("one"), pytest.raises(RecordingError, match="is sealed"):
-        agentobs.keep_result("toolu_01", "what a tool returned")
+        wiring.keep_result("toolu_01", "what a tool returned")
     assert not (home / "sessions").exists()
 
 
 def test_secrets_are_taken_out(home: Path) -> None:
     """A key that a tool returned is not written; its place is."""
     with agentobs.session("one"):
-        path = agentobs.keep_result("toolu_01", f"before {KEY} after")
+        path = wiring.keep_result("toolu_01", f"before {KEY} after")
     assert re.fullmatch(
         r"before \[redacted:anthropic_key:[0-9a-f]{8}\] after", Path(path).read_text()
     )
@@ -86,7 +86,7 @@ def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
     """An id that could be a path is a digest in the file's name, for the call and for the session."""
     agentobs.session("one").open()
     with tracing.at(Place(hostile or "..")):
-        path = Path(agentobs.keep_result(hostile, "text"))
+        path = Path(wiring.keep_result(hostile, "text"))
     assert path.parent.parent.parent == home / "sessions"
     assert path.resolve() == path
     assert path.name.startswith("1-")
@@ -97,16 +97,16 @@ def test_hostile_ids_never_become_paths(home: Path, hostile: str) -> None:
 def test_a_sessions_results_take_only_so_many_bytes(home: Path) -> None:
     """What goes beyond is cut between characters, with a note; then nothing more is kept."""
     with agentobs.session("one"):
-        agentobs.keep_result("a", "x" * 400, session_bytes_max=1_000)
-        path = Path(agentobs.keep_result("b", "é" * 2_000, session_bytes_max=1_000))
+        wiring.keep_result("a", "x" * 400, session_bytes_max=1_000)
+        path = Path(wiring.keep_result("b", "é" * 2_000, session_bytes_max=1_000))
         text = path.read_text()
         with pytest.raises(RecordingError, match="take 1,000 bytes already"):
-            agentobs.keep_result("c", "more than fits", session_bytes_max=1_000)
+            wiring.keep_result("c", "more than fits", session_bytes_max=1_000)
     assert set(text.partition("\n")[0]) == {"é"}
     assert text.endswith("\n[cut here: the results of this session may take 1,000 bytes]\n")
     assert 598 <= path.stat().st_size <= 600
     with agentobs.session("two"):
-        agentobs.keep_result("a", "x" * 400, session_bytes_max=1_000)
+        wiring.keep_result("a", "x" * 400, session_bytes_max=1_000)
 
 
 def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
@@ -117,21 +117,21 @@ def test_links_are_not_followed(home: Path, tmp_path: Path) -> None:
         folder = home / "sessions" / one.session_id / "results"
         folder.mkdir(parents=True)
         (folder / "2-a.txt").symlink_to(elsewhere / "made")
-        assert agentobs.keep_result("a", "text") == str(folder / "3-a.txt")
+        assert wiring.keep_result("a", "text") == str(folder / "3-a.txt")
         (home / "sessions").chmod(0o755)
-        agentobs.keep_result("a", "text")
+        wiring.keep_result("a", "text")
         assert mode(home / "sessions") == 0o700
     with agentobs.session("two") as two:
         (home / "sessions" / two.session_id).symlink_to(elsewhere)
         with pytest.raises(HomeError, match="cannot keep results here"):
-            agentobs.keep_result("a", "text")
+            wiring.keep_result("a", "text")
     assert list(elsewhere.iterdir()) == []
 
 
 def test_nothing_is_kept_outside_a_session(home: Path) -> None:
     """Without a session there is no directory to keep a result in, and none is made."""
     with pytest.raises(RecordingError, match="only inside a session that is recorded"):
-        agentobs.keep_result("a", "text")
+        wiring.keep_result("a", "text")
     assert not (home / "sessions").exists()
 
 
@@ -140,7 +140,7 @@ def test_nothing_is_kept_where_nothing_is_recorded(home: Path) -> None:
     home.write_text("not a directory")
     with pytest.warns(RuntimeWarning, match="not recording"), agentobs.session("one"):
         with pytest.raises(RecordingError, match="only inside a session that is recorded"):
-            agentobs.keep_result("a", "text")
+            wiring.keep_result("a", "text")
 
 
 def test_results_kept_at_once_do_not_collide(home: Path) -> None:
@@ -152,7 +152,7 @@ def test_results_kept_at_once_do_not_collide(home: Path) -> None:
 
         def keep(text: str) -> None:
             with tracing.at(here):
-                paths.append(agentobs.keep_result("call", text))
+                paths.append(wiring.keep_result("call", text))
 
         threads = [threading.Thread(target=keep, args=[str(n)]) for n in range(20)]
         for thread in threads:
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_written_is_not_left_behind(
     with agentobs.session("one") as one:
         with monkeypatch.context() as disk, pytest.raises(OSError, match="No space left"):
             disk.setattr(os, "fchmod", full)
-            agentobs.keep_result("a", "text")
+            wiring.keep_result("a", "text")
         assert list((home / "sessions" / one.session_id / "results").iterdir()) == []
 
 
@@ -184,7 +184,7 @@ def test_the_agents_tools_keep_their_results(home: Path) -> None:
     def look() -> str:
         return "line\n" * 50_000
 
-    live = live_tools([look], keep=agentobs.keep_result)
+    live = live_tools([look], keep=wiring.keep_result)
     with agentobs.session("one") as one:
         found = asyncio.run(live.run_tool(ToolQuestion("toolu_01", "look", {})))
     path = home / "sessions" / one.session_id / "results" / "1-toolu_01.txt"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import agentobs
-from agentobs import errors
+from agentobs import errors, wiring
 from agentobs.agent.sessions.resumption import conversation_from
 from agentobs.errors import AgentobsError, ForeignError, RecordingError, UsageError
 from agentobs.recording.journal.home import Home
@@ -28,7 +27,7 @@ CALLS = [{"type": "tool_use", "id": each, "name": "weather", "input": {}} for ea
 
 def load(home: Home, text: str = session_id(1), turn: int | None = None, how: str = "") -> Json:
     relation = how or ("fork" if turn else "resume")
-    return agentobs.load_conversation(
+    return wiring.load_conversation(
         {"session_id": text, "turn": turn, "relation": relation}, home.path
     )
 
@@ -61,7 +60,7 @@ def test_a_session_by_its_id_or_a_part_of_it(published: bool, tmp_path: Path) ->
     assert said[0] == ("sunny", None)
     assert said[1][1] is True
     talk = conversation_from(found)
-    assert talk.meter.total().usd == agentobs.meter_of(session_id(1), home.path).total().usd
+    assert talk.meter.total().usd == wiring.meter_of(session_id(1), home.path).total().usd
     assert talk.meter.total().calls == 1
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import agentobs
-from agentobs import world
+from agentobs import wiring, world
 from agentobs.ledger import PriceBook, book_of
 from agentobs.recording.journal.home import Home
 from agentobs.store.billing import daily_spend
@@ -148,25 +147,25 @@ def test_what_was_spent_today_by_all(tmp_path: Path, today: list[int]) -> None:
         ).fetchall()
     assert daily_spend.spent(midnight, home) == (one, 1)
     write_facts(home, [usage_row(4, at_ns=T0)], close=False)
-    assert agentobs.spent_today(home.path) == one  # an answer is kept for a moment
+    assert wiring.spent_today(home.path) == one  # an answer is kept for a moment
     today[0] += 3
-    assert agentobs.spent_today(home.path) == 2 * one
+    assert wiring.spent_today(home.path) == 2 * one
     today[0] += 86_400
-    assert agentobs.spent_today(home.path) == 0
+    assert wiring.spent_today(home.path) == 0
 
 
 def test_asking_what_was_spent_never_raises(
     tmp_path: Path, today: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without recordings it is 0; where the store cannot be asked the last answer stands, and that is said."""
-    assert agentobs.spent_today(tmp_path / "nowhere") == 0
+    assert wiring.spent_today(tmp_path / "nowhere") == 0
     home = a_home(tmp_path)
     write_facts(home, [usage_row(1, at_ns=T0)])
-    known = agentobs.spent_today(home.path)
+    known = wiring.spent_today(home.path)
     assert known > 0
     today[0] += 3
     home.database.chmod(0o600)
     home.database.write_bytes(b"somebody else's file")
     home.manifest.unlink()
     with pytest.warns(RuntimeWarning, match="what was spent today is not known"):
-        assert agentobs.spent_today(home.path) == known
+        assert wiring.spent_today(home.path) == known

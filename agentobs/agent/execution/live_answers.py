@@ -222,7 +222,7 @@ class LiveAnswers:
             return refusal(
                 UsageError(
                     "this world cannot read earlier sessions",
-                    todo="Make it with live_world(..., load=agentobs.load_conversation)",
+                    todo="Make it with live_world(..., load=agentobs.wiring.load_conversation)",
                 )
             )
         try:

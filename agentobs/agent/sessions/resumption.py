@@ -38,7 +38,7 @@ async def resumed(world: World, session_id: str) -> Conversation:
 
     Args:
         world: whom to ask, a `live_world` with `load`; a replay answers from its fixture.
-        session_id: the earlier session's id; where the loader is `agentobs.load_conversation`, also its name or
+        session_id: the earlier session's id; where the loader is `agentobs.wiring.load_conversation`, also its name or
             an end of its id.
 
     Raises:

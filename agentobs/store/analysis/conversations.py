@@ -21,7 +21,7 @@ from agentobs.store.named_queries import find_session, named
 
 
 def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = None) -> Json:
-    """Return the conversation of an earlier session, for `live_world(load=agentobs.load_conversation)`.
+    """Return the conversation of an earlier session, for `live_world(load=agentobs.wiring.load_conversation)`.
 
     Args:
         asked: `session_id`: its id, an end of it of at least 4 characters, or its name; `relation`: `resume` or

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import agentobs
+from agentobs import wiring
 from agentobs.agent import complete, live_world
 from agentobs.agent.compaction.overflow import compact
 from agentobs.agent.context import Context
@@ -291,7 +292,7 @@ def test_what_somebody_made_shorter_stays_so(
 
     async def main(provider: Provider) -> tuple[Conversation, Conversation]:
         async with provider.client() as client:
-            world = live_world(agentobs.record(client), load=agentobs.load_conversation)
+            world = live_world(agentobs.record(client), load=wiring.load_conversation)
             talk, other = Conversation(), Conversation()
             async with agentobs.session("first") as first:
                 for each in (other, talk):

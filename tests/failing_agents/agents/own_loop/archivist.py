@@ -4,6 +4,7 @@ import random
 
 from anthropic import AsyncAnthropic
 
+from agentobs import wiring
 import agentobs
 from agentobs.agent import (Options, Permissions, Rule, complete, live_world, tool)
 
@@ -39,7 +40,7 @@ async def main(prompt: str) -> str:
         "claude-sonnet-5",
         permissions=Permissions(rules=(Rule.parse("label_box", "allow", "project"),)),
     )
-    world = live_world(client, [find_box, label_box], keep=agentobs.keep_result)
+    world = live_world(client, [find_box, label_box], keep=wiring.keep_result)
     done = await complete(prompt, world=world, options=options, tools=[find_box, label_box])
     if "labelled" not in done.text:
         agentobs.fail("no-label")
