@@ -64,9 +64,11 @@ def _signature(value: Any) -> str:
     """Return the names of the parameters, with their kinds but without types and defaults."""
     if not inspect.isroutine(value):
         return ""
-    parts, last = [], None
+    parts: list[str] = []
+    last = None
     for parameter in inspect.signature(value).parameters.values():
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        star = "**" if parameter.kind is parameter.VAR_KEYWORD else star
         if parameter.kind is parameter.KEYWORD_ONLY and last not in (
             parameter.KEYWORD_ONLY,
             parameter.VAR_POSITIONAL,
