@@ -151,25 +151,26 @@ def test_threads_that_end_and_finalizers_do_not_stop_the_interpreter() -> None:
 
 FORKS = """
 import gc, os, sys, threading
-from agentobs.recording import lineage, strangers
-from replay import stacks
+from agentobs.determinism import multiprocessing_children
+from agentobs.recording import lineage
+from replay.agent_code import thread_stacks
 
 over = False
 def looks():
     while not over:
-        stacks.thread_frames()
+        thread_stacks.thread_frames()
 def takes(lock):
     while not over:
         with lock: sum(range(100))
 sys.setswitchinterval(1e-5)
-locks = (lineage._lock, strangers._lock)
+locks = (lineage._lock, multiprocessing_children._lock)
 threads = [threading.Thread(target=looks), *(threading.Thread(target=takes, args=(lock,)) for lock in locks)]
 for each in threads: each.start()
 bad = []
 for _ in range(300):
     child = os.fork()
     if not child:
-        free = [lock.acquire(timeout=1) for lock in (stacks._lock, *locks)]
+        free = [lock.acquire(timeout=1) for lock in (thread_stacks._lock, *locks)]
         os._exit(0 if all(free) and gc.isenabled() else 1)
     bad.append(os.waitpid(child, 0)[1])
 over = True

@@ -203,7 +203,7 @@ KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from agentobs.recording.journal.home import Home
-from agentobs.store import archives, ingest, publish
+from agentobs.store.duckdb import archives, generations, ingest
 
 def die(*arguments, **options):
     if condition(*arguments):
@@ -216,13 +216,13 @@ conditions = {
     "archives._placed": lambda *a: True,
     "archives.sync_directory": lambda *a: count.append(0) or len(count) > 3,
     "ingest._compacted": lambda *a: True,
-    "publish.publish": lambda *a: True,
-    "publish._write_manifest": lambda *a: True,
+    "generations.publish": lambda *a: True,
+    "generations._write_manifest": lambda *a: True,
     "Path.replace": lambda *a: not str(a[1]).endswith(".json"),
     "archives.clear": lambda *a: count.append(0) or len(count) > 2,
 }
 condition = conditions[name]
-owner = {"archives": archives, "ingest": ingest, "publish": publish, "Path": Path}[name.split(".")[0]]
+owner = {"archives": archives, "ingest": ingest, "generations": generations, "Path": Path}[name.split(".")[0]]
 real = getattr(owner, name.split(".")[1])
 setattr(owner, name.split(".")[1], die)
 ingest.ingest(Home(Path(sys.argv[1])))
@@ -235,7 +235,7 @@ ingest.ingest(Home(Path(sys.argv[1])))
         "archives.seal",  # the draft is whole, nothing is sealed
         "archives.sync_directory",  # one archive is in its place, the others are not
         "ingest._compacted",  # all archives are there, the published file has their rows still
-        "publish.publish",  # the next generation is ready
+        "generations.publish",  # the next generation is ready
         "Path.replace",  # the manifest is written, the file is the one before
         "archives.clear",  # all is done
     ],

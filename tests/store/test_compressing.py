@@ -136,12 +136,12 @@ KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from agentobs.recording.journal.home import Home
-from agentobs.store import compressing, ingest
+from agentobs.store.duckdb import ingest, segment_compression
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 where = sys.argv[2]
-setattr(Path if where == "unlink" else compressing, where, die)
+setattr(Path if where == "unlink" else segment_compression, where, die)
 ingest.ingest(Home(Path(sys.argv[1])))
 """
 

@@ -115,13 +115,13 @@ import os, signal, sys
 from pathlib import Path
 from typing import get_args
 from agentobs.recording.journal.home import Home
-from agentobs.store import ingest, publish, schema
+from agentobs.store.duckdb import generations, ingest, schema
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 module, name = sys.argv[2].split(".")
-setattr({"ingest": ingest, "publish": publish, "Path": Path}[module], name, die)
+setattr({"ingest": ingest, "generations": generations, "Path": Path}[module], name, die)
 ingest.ingest(Home(Path(sys.argv[1])))
 """
 
@@ -130,9 +130,9 @@ ingest.ingest(Home(Path(sys.argv[1])))
     "place",
     [
         "ingest.save_marks",  # rows are in, the watermark is not
-        "publish.publish",  # committed and closed, not published
+        "generations.publish",  # committed and closed, not published
         "Path.replace",  # the manifest is written beside the old one
-        "publish.sync_directory",  # renamed, not synced
+        "generations.sync_directory",  # renamed, not synced
     ],
 )
 def test_a_killed_ingester_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:

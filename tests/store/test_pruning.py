@@ -149,27 +149,27 @@ KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 from agentobs.recording.journal.home import Home
-from agentobs.store import compressing, ingest, pruning, publish, rewriting
+from agentobs.store.duckdb import generations, ingest, retention
+from agentobs.store.duckdb import segment_compression, segment_rewrite
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 module, name = sys.argv[2].split(".")
-modules = {"compressing": compressing, "ingest": ingest, "pruning": pruning, "publish": publish, "rewriting": rewriting}
-setattr(modules[module], name, die)
-pruning.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
+setattr(globals()[module], name, die)
+retention.prune(Home(Path(sys.argv[1])), sessions=sys.argv[3:])
 """
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        "pruning.ingest",  # decided, nothing done
-        "rewriting._put",  # at the first file
-        "compressing.sync_directory",  # a file was replaced, the plain one may still be there
-        "rewriting._delete_rows",  # the segments are done
+        "retention.ingest",  # decided, nothing done
+        "segment_rewrite._put",  # at the first file
+        "segment_compression.sync_directory",  # a file was replaced, the plain one may still be there
+        "segment_rewrite._delete_rows",  # the segments are done
         "ingest._compacted",  # the rows are done
-        "publish.sync_directory",  # published
+        "generations.sync_directory",  # published
     ],
 )
 def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
@@ -185,11 +185,11 @@ def test_a_kill_in_the_middle(tmp_path: Path, place: str) -> None:
         assert of_others(everything(connection), TWO) == of_others(before, TWO)
     report = verify(home)
     assert report.findings == []
-    is_done = place == "publish.sync_directory"
+    is_done = place == "generations.sync_directory"
     assert [note[: 8 + len(TWO)] for note in report.notes] == (
         [] if is_done else [f"session {TWO}"]
     )
-    if place in ("rewriting._delete_rows", "ingest._compacted"):
+    if place in ("segment_rewrite._delete_rows", "ingest._compacted"):
         with pytest.raises(RecordingError, match=rf"session {TWO} was pruned on 20\d\d"):
             read_session(home, TWO, segment_ids(home))
     ingest(home)

@@ -469,4 +469,4 @@ print([name for name in ("duckdb", "agentobs.ledger", "rich", "anthropic") if na
 def test_no_code_of_a_worker_is_taken_for_another() -> None:
     """The code that says that there is no memory is none that Python or a shell gives."""
     assert OUT_OF_MEMORY not in (0, 1, 2, 120, 126, 127, 130)
-    assert (ROOT / "agentobs" / "store" / "worker_main.py").is_file()
+    assert (ROOT / "agentobs" / "store" / "duckdb" / "sql_worker_main.py").is_file()
