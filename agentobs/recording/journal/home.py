@@ -8,6 +8,7 @@
   archive/            YYYY-MM.duckdb: sessions of past months that belong to that generation, mode 0400
   manifest.json       size and digest of that generation, and of what is in the archive
   ingest.lock         held by the one process that publishes
+  views-*.duckdb      the views of the store, prepared for the next reader; can be deleted at any time
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from agentobs.errors import HomeError
 
 ENVIRONMENT = "AGENTOBS_HOME"
 DEFAULT = ".agentobs"
+VIEWS_PREFIX = "views-"
+"""The start of the names of files that hold prepared views."""
 KEY_BYTES = 32
 """How long a home's key is. Our choice: nobody can try out so many; BLAKE2b takes up to 64 (RFC 7693)."""
 
@@ -143,7 +146,7 @@ def is_home(home: Home) -> bool:
 
 _NAMES = frozenset(("segments", "sessions", "archive", "imports", "damaged", "ingest.lock"))
 """What lies in a home beside its key and the published file."""
-_DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", ".")
+_DRAFTS = ("key.", "agentobs.duckdb", "manifest.json", VIEWS_PREFIX, ".")
 """How the names begin of what another process may be writing there right now."""
 
 

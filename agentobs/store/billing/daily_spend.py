@@ -20,7 +20,7 @@ from agentobs.ledger import Meter, book_of
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.records.facts import UsageRow
 from agentobs.store.duckdb.connection import connected
-from agentobs.store.named_queries import named, query_text
+from agentobs.store.named_queries import named
 
 FRESH_SECONDS = 2.0
 """How long an answer is kept. To ask anew takes 120 ms at ten million calls (November 2026, 2 cores)."""
@@ -59,7 +59,7 @@ def spent(since_ns: int, home: Home | str | os.PathLike[str] | None = None) -> t
         if known and known.since_ns == since_ns and now - known.asked_ns < FRESH_SECONDS * 1e9:
             return known.answer
         # The first question brings the published file up to date where that is due; later ones read the tail.
-        with connected(place, ingest=known is None, asked=query_text("spent_today")) as connection:
+        with connected(place, ingest=known is None) as connection:
             row = named(connection, "spent_today", since_ns=since_ns).fetchone()
         answer = (row[0], row[1]) if row else (Decimal(0), 0)
         _known[key] = _Known(since_ns, now, answer)
@@ -84,7 +84,7 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
     place = home if isinstance(home, Home) else existing_home(home)
     given = {"session_id": session_id}
     meter = Meter(book_of(place.path))
-    with connected(place, ingest=True, asked=_KNOWN_SESSION + _OWN_USAGE + _LOST) as connection:
+    with connected(place, ingest=True) as connection:
         known = connection.execute(_KNOWN_SESSION, given).fetchone()
         if known is None:
             raise UsageError(

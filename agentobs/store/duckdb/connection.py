@@ -23,7 +23,7 @@ from agentobs.store.duckdb.generations import Generation
 from agentobs.store.duckdb.ingest import ingest
 from agentobs.store.duckdb.journal_tail import Mark, Rows, batches, has_records, new_bytes
 from agentobs.store.duckdb.loader import fact_columns, load, read_marks, save_marks
-from agentobs.store.duckdb.schema import SETTINGS, create_tables, create_views, newest
+from agentobs.store.duckdb.schema import SETTINGS, cached_views, create_tables, create_views, newest
 from agentobs.store.duckdb.sql_worker import Parameters
 from agentobs.store.named_queries import find_session, named
 
@@ -68,12 +68,8 @@ def connected(
     ingest: bool,
     memory_bytes: int | None = None,
     unsafe: bool = False,
-    asked: str | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory.
-
-    Where it is known what is `asked`, SQL or the names of views, there are those views alone.
-    """
+    """Return the connection of `connect`, with a limit to what DuckDB itself counts as its memory."""
     if ingest:
         _freshen(place)
     connection = duckdb.connect(config=SETTINGS)
@@ -88,7 +84,9 @@ def connected(
                 break
         if not is_united:
             _read_all(connection, place)
-        create_views(connection, asked)
+        # Nothing is written beside a store that was copied to another place alone.
+        is_home = place.segments.is_dir()
+        create_views(connection, cached_views(place.path, write=ingest and is_home))
         connection.execute(
             "SET enable_progress_bar = false"
         )  # it would stand among a command's output

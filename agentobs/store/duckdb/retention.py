@@ -128,7 +128,7 @@ def _choose(
     what: What,
 ) -> tuple[list[Chosen], list[str]]:
     """Return the sessions to prune, oldest first, and those that would be but for an open segment."""
-    with connected(home, ingest=False, asked=_SESSIONS + _HELD) as connection:
+    with connected(home, ingest=False) as connection:
         rows = connection.execute(_SESSIONS, {"what": what}).fetchall()
         held = connection.execute(_HELD).fetchall()
     sizes = _sizes(home, held, what)

@@ -21,7 +21,6 @@ import duckdb
 from agentobs.errors import AgentobsError
 from agentobs.recording.journal.home import Home
 from agentobs.store.duckdb.connection import connected, select
-from agentobs.store.duckdb.schema import create_views
 from agentobs.store.duckdb.sql_worker import OUT_OF_MEMORY, Cut, Limits, too_wide
 from agentobs.store.duckdb.worker_protocol import decoded, encoded, packed_row, unpack
 
@@ -83,8 +82,7 @@ def _listen(source: IO[bytes], questions: queue.SimpleQueue[dict[str, Any]]) -> 
 def _opened(home: Path, ingest: bool, limits: Limits) -> duckdb.DuckDBPyConnection:
     for name in NEEDED:
         importlib.import_module(name)
-    connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes, asked="")
-    create_views(connection, "")  # reads their text, while files can be opened
+    connection = connected(Home(home), ingest=ingest, memory_bytes=limits.memory_bytes)
     # The first answer loads the rest, such as the zone that instants are shown in.
     connection.execute("SELECT now(), 1::DECIMAL(4, 2), uuid()").fetchall()
     return connection
@@ -134,12 +132,9 @@ def _answer(
 ) -> None:
     """Send the columns and rows of an answer, as far as the limits allow."""
     parameters = unpack(question["parameters"])
-    try:
-        answered = _selected(connection, question["sql"], parameters, question["sql"])
-    except (duckdb.CatalogException, duckdb.BinderException):
-        connection.execute("ROLLBACK")
-        # What there is none of is told with what is like it, so that all must be there.
-        answered = _selected(connection, question["sql"], parameters, None)
+    # What a statement may hold that looks like a question (WITH a AS (DELETE ...)) must not change the tail.
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+    answered = select(connection, question["sql"], parameters)
     columns = [str(column[0]) for column in answered.description or []]
     if len(columns) > limits.columns:
         raise too_wide(len(columns), limits)
@@ -151,15 +146,6 @@ def _answer(
     out.write(names)
     out.flush()  # so that whoever asked has them before the first row
     _send(out, {"end": _send_rows(answered, limits, out)})
-
-
-def _selected(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Any, asked: str | None
-) -> duckdb.DuckDBPyConnection:
-    create_views(connection, asked)
-    # What a statement may hold that looks like a question (WITH a AS (DELETE ...)) must not change the tail.
-    connection.execute("BEGIN TRANSACTION READ ONLY")
-    return select(connection, sql, parameters)
 
 
 def _send_rows(answered: duckdb.DuckDBPyConnection, limits: Limits, out: IO[bytes]) -> Cut | None:

@@ -1,0 +1,114 @@
+"""Prepared views: a reader copies them from a file in the home instead of binding them, and never depends on it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from agentobs.recording.journal.home import VIEWS_PREFIX, Home, open_home
+from agentobs.store.duckdb import schema
+from agentobs.store.duckdb.connection import connect
+from agentobs.store.duckdb.ingest import ingest
+from tests.store.making import T0, attempt, end, record, start
+
+VIEWS = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY ALL"
+ASKED = ("sessions", "cost_by_model", "event_log", "spans")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    made = open_home(tmp_path / "home")
+    record(made, [start(1), attempt(1, 1), attempt(1, 2), end(1, at=T0 + 60_000_000_000)])
+    return made
+
+
+def prepared(home: Home) -> list[Path]:
+    return sorted(home.path.glob(f"{VIEWS_PREFIX}*"))
+
+
+def answers(home: Home, **options: bool) -> object:
+    """Return the views and some of their answers, through a second cursor, as a program with threads would ask."""
+    with connect(home, **options) as connection, connection.cursor() as cursor:
+        views = cursor.execute(VIEWS).fetchall()
+        return views, [cursor.execute(f"SELECT count(*) FROM {name}").fetchall() for name in ASKED]
+
+
+def bound(home: Home, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Return the same with views that this connection has bound itself."""
+    with monkeypatch.context() as patch:
+        patch.setattr("agentobs.store.duckdb.connection.cached_views", lambda *_, **__: None)
+        return answers(home)
+
+
+def test_copied_views_are_those_that_would_be_bound(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reader writes the file, later ones use it; every answer is the same, with and without a store."""
+    expected = bound(home, monkeypatch)
+    assert prepared(home) == []
+    assert answers(home) == expected
+    [file] = prepared(home)
+    monkeypatch.setattr(schema, "_views", lambda: pytest.fail("bound again"))
+    monkeypatch.setattr("agentobs.store.duckdb.connection.cached_views", lambda *_, **__: file)
+    assert answers(home, ingest=False) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_a_damaged_file_is_written_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A file that cannot be read costs nothing but time."""
+    expected = answers(home)
+    [file] = prepared(home)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:size])
+    assert answers(home) == expected
+    assert prepared(home) == []
+    assert answers(home) == expected
+    assert file.stat().st_size == len(whole)
+
+
+def test_a_file_of_something_else_is_not_used(home: Home) -> None:
+    """A database in its place that has other things in it leaves the answers as they are."""
+    expected = answers(home)
+    [file] = prepared(home)
+    file.unlink()
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE TABLE usage (x INTEGER)")
+    assert answers(home) == expected
+
+
+def test_a_home_that_cannot_be_written_is_left_alone(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file cannot be written, the views are bound."""
+    expected = bound(home, monkeypatch)
+
+    def refuse(path: Path, data: bytes = b"", mode: int = 0o600) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(schema, "create", refuse)
+    assert answers(home) == expected
+    assert prepared(home) == []
+
+
+def test_nothing_is_written_beside_a_copied_store(home: Home, tmp_path: Path) -> None:
+    """A store that was copied to another place alone is read there without leaving anything."""
+    ingest(home)
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    shutil.copy(home.database, place)
+    with connect(place) as connection:
+        assert connection.execute("SELECT count(*) FROM sessions").fetchall() == [(1,)]
+    assert [each.name for each in place.iterdir()] == ["agentobs.duckdb"]
+
+
+def test_a_home_with_prepared_views_alone_is_a_home(tmp_path: Path) -> None:
+    """Reading an empty home first does not keep an agent from recording into it."""
+    home = open_home(tmp_path / "home")
+    connect(home).close()
+    assert len(prepared(home)) == 1
+    assert open_home(home.path) == home
