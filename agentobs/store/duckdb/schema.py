@@ -180,7 +180,8 @@ def cached_views(directory: Path, *, write: bool) -> Path | None:
         return None
     draft = directory / f"{VIEWS_PREFIX}{world.new_id()}"
     try:
-        create(draft, _bound_views())
+        create(draft)
+        draft.write_bytes(_bound_views())  # not synced: a damaged file is written again
         draft.replace(path)
     except (OSError, duckdb.Error):
         draft.unlink(missing_ok=True)
