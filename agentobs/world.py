@@ -326,22 +326,3 @@ class World:
     """A new id of 32 hex digits."""
     random: Callable[[], float] = chance
     """A number in [0, 1)."""
-
-
-_transform: Callable[[World], World] | None = None
-
-
-@contextlib.contextmanager
-def transformed(transform: Callable[[World], World]) -> Iterator[None]:
-    """Give everyone who asks for the live world another one, for as long as the context is open."""
-    global _transform
-    before, _transform = _transform, transform
-    try:
-        yield
-    finally:
-        _transform = before
-
-
-def in_force(live: World) -> World:
-    """Return the world that stands for a live one: itself, or what `transformed` makes of it."""
-    return live if _transform is None else _transform(live)

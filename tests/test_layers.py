@@ -17,6 +17,7 @@ ORDER = [
     "agentobs.records",
     "agentobs.provider",
     "agentobs.world",
+    "agentobs.runtime",
     "agentobs.sink",
     "agentobs.redaction",
     "agentobs.ledger",
@@ -97,9 +98,6 @@ ORDER = [
 """The rooms, from the ground up. A module belongs to the longest prefix of its name. A room imports itself and what
 comes before it."""
 
-MUTUAL = {("agentobs.determinism", "agentobs.recording.wire")}
-"""Imports against the order: patched clients and recorded functions share the hooks of the transport."""
-
 _ABOVE = ("agentobs.agent", "agentobs.store")
 NEVER = {
     "agentobs.agent": (
@@ -176,7 +174,7 @@ def wrong_imports(module: str) -> Iterator[str]:
     never = [each for package, others in NEVER.items() if is_in(module, package) for each in others]
     for name, deep in imports(module):
         other = room_of(name)
-        if ORDER.index(other) > ORDER.index(room) and (room, other) not in MUTUAL:
+        if ORDER.index(other) > ORDER.index(room):
             yield f"{module} imports {name}"
         if any(is_in(name, package) for package in never):
             yield f"{module} must not import {name}"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from anthropic import AsyncAnthropic
 
+from agentobs import runtime
 from agentobs.agent import telemetry
 from agentobs.agent.agent_run import Run
 from agentobs.agent.compaction import compaction
@@ -60,7 +61,7 @@ from agentobs.agent.tools.tool import Tool, check_tools
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import Place, QuerySource, WorldQuestion
-from agentobs.world import Abort, World, in_force
+from agentobs.world import Abort, World
 
 
 def live_world(
@@ -120,7 +121,7 @@ def live_world(
         classify=None if classifier is None else partial(classified, classifier, client),
         hooks=hooked.answer,
     )
-    return in_force(
+    return runtime.world_in_force(
         World(
             client=client,
             run_tool=running.run_tool,

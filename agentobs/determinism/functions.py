@@ -35,7 +35,6 @@ from agentobs.determinism.values import (
     register_type,
 )
 from agentobs.errors import ReplaySays, UsageError, error_kind, say_once
-from agentobs.recording.wire import transport
 from agentobs.records.canonical_json import canonical
 from agentobs.records.exchanges import (
     Place,
@@ -45,6 +44,7 @@ from agentobs.records.exchanges import (
     ToolQuestion,
     lane_under,
 )
+from agentobs.runtime import current, process
 from agentobs.sink import sink
 
 P = ParamSpec("P")
@@ -96,27 +96,14 @@ class Answerer(Protocol):
         """Wait where the caller had cancelled the call; where nobody does now, raise."""
 
 
-_answerer: Answerer | None = None
-_outside: Callable[[], Place | None] | None = None
-_outstanding = Outstanding()
+def _answerer() -> Answerer | None:
+    found: Answerer | None = current().functions
+    return found
 
 
-@contextlib.contextmanager
-def answering(answerer: Answerer) -> Iterator[None]:
-    """Have somebody decide what becomes of each call, in this process, for as long as the context is open."""
-    global _answerer, _outstanding
-    before = _answerer, _outstanding
-    _answerer, _outstanding = answerer, Outstanding()
-    try:
-        yield
-    finally:
-        _answerer, _outstanding = before
-
-
-def place_outside(place_of: Callable[[], Place | None]) -> None:
-    """Say where calls belong that are made outside every session; None: they are not recorded."""
-    global _outside
-    _outside = place_of
+def _outstanding() -> Outstanding:
+    """Return the calls that no function has taken; a replay has its own."""
+    return current().part(Outstanding)
 
 
 @overload
@@ -153,14 +140,14 @@ def record_tool(
     def decorate(decorated: Callable[..., Any]) -> Callable[..., Any]:
         _check(decorated)
         told = name or str(getattr(decorated, "__name__", type(decorated).__name__))
-        transport.listen(_heard)
+        process.listener = _heard
         return _wrapped(Function(told, mutating, decorated, inspect.signature(decorated)))
 
     return decorate if function is None else decorate(function)
 
 
 def _heard(exchange: Any) -> None:
-    _outstanding.heard(exchange)
+    _outstanding().heard(exchange)
 
 
 def _check(function: Any) -> None:
@@ -203,8 +190,8 @@ def _wrapped(told: Function) -> Callable[..., Any]:
                 with _running(call) as running:
                     running.value = await function(*args, **kwargs)
                 return running.value
-            if given.outcome == "aborted" and _answerer is not None:
-                return await _answerer.cancelled(call)
+            if given.outcome == "aborted" and (answerer := _answerer()) is not None:
+                return await answerer.cancelled(call)
             return _value(call, given)
 
         return functools.wraps(function)(run_async)
@@ -226,7 +213,7 @@ def _wrapped(told: Function) -> Callable[..., Any]:
 def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """Return a call that begins; None where it is not recorded: our own loop records its calls itself."""
     try:
-        here = tracing.place() or (_outside() if _outside is not None else None)
+        here = tracing.place() or (process.place_outside and process.place_outside())
         if here is None or here.turn is not None:
             return None
         try:
@@ -234,8 +221,8 @@ def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
         except TypeError:
             return None
         arguments = _by_name(bound, told.signature)
-        found = _outstanding.take(here, told.name, functools.partial(_fits, told, arguments))
-        lane, tool_use_id = found or (here.lane, _outstanding.number(here, told.name))
+        found = _outstanding().take(here, told.name, functools.partial(_fits, told, arguments))
+        lane, tool_use_id = found or (here.lane, _outstanding().number(here, told.name))
         question = ToolQuestion(tool_use_id, told.name, kept_arguments(arguments))
         here = dataclasses.replace(here, lane=lane)
         return Call(told, here, question, world.now(), world.monotonic(), found is None)
@@ -246,9 +233,10 @@ def _begun(told: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
 
 def _given(call: Call) -> tuple[Call, ToolAnswer | None]:
     """Return a call, and the answer that a replay gives; None where the function is to run."""
-    if _answerer is None:
+    answerer = _answerer()
+    if answerer is None:
         return call, None
-    call, given = _answerer.begin(call)
+    call, given = answerer.begin(call)
     if given is not None:
         _emit(call, given)
     return call, given
@@ -263,8 +251,9 @@ def _value(call: Call, given: ToolAnswer) -> Any:
         else:
             return read_back(given.content)
     except NotKept as unknown:
-        assert _answerer is not None
-        raise _answerer.unreadable(call, str(unknown)) from unknown
+        answerer = _answerer()
+        assert answerer is not None
+        raise answerer.unreadable(call, str(unknown)) from unknown
     raise error
 
 
@@ -294,8 +283,8 @@ def _running(call: Call) -> Iterator[_Running]:
 
 def _tell(call: Call, content: Any, outcome: ToolOutcome) -> None:
     answer = ToolAnswer(content, is_error=outcome != "executed", outcome=outcome)
-    if _answerer is not None:
-        _answerer.ended(call, answer)
+    if (answerer := _answerer()) is not None:
+        answerer.ended(call, answer)
     _emit(call, answer)
 
 

@@ -11,10 +11,9 @@ import os
 import threading
 from pathlib import Path
 
-from agentobs import world
+from agentobs import runtime, world
 from agentobs.determinism import session_inheritance
 from agentobs.determinism.parent_process import says
-from agentobs.recording.wire import transport
 from agentobs.records.exchanges import Answer, Place, Question
 
 VARIABLE = "AGENTOBS_REPLAYED_BY"
@@ -45,7 +44,7 @@ def refuse_requests() -> bool:
     with _lock:
         if not _is_refusing:
             _held.enter_context(
-                transport.answering(lambda question, place: note(file, question, place))
+                runtime.replaced(answerer=lambda question, place: note(file, question, place))
             )
             _is_refusing = True
     return True

@@ -16,12 +16,11 @@ import sys
 import threading
 from typing import Any
 
-from agentobs import world
-from agentobs.determinism import functions, session_inheritance
+from agentobs import runtime
+from agentobs.determinism import session_inheritance
 from agentobs.determinism.functions import Call
 from agentobs.determinism.session_inheritance import Channel
 from agentobs.errors import ReplaySays
-from agentobs.recording.wire import transport
 from agentobs.records.exchanges import Answer, Chunk, Failure, Place, Question, ToolAnswer
 from agentobs.sink import Record, sink
 from agentobs.tracing.ambient import ambient_of
@@ -44,10 +43,14 @@ def ask_parent() -> bool:
         if _held is None:
             parent = _Parent(channel)
             with contextlib.ExitStack() as stack:
-                stack.enter_context(transport.answering(parent.answer, parent.stopped))
-                stack.enter_context(functions.answering(parent))
+                answering = runtime.replaced(
+                    answerer=parent.answer,
+                    stopped=parent.stopped,
+                    functions=parent,
+                    transform=_refuse,
+                )
+                stack.enter_context(answering)
                 stack.enter_context(sink.redirect(_drop))
-                stack.enter_context(world.transformed(_refuse))
                 _held = stack.pop_all()
     return True
 

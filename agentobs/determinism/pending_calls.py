@@ -15,8 +15,8 @@ from typing import Any
 
 from agentobs.provider.content_encoding import decoded
 from agentobs.provider.response_facts import calls_of
-from agentobs.recording.wire import transport
 from agentobs.records.exchanges import ModelExchange, Place
+from agentobs.runtime import process
 
 ANSWERS_MAX = 64
 """How many answers of a session are at hand. Our choice: agents beside each other may wait with their calls."""
@@ -80,7 +80,7 @@ class Outstanding:
 
         Of several the newest answer's: what an answer that broke off had asked for is asked for again.
         """
-        coming = transport.standing(here.session_id)
+        coming = process.unfinished(here.session_id)
         with self._lock:
             session = self._session(here.session_id)
             answers = [*reversed(session.answers)]

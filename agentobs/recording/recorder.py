@@ -40,6 +40,7 @@ from agentobs.records.backend import Backend, Told
 from agentobs.records.exchanges import SessionReturn, is_beside, weight
 from agentobs.records.facts import Gap, InteractionEnd, InteractionStart, SessionEnd, UsageRow
 from agentobs.redaction import Redactor
+from agentobs.runtime import process
 from agentobs.sink import Record
 
 QUEUE_BYTES = 64 * 1024 * 1024
@@ -130,7 +131,8 @@ class Recorder:
         self._sweeper = Sweeper(self.options)
         self._begin()
         self._is_always = self.options.sync == "always"
-        transport.attend(self, wait_seconds=ALWAYS_SECONDS if self._is_always else 0.0)
+        process.attendant = self
+        process.wait_seconds = ALWAYS_SECONDS if self._is_always else 0.0
         atexit.register(self.close)
         os.register_at_fork(after_in_child=_weakly(self, "_forked"))
 
@@ -216,8 +218,8 @@ class Recorder:
         self._end(seconds)
         self._close_backends()
         atexit.unregister(self.close)
-        if transport.is_attended_by(self):
-            transport.attend(None)
+        if process.attendant is self:
+            process.attendant, process.wait_seconds = None, 0.0
         if not done:
             self._say_unwritten()
         return done
@@ -496,7 +498,7 @@ class Recorder:
 
     def _tell_begun(self) -> None:
         """Write what there is of exchanges that have not ended; where that fails, their sessions are not recorded."""
-        if not transport.is_attended_by(self):
+        if process.attendant is not self:
             return
         for exchange in transport.open_for(int(SYNC_SECONDS * 1e9)):
             if self._refused_before(exchange) is None:

@@ -26,7 +26,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from agentobs import tracing, world
 from agentobs.determinism import (
-    functions,
     jobs,
     multiprocessing_children,
     parent_process,
@@ -59,6 +58,7 @@ from agentobs.recording.wire.sdk_spans import SdkSpan, settle
 from agentobs.records.exchanges import Place, Returned, SessionCall, SessionReturn
 from agentobs.records.facts import DECLARED, Event, Outcome, Relation, SessionEnd, SessionStart
 from agentobs.records.labels import Label, is_label, unchecked
+from agentobs.runtime import current, process
 from agentobs.sink import RETIRED_MAX, sink
 from agentobs.tracing import ambient
 from agentobs.tracing.ambient import Patch
@@ -158,7 +158,7 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
     if (
         parent_process.ask_parent()
         or multiprocessing_children.refuse_requests()
-        or transport.is_answered()
+        or current().is_answered
     ):
         return None
     with _lock:
@@ -170,8 +170,8 @@ def start_recorder(home: str | None = None, options: Options | None = None) -> R
                 say_once(f"not recording: {error}")
                 return None
             sink.attach(_recorder)
-            tracing.place_outside(_process_place)
-            transport.propagate(_recorder.options.propagate)
+            process.span_place_outside = _process_place
+            process.propagates = _recorder.options.propagate
             use_home(_recorder.home.path)
             if (joined := session_inheritance.joined()) is not None:
                 _recorder.join(joined.place.session_id, joined.content)
@@ -191,7 +191,7 @@ def stop_recorder() -> bool:
     """
     global _recorder, _process_session
     tracing.sweep(0)
-    tracing.place_outside(None)
+    process.span_place_outside = None
     for opened in reversed(list(_open.values())):
         if opened is not _process_session:
             opened.stop()
@@ -590,7 +590,7 @@ class Session:
 def place_here() -> Place | None:
     """Return where the caller is: outside every session in that of the process; None where nothing is recorded."""
     here = tracing.place()
-    if here is None and (_recorder is not None or transport.is_answered()):
+    if here is None and (_recorder is not None or current().is_answered):
         return _process_place()
     return here
 
@@ -629,7 +629,7 @@ def _process_place() -> Place:
     global _process_session
     if (joined := session_inheritance.joined()) is not None:
         return joined.place
-    if transport.is_answered():
+    if current().is_answered:
         return Place("replay")
     stopped = _process_session if _is_stopped(_process_session) else None
     with _lock:
@@ -681,7 +681,7 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-functions.place_outside(place_here)
+process.place_outside = place_here
 
 
 __all__ = [

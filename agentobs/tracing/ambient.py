@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from agentobs import world
 from agentobs.records.exchanges import Place
+from agentobs.runtime import current
 from agentobs.tracing.places import place
 
 Patch = Literal["time", "uuid", "random"]
@@ -99,7 +100,6 @@ class Ambient:
 _key: ContextVar[str] = ContextVar("agentobs_key", default="")
 """The tool call that the caller is in."""
 _sessions: dict[str, Ambient] = {}
-_replayed: Ambient | None = None
 
 
 @contextlib.contextmanager
@@ -126,25 +126,15 @@ def begin(session_id: str, ambient: Ambient) -> None:
         _sessions.pop(next(iter(_sessions)), None)
 
 
-@contextlib.contextmanager
-def replaying(ambient: Ambient) -> Iterator[None]:
-    """Give every session the same, for as long as the context is open."""
-    global _replayed
-    before, _replayed = _replayed, ambient
-    try:
-        yield
-    finally:
-        _replayed = before
-
-
 def ambient_of(session_id: str) -> Ambient | None:
     """Return what a session is given."""
-    return _replayed or _sessions.get(session_id)
+    replayed: Ambient | None = current().ambient
+    return replayed or _sessions.get(session_id)
 
 
 def step(here: Place, at_ns: int) -> None:
     """Note that something was asked or answered in a lane at an instant: its clock stands there from now on."""
-    ambient = _replayed or _sessions.get(here.session_id)
+    ambient = ambient_of(here.session_id)
     if ambient is not None and ambient.moves:
         ambient.move(here.lane, (at_ns - ambient.started_ns) // MILLISECOND_NS)
 

@@ -13,7 +13,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import FrameType, TracebackType
@@ -25,6 +25,7 @@ from agentobs.records.labels import Label, unchecked
 from agentobs.records.metadata import Metadata, numbers_and_labels
 from agentobs.records.record_factory import maker
 from agentobs.records.span_names import OURS
+from agentobs.runtime import process
 from agentobs.sink import sink
 from agentobs.tracing.places import (
     Frame,
@@ -57,7 +58,6 @@ _place, _span_start, _span_end = maker(Place), maker(SpanStart), maker(SpanEnd)
 _lock = threading.RLock()
 """Entered again by a finalizer or a signal handler that ends a span while this thread holds it."""
 _orphaned = _late = 0
-_outside: Callable[[], Place] | None = None
 
 
 class Span:
@@ -208,12 +208,6 @@ def _check(name: str) -> None:
         )
 
 
-def place_outside(place_of: Callable[[], Place] | None) -> None:
-    """Say where spans belong that are opened outside every session; None: they are not recorded."""
-    global _outside
-    _outside = place_of
-
-
 def begin(
     name: str,
     here: Place,
@@ -259,7 +253,7 @@ def _opened_here(
 ) -> Span:
     here, around = place(), opened_here()
     if here is None:
-        here = _outside() if _outside is not None else None
+        here = process.span_place_outside() if process.span_place_outside else None
     if here is None:
         return Span(None)
     return _opened(unchecked(name), here, around, numbers=numbers, labels=labels)

@@ -17,15 +17,13 @@ from contextlib import ExitStack
 from types import EllipsisType, TracebackType
 from typing import Any
 
-from agentobs import world
-from agentobs.determinism import functions, patches
+from agentobs import runtime, world
+from agentobs.determinism import patches
 from agentobs.determinism.process_history import in_event_loop
 from agentobs.errors import UsageError
 from agentobs.recording import lineage
-from agentobs.recording.wire import transport
 from agentobs.records.exchanges import ModelExchange
 from agentobs.sink import Record, sink
-from agentobs.tracing import ambient
 from replay.agent_code import leftover_state
 from replay.agent_code.call_sites import Site
 from replay.agent_code.entry_call import adrained, awaited, drained, let_go, recorded_call
@@ -96,19 +94,14 @@ class Replayer:
             if self.options.fork is not None:
                 parent = lineage.Parent(self.fixture.session_id, self.options.fork.turn)
                 stack.enter_context(lineage.forking(parent))
-            answers = self._answering.answer, self._answering.stopped
-            told_apart = forks or any(ask.by is not None or ask.over for ask in self.fixture.asks)
-            stack.enter_context(transport.answering(*answers, goes_on=forks, asks_who=told_apart))
+            called = Functions(self._state)
+            stack.enter_context(self._answers(called))
             hears = sink.overheard if forks else sink.redirect
             stack.enter_context(hears(self._state.collect))
-            stack.enter_context(world.transformed(self._answering.world))
-            called = Functions(self._state)
-            stack.enter_context(functions.answering(called))
             if not factor(self.options):
                 self._state.clock = stack.enter_context(virtual_time())
             else:
                 stack.enter_context(real_time())
-            stack.enter_context(ambient.replaying(self._state.given))
             if self.options.patch == "report":
                 stack.enter_context(patches.noting(self._state.reads.note))
             else:
@@ -123,6 +116,20 @@ class Replayer:
             if not forks:
                 stack.enter_context(watched_processes(self._state))
         return self
+
+    def _answers(self, called: Functions) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which everything is answered from the fixture."""
+        forks = self.options.fork is not None
+        return runtime.replaced(
+            answerer=self._answering.answer,
+            stopped=self._answering.stopped,
+            continues_live=forks,
+            identifies_callers=forks
+            or any(ask.by is not None or ask.over for ask in self.fixture.asks),
+            functions=called,
+            ambient=self._state.given,
+            transform=self._answering.world,
+        )
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[ExitStack]:

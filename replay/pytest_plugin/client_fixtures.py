@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 from anthropic import Anthropic, AsyncAnthropic, DefaultAsyncHttpxClient, DefaultHttpxClient
 
-from agentobs import world
+from agentobs import runtime
 from agentobs.recording.session import record
 from agentobs.records.exchanges import ToolAnswer, ToolQuestion
 from agentobs.world import World
@@ -77,7 +77,7 @@ def async_client(replayed: Replayer) -> AsyncAnthropic:
 
 def world_of(client: AsyncAnthropic) -> World:
     """Return the world in force around a client; its tools answer from the recording, and none runs."""
-    return world.in_force(World(client=client, run_tool=_no_tool))
+    return runtime.world_in_force(World(client=client, run_tool=_no_tool))
 
 
 def _nobody(request: httpx2.Request) -> httpx2.Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from agentobs import world
+from agentobs import runtime
 from agentobs.world import World
 from tests.agent.scenarios import SCENARIOS, replay
 
@@ -21,5 +21,5 @@ def later(live: World) -> World:
 
 
 if __name__ == "__main__":
-    with world.transformed(later):
+    with runtime.replaced(transform=later):
         print(json.dumps({name: replay(name) for name in SCENARIOS}))

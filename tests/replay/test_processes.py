@@ -119,7 +119,7 @@ def test_a_child_that_ignores_the_abort_is_killed(
         signal.signal(signal.SIGABRT, signal.SIG_IGN)
         forever(number, send)
 
-    monkeypatch.setattr("replay.isolation.template_process.INTERRUPT_SECONDS", (0.05, 0.05, 0.05))
+    monkeypatch.setattr("replay.isolation.template_process.INTERRUPT_SECONDS", (0.05, 0.05, 2.0))
     _, ended = template(work).run(0, 0.05)
     assert ended == ("ended", Death(-signal.SIGKILL, is_late=True))
 

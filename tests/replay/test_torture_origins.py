@@ -26,11 +26,12 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
+from agentobs import runtime
 from agentobs.determinism import callers
 from agentobs.recording.session import start_recorder
 from agentobs.recording.wire import transport
 from agentobs.records.exchanges import Answer, Origin, Place, Question
-from replay import DivergenceError, Fixture, Replayer
+from replay import DivergenceError, Fixture, Replayer, ReplayOptions
 from replay.playback import completion_order
 from tests.provider_script import call, streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
@@ -273,7 +274,7 @@ def test_what_the_caller_lets_go_of_is_let_go() -> None:
         client.post("http://nowhere.test", json={})
         return dict(seen)
 
-    with transport.answering(lambda question, place: Answer(200, {}, (), "complete")):
+    with runtime.replaced(answerer=lambda question, place: Answer(200, {}, (), "complete")):
         assert ask(1).items() >= {"number": 1, "more": 1}.items()
 
         def let_go(thing: Thing | None) -> object:
@@ -352,7 +353,7 @@ def test_what_a_function_holds_of_its_variables_is_left_alone(ask: Any) -> None:
     """A function that took its variables from `locals()` and changed them finds them so after a request."""
     client = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200)))
     transport.instrument(client, lambda: Place("0" * 32))
-    with transport.answering(lambda question, place: Answer(200, {}, (), "complete")):
+    with runtime.replaced(answerer=lambda question, place: Answer(200, {}, (), "complete")):
         held = ask(client, "hi")
     assert "client" not in held
     assert held["question"] == "hi"
@@ -394,7 +395,7 @@ def origin_of(ask: Callable[[httpx2.Client], object]) -> Origin:
         heard.append(question.origin)
         return Answer(200, {}, (), "complete")
 
-    with transport.answering(answer):
+    with runtime.replaced(answerer=answer):
         ask(client)
     assert heard[0] is not None
     return heard[0]
@@ -569,7 +570,7 @@ def test_11_a_thread_of_others_that_waits_for_sockets_holds_no_answer_up(
     recording = met(tmp_path, lambda url: heard.append(shared_jobs(order, url)), [[1, 2, 3], [1]])
     fixture = frozen(tmp_path, recording, "jobs")
     monkeypatch.setattr(completion_order, "PAUSES_SECONDS", 0.05)
-    with polling_thread(), Replayer(fixture) as replay:
+    with polling_thread(), Replayer(fixture, ReplayOptions(deadline_seconds=8)) as replay:
         assert replay.run(shared_jobs, ("b", "a", "d", "c")) == heard[0]
 
 

@@ -18,7 +18,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 import agentobs
-from agentobs.recording.wire import transport
+from agentobs import runtime
 from replay import Divergence, DivergenceError, Fixture, Replayer, ReplayOptions
 from tests.provider_script import streamed, text
 from tests.replay.agents import KEY, MODEL, frozen, recorded
@@ -301,7 +301,7 @@ def test_18_a_divergence_is_raised_once(three: Fixture, monkeypatch: pytest.Monk
             asked.append(question.body)
             return answer(question, place)
 
-        with transport.answering(counted):
+        with runtime.replaced(answerer=counted):
             replay.run(agent.run)
     assert (len(asked), waited, agent.told) == (1, [], ["DivergenceError"])
 

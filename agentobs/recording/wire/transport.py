@@ -11,7 +11,7 @@ import contextlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from itertools import starmap
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import httpx2
 
@@ -32,11 +32,10 @@ from agentobs.records.exchanges import (
     kept_request_headers,
     kept_response_headers,
 )
+from agentobs.runtime import Answerer, current, listed, process
 from agentobs.sink import sink
 from agentobs.tracing import ambient
 
-Answerer = Callable[[Question, Place], Answer]
-"""Answers in the provider's place; may raise what the agent should see."""
 PlaceOf = Callable[[], Place]
 
 KEPT_BYTES = 32 * 1024 * 1024
@@ -44,40 +43,6 @@ KEPT_BYTES = 32 * 1024 * 1024
 
 UNDER_WAY = "agentobs.request"
 """The extension that names a request which is recorded. A redirect copies it, but is a request of its own."""
-
-_answerer: Answerer | None = None
-_stopped: Callable[[], Exception] | None = None
-_goes_on = False
-_asks_who = True
-
-
-@contextlib.contextmanager
-def answering(
-    answerer: Answerer,
-    stopped: Callable[[], Exception] | None = None,
-    *,
-    goes_on: bool = False,
-    asks_who: bool = True,
-) -> Iterator[None]:
-    """Answer every instrumented client of this process from `answerer`, letting nothing out.
-
-    Process-wide, not by context: threads that the agent starts are answered, too. Where the recorded
-    client had stopped reading, a client that reads on gets what `stopped` returns; our own loop, which
-    knows where it was stopped, gets a timeout. Where it `goes_on`, the answerer may raise `Onward`, and all is recorded
-    as if nobody answered. Unless it `asks_who` asks, the callers of requests are not looked at, which takes time.
-    """
-    global _answerer, _stopped, _goes_on, _asks_who
-    before = _answerer, _stopped, _goes_on, _asks_who
-    _answerer, _stopped, _goes_on, _asks_who = answerer, stopped, goes_on, asks_who
-    try:
-        yield
-    finally:
-        _answerer, _stopped, _goes_on, _asks_who = before
-
-
-def is_answered() -> bool:
-    """Return whether an answerer stands in the provider's place, so that nothing is to be recorded."""
-    return _answerer is not None and not _goes_on
 
 
 def instrument(client: Any, place_of: PlaceOf) -> bool:
@@ -191,8 +156,8 @@ class _Tape:
         if (exchange := self.take(ending, error)) is not None:
             sink.emit(exchange)
             ambient.step(exchange.place, exchange.started_ns + exchange.ended_ns)
-            if _listener is not None:
-                _listener(exchange)
+            if process.listener is not None:
+                process.listener(exchange)
 
     @_guarded
     def take(self, ending: Ending, error: BaseException | None = None) -> ModelExchange | None:
@@ -200,7 +165,7 @@ class _Tape:
         if self.taken:
             return None
         self.taken = True
-        _open.discard(self)
+        process.open_tapes.discard(self)
         return self._exchange(ending, error)
 
     @_guarded
@@ -274,10 +239,6 @@ class _Arrived(Sequence[Chunk]):
         return Chunk(*self._arrived[range(self._count)[at]])
 
 
-_open: weakref.WeakSet[_Tape] = weakref.WeakSet()
-"""The tapes of exchanges that have not ended."""
-
-
 def take_open(
     session_id: str | None = None, but: Container[str | None] = ()
 ) -> list[ModelExchange]:
@@ -297,40 +258,9 @@ def open_for(nanoseconds: int) -> list[ModelExchange]:
     return [exchange for exchange in standing if exchange is not None]
 
 
-def listen(listener: Callable[[ModelExchange], None]) -> None:
-    """Have somebody hear of each exchange when it has ended, in the thread of its caller; the last one holds."""
-    global _listener
-    _listener = listener
-
-
-_listener: Callable[[ModelExchange], None] | None = None
-
-
-def standing(session_id: str) -> list[ModelExchange]:
-    """Return the exchanges of a session that have not ended, as they stand, where somebody listens; replays too."""
-    for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
-            tapes = [tape for tape in list(_heard) if tape.place.session_id == session_id]
-            return [found for tape in tapes if (found := tape.so_far()) is not None]
-    return []
-
-
-_heard: weakref.WeakSet[_Tape] = weakref.WeakSet()
-"""The tapes whose ends somebody is to hear of."""
-
-
 def has_open() -> bool:
     """Return whether there are exchanges that have not ended."""
-    return bool(_open)
-
-
-def propagate(wanted: bool) -> None:
-    """Say whether requests tell the provider the trace in which they are made; they do not unless asked."""
-    global _propagates
-    _propagates = wanted
-
-
-_propagates = False
+    return bool(process.open_tapes)
 
 
 def activity() -> dict[str, int]:
@@ -346,46 +276,14 @@ def activity() -> dict[str, int]:
 
 def forget_open() -> None:
     """Take no note of the exchanges that have not ended: in a child process, they are its parent's."""
-    global _open
     for tape in _open_tapes():
         tape.taken = True
     # Another thread of the parent may have been looking through the old set.
-    _open = weakref.WeakSet()
-
-
-class Attendant(Protocol):
-    """Whoever is told that a request was sent, and may want the end of an answer to wait for it: the recorder."""
-
-    def opened(self) -> None:
-        """Hear that an exchange began; quickly."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until what ended is safe, at most so long; returns whether it is."""
-
-    async def settle(self, seconds: float) -> bool:
-        """Do so without holding up an event loop."""
-
-
-def attend(attendant: Attendant | None, *, wait_seconds: float = 0.0) -> None:
-    """Have somebody hear of exchanges from now on; the end of each answer waits for it, at most so long."""
-    global _attendant, _wait_seconds
-    _attendant, _wait_seconds = attendant, wait_seconds
-
-
-def is_attended_by(attendant: Attendant) -> bool:
-    """Return whether it is this one that hears of exchanges."""
-    return _attendant is attendant
-
-
-_attendant: Attendant | None = None
-_wait_seconds = 0.0
+    process.open_tapes = weakref.WeakSet()
 
 
 def _open_tapes() -> list[_Tape]:
-    for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # another thread opened one meanwhile
-            return list(_open)
-    return []
+    return listed(process.open_tapes)
 
 
 def question_of(
@@ -422,17 +320,17 @@ def _start(
     try:
         tape = _Tape(request, tracing.place() or place_of(), client)
         ambient.step(tape.place, tape.started_ns)
-        if tape.place.turn is None and _asks_who:
+        if tape.place.turn is None and current().identifies_callers:
             tape.origin = origin_here(tape.attempt_id, tape.place.session_id, is_async=is_async)
         request.extensions = {**request.extensions, UNDER_WAY: id(request)}
-        if _propagates:
+        if process.propagates:
             request.headers.update(tracing.trace_context())
-        if _listener is not None:
-            _heard.add(tape)
-        if not is_answered():
-            _open.add(tape)
-            if _attendant is not None:
-                _attendant.opened()
+        if process.listener is not None:
+            process.watched_tapes.add(tape)
+        if not current().is_answered:
+            process.open_tapes.add(tape)
+            if process.attendant is not None:
+                process.attendant.opened()
         return tape
     except Exception as error:
         _say(error)
@@ -461,10 +359,10 @@ class RecordingTransport(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request through, or answer it from the current answerer."""
         tape, response = _start(request, self._place_of, self._client, is_async=False), None
-        if _answerer is not None:
+        if (answerer := current().answerer) is not None:
             request.read()
             try:
-                answer, stopped = _asked(_answerer, request, self._place_of, tape)
+                answer, stopped = _asked(answerer, request, self._place_of, tape)
             except Onward as onward:
                 request = _let_out(onward, request, tape)
             else:
@@ -509,10 +407,10 @@ class AsyncRecordingTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request through, or answer it from the current answerer."""
         tape, response = _start(request, self._place_of, self._client, is_async=True), None
-        if _answerer is not None:
+        if (answerer := current().answerer) is not None:
             await request.aread()
             try:
-                answer, stopped = _asked(_answerer, request, self._place_of, tape)
+                answer, stopped = _asked(answerer, request, self._place_of, tape)
             except Onward as onward:
                 request = _let_out(onward, request, tape)
             else:
@@ -589,8 +487,8 @@ class _TeeStream(httpx2.SyncByteStream):
             self._tape.finish(*_ending(error))
             raise
         self._tape.finish("complete")
-        if _wait_seconds and _attendant is not None:
-            _attendant.wait(_wait_seconds)
+        if process.wait_seconds and process.attendant is not None:
+            process.attendant.wait(process.wait_seconds)
 
     def close(self) -> None:
         try:
@@ -618,8 +516,8 @@ class _AsyncTeeStream(httpx2.AsyncByteStream):
             self._tape.finish(*_ending(error))
             raise
         self._tape.finish("complete")
-        if _wait_seconds and _attendant is not None:
-            await _attendant.settle(_wait_seconds)
+        if process.wait_seconds and process.attendant is not None:
+            await process.attendant.settle(process.wait_seconds)
 
     async def aclose(self) -> None:
         try:
@@ -677,7 +575,7 @@ def _asked(
     answer = answerer(question, place)
     if tape:
         tape.is_replayed = True
-    return answer, _stopped if place.interaction_id is None else None
+    return answer, current().stopped if place.interaction_id is None else None
 
 
 def _given_ending(answer: Answer, error: BaseException) -> tuple[Ending, BaseException | None]:
