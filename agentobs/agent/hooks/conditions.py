@@ -1,4 +1,4 @@
-"""Matching: which hooks an occasion fires. Decided before anything is started."""
+"""Select the hooks that match an event, before any of them starts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agentobs.agent.permissions.rule_matcher import Sight, forbids
 def matching(
     hooks: Iterable[Hook], occasion: Occasion, done: Collection[str] = ()
 ) -> tuple[Hook, ...]:
-    """Return the hooks that an occasion fires, in the order of the table.
+    """Return the hooks that match an event, in table order.
 
     Args:
         hooks: the table.
-        occasion: what happens.
-        done: the names of the `once` hooks that were asked before.
+        occasion: the event.
+        done: the names of the `once` hooks that have already run.
     """
     about = [
         hook
@@ -31,7 +31,9 @@ def matching(
 
 
 def _is_met(hook: Hook, sight: Sight | None) -> bool:
-    """Return whether a hook's condition is met; in doubt it is, for whoever guards a call wants to know."""
+    """Return whether a hook's condition is met. In doubt it is, because a hook that guards calls
+    must see them.
+    """
     if hook.when is None or sight is None:
         return True
     return forbids(condition(hook.when), sight) != "no"

@@ -1,6 +1,6 @@
-"""Firing: asking the world for each hook that something fires, all of them together, and what follows.
+"""Run all hooks that match an event in parallel, and combine their answers.
 
-Whether a hook runs here, or its recorded answer comes, is the world's business.
+The world decides whether a hook is executed or its recorded answer is returned.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ async def fire(
     here: Place | None,
     done: Collection[str] = (),
 ) -> tuple[Verdict, tuple[HookRan, ...], frozenset[str]]:
-    """Ask the hooks that an occasion fires; return the verdict, what each did, and the `once` hooks done so far.
+    """Run the matching hooks; return the verdict, one record per hook, and the `once` hooks done so
+    far.
 
-    Whatever a hook does, the others get their say, and nothing is raised because of it. An abort of the run cancels
-    those that run.
+    A failing hook neither affects the others nor raises. If the run is aborted, running hooks are
+    cancelled.
 
     Args:
-        world: whom to ask.
+        world: runs the hooks.
         hooks: the table.
-        occasion: what happens.
-        here: where it happens.
-        done: the names of the `once` hooks that were asked before.
+        occasion: the event.
+        here: the position of the event in the trace.
+        done: the names of the `once` hooks that have already run.
 
     Raises:
         ReplaySays: a replay differs from its recording.
@@ -65,7 +66,7 @@ async def fire(
 
 
 def question(hook: Hook, occasion: Occasion) -> Json:
-    """Return what the world is asked: the payload, but for what differs in a replay."""
+    """Return the question for the world: the payload without the values that differ in a replay."""
     asked = {
         "event": occasion.event,
         "hook": hook.name,
