@@ -1,4 +1,4 @@
-"""Nudging: asking a model that would stop to go on, where a run has tokens left to spend."""
+"""Prompt a model that is about to stop to continue, if the run has tokens left to spend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentobs.records.exchanges import Place
 
 
 def nudge(this: Run, here: Place | None) -> tuple[Nudge, str] | None:
-    """Return what to tell, and what the model is told; None where it may stop. Notes the nudge."""
+    """Record a nudge; return its event and the text for the model, or None if the model may stop."""
     budget = this.options.token_budget
     if budget is None:
         return None

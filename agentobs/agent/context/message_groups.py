@@ -1,7 +1,7 @@
-"""Groups: the parts of a conversation that stay or go as a whole.
+"""Groups of messages that are kept or removed together.
 
-A group is an answer with the message that holds the results of its calls, or a message of the user's that
-answers no call. So no call loses its result, and no thinking its call.
+A group is a response with the message that holds its tool results, or a user message without tool
+results. This way no call loses its result, and no thinking block its call.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Group = tuple[Json, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A conversation, taken apart."""
+    """A conversation, split into head and groups."""
 
     head: Group
-    """The first prompt; with everything up to a compaction that the provider made itself, which stands for it."""
+    """The first prompt; after a compaction by the provider, everything up to that compaction."""
     groups: tuple[Group, ...]
-    """What follows, oldest first."""
+    """The remaining messages, oldest first."""
 
 
 def parts(messages: Sequence[Json]) -> Parts:
@@ -43,7 +43,7 @@ def flat(groups: Iterable[Group]) -> Group:
 
 
 def joined(messages: Iterable[Json]) -> Group:
-    """Return messages in which neighbours of the user's are one, as the provider reads them."""
+    """Return messages with adjacent user messages merged, as the provider reads them."""
     made: list[Json] = []
     for message in messages:
         if made and made[-1].get("role") == message.get("role") == "user":
@@ -55,12 +55,12 @@ def joined(messages: Iterable[Json]) -> Group:
 
 
 def first_call(messages: Iterable[Json]) -> str | None:
-    """Return the id of the first tool call in some messages."""
+    """Return the ID of the first tool call in some messages."""
     return next((block["id"] for message in messages for block in tool_uses(message)), None)
 
 
 def outline(messages: Iterable[Json]) -> str:
-    """Return a digest of what tells a conversation from others: who said what, and the ids of calls."""
+    """Return a digest that identifies a conversation: roles, texts and the IDs of calls."""
     names = ("text", "id", "tool_use_id", "type")
     said = [
         [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in own]]
@@ -71,10 +71,10 @@ def outline(messages: Iterable[Json]) -> str:
 
 
 def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:
-    """Return how many blocks at the end of a run's conversation are not in the one that is kept.
+    """Return how many blocks at the end of a run's conversation are missing in the stored one.
 
-    That is what was said to the model, which has not answered yet. What is added to a message that is kept belongs
-    to that.
+    These blocks were sent to the model, which has not responded yet. A block added to a stored
+    message belongs to that message and is not counted.
     """
     known, count = {id(message) for message in kept}, 0
     for message in reversed(messages):
@@ -87,7 +87,7 @@ def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:
 
 
 def without_last(messages: Group, count: int) -> Group:
-    """Return messages without so many blocks at their end."""
+    """Return messages without their last `count` blocks."""
     left = list(messages)
     while left and count > 0:
         content = blocks(left.pop())
