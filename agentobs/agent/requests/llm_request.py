@@ -1,7 +1,7 @@
-"""Trying: one request to the model until there is a whole answer, or no use in asking again.
+"""One LLM request, repeated until there is a complete response or retrying is pointless.
 
-What follows from a failure is decided in `retrying`; here it is done: waiting, other credentials, another model.
-The loop owns all retries; the SDK's are off.
+`retry` decides on the reaction to a failure; this module carries it out: wait, refresh credentials,
+change the model. The loop owns all retries; the SDK's are off.
 """
 
 from __future__ import annotations
@@ -52,45 +52,46 @@ from agentobs.records.exchanges import Place, QuerySource
 
 @dataclass(slots=True)
 class Request:
-    """One request on its way to its answer, however often it is tried."""
+    """One LLM request and its progress, over all attempts."""
 
     turn: int
     point: str
-    """What the points begin with at which the run may be stopped: the turn, or more."""
+    """Prefix of the points at which the run may be stopped: the turn, possibly more."""
     arguments: dict[str, Any]
-    """Those of the SDK's `messages.create`."""
+    """Arguments of the SDK's `messages.create`."""
     inside: Place | None
-    """Inside its span."""
+    """The place inside its span."""
     source: QuerySource
-    """Who asks."""
+    """The source of the request."""
     transition: Transition
-    """Why it is asked."""
+    """Why it is sent."""
     remake: Callable[[], dict[str, Any]] | None = None
-    """Makes the arguments anew from the run as it stands, for another model; None where that is not wanted."""
+    """Builds the arguments again from the current run, for another model; None if no fallback is wanted."""
     number: int = 0
-    """The attempts so far, those of the same turn before it included."""
+    """Number of attempts so far, including earlier ones of the same turn."""
     had: int = 0
-    """The limit with which its answer was cut; it is of use only with more."""
+    """The limit at which its response was cut; only a higher one helps."""
     tried: Tried = field(default_factory=Tried)
     message: Json = field(default_factory=dict)
-    """The answer, as far as it has come."""
+    """The response, as far as it has arrived."""
 
     @property
     def is_background(self) -> bool:
-        """Whether nobody waits for it."""
+        """Whether it is a background request."""
         return self.source not in FOREGROUND
 
 
 async def answer(
     this: Run, asked: Request, dispatcher: Dispatcher | None, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Try until there is a whole answer; it is `asked.message` then. The caller counts what it used.
+    """Send attempts until there is a complete response in `asked.message`. The caller counts its
+    usage.
 
-    With a dispatcher safe calls begin while it comes. Where attempts have used up the budget, the run ends
-    without an answer.
+    With a dispatcher, concurrency-safe calls start while the response arrives. If attempts have
+    used up the budget, the run ends without a response.
 
     Raises:
-        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again.
+    recovery.PROVIDER_ERRORS: the last failure, if retrying is pointless.
         Stopped: the run was aborted.
     """
     async with aclosing(_unless_down(this, asked)) as told:
@@ -119,7 +120,7 @@ async def answer(
             raise
         if asked.message:
             yield void_answer(this, asked, void)
-        asked.message = {}  # the one before is kept for what it used
+        asked.message = {}  # the previous one is kept for its usage
         async with aclosing(_again(this, asked, failed, following)) as events:
             async for event in events:
                 yield event
@@ -137,7 +138,7 @@ async def answer(
 async def _attempt(
     this: Run, asked: Request, clock: Clock, dispatcher: Dispatcher | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask once; the clock stands while the consumer has an event."""
+    """Send one attempt; the clock is stopped while the consumer handles an event."""
     point = f"{asked.point}:streaming:{asked.number}"
     asking = Asking(this.client, this.world.abort, point, this.options.answer_seconds)
     async with aclosing(attempt(asking, asked.arguments, asked.inside, asked.message)) as steps:
@@ -153,16 +154,16 @@ async def _attempt(
 
 
 def void_answer(this: Run, asked: Request, void: tuple[str, ...]) -> Tombstone:
-    """Tell that what came of an answer is void, and the calls that had begun."""
+    """Emit that a partial response is void, together with the calls that had started."""
     telemetry.event(this.world, asked.inside, "tombstone", None, {"tool_calls": len(void)})
     return Tombstone(asked.turn, asked.number, void)
 
 
 async def _following(this: Run, asked: Request, error: Exception) -> Next | None:
-    """Return how a request goes on after a failure, or None where it is given up.
+    """Return the next attempt after a failure, or None if the request is given up.
 
     Raises:
-        Stopped: the run was aborted while credentials were made anew.
+        Stopped: the run was aborted while credentials were refreshed.
     """
     now_ns, options = this.world.now(), this.options
     failure = await _failure(this, asked, error, now_ns)
@@ -187,7 +188,7 @@ async def _following(this: Run, asked: Request, error: Exception) -> Next | None
 
 
 async def _failure(this: Run, asked: Request, error: Exception, now_ns: int) -> Failure:
-    """Return what decides of an error; a wait until a date is asked of the world, for it depends on the clock."""
+    """Return the failure for an error; a wait until a date comes from the world, because it depends on the clock."""
     has_content = bool(asked.message.get("content"))
     failure = failure_of(error, has_content=has_content, now_ns=now_ns)
     if isinstance(error, APIStatusError) and is_dated(error.response.headers):
@@ -201,20 +202,20 @@ async def _failure(this: Run, asked: Request, error: Exception, now_ns: int) -> 
 
 
 async def _refreshed(this: Run, asked: Request) -> bool:
-    """Ask for other credentials, and take them; return whether there are any."""
+    """Request new credentials and use them; return whether there are any."""
     key = f"{asked.point}:{asked.number}"
     made = await telemetry.ask(this.world, asked.inside, "refresh", key)
     go_on(this, f"{asked.point}:waiting:{asked.number}")
     if made is not True:
         return False
-    this.client = this.world.client.with_options(max_retries=0)  # which takes the key of now
+    this.client = this.world.client.with_options(max_retries=0)  # which uses the current key
     return True
 
 
 async def _again(
     this: Run, asked: Request, error: Exception, following: Next
 ) -> AsyncGenerator[Event, None]:
-    """Change what is to be changed, tell of the failure, and wait."""
+    """Make the change, emit the failure, and wait."""
     wait_s = following.wait_s + following.jitter_s
     match following.step:
         case "lower":
@@ -240,7 +241,7 @@ def _degraded(this: Run, asked: Request, capability: str, reason: str) -> Degrad
 
 
 def _fall_back(this: Run, asked: Request) -> Fallback:
-    """Ask another model for the rest of the run. It cannot take what this one thought, which is signed by it."""
+    """Use the fallback model for the rest of the run. It cannot use this model's thinking, which is signed."""
     before, after_it = this.options.model, this.options.fallback_model
     assert after_it is not None
     assert asked.remake is not None
@@ -258,7 +259,7 @@ def _fall_back(this: Run, asked: Request) -> Fallback:
 async def _wait(
     this: Run, asked: Request, following: Next, point: str
 ) -> AsyncGenerator[Heartbeat, None]:
-    """Wait before the next attempt; where nobody attends, in pieces that are told.
+    """Wait before the next attempt; unattended, in parts with heartbeats.
 
     Raises:
         Stopped: the run was aborted meanwhile.
@@ -281,19 +282,17 @@ async def _wait(
 
 
 def go_on(this: Run, point: str, count: int = 0) -> None:
-    """Do nothing, or raise `Stopped` where the run is to stop at this point."""
+    """Raise `Stopped` if the run is to stop at this point."""
     if this.world.abort.reached(point, count):
         this.broken.append({})
         raise Stopped(point, count)
 
 
 async def _unless_down(this: Run, asked: Request) -> AsyncGenerator[Degraded | Heartbeat, None]:
-    """Do nothing, or raise where the provider has failed so often in a row that it is not asked now.
-
-    Where nobody attends that is waited out.
+    """Raise if the circuit breaker is open; an unattended run waits instead.
 
     Raises:
-        recovery.CircuitOpenError: it is not asked.
+    recovery.CircuitOpenError: no request is sent.
         Stopped: the run was aborted.
     """
     breaker = this.talk.breaker

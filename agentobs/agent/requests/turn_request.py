@@ -1,4 +1,4 @@
-"""Requesting: the question of a turn, and what becomes of an answer that is not all there."""
+"""Send the LLM request of a turn, and handle incomplete responses."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from agentobs.records.exchanges import Place
 async def ask(
     this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask until there is a whole answer; the last event is its `Message`. Safe calls begin while it comes.
+    """Send requests until there is a complete response; the last event is its `Message`.
 
-    An answer that was cut at its limit is void once in a turn, and asked for again with more room. Where there is
-    no more to be had, it stands after all.
+    Concurrency-safe calls start while it arrives. Once per turn, a response that was cut at its
+    limit is void and the request is repeated with a higher limit. If that fails, the cut response
+    is kept.
 
     Raises:
-        recovery.PROVIDER_ERRORS: the last failure, when there is no use in asking again. Where
-            `recovery.is_too_long` says so, a shorter conversation may help.
+    recovery.PROVIDER_ERRORS: the last failure, if retrying is pointless. If `recovery.is_too_long`
+    is true, a shorter conversation may help.
         Stopped: the run was aborted.
     """
     if this.talk.fell_back_to not in (None, this.options.model):
-        # What the other model thought is signed by it; the one of now cannot take it.
+        # The other model's thinking is signed by it; the current model cannot use it.
         this.state = replace(this.state, messages=without_thinking(this.state.messages))
         this.talk.fell_back_to = None
     settled = await settle(this, tools, here)
@@ -83,14 +84,14 @@ async def ask(
 
 
 def stands(this: Run) -> Iterator[Message]:
-    """Let an answer stand that was cut and asked for again in vain."""
+    """Keep a cut response if the repeated request failed."""
     message = this.put_back()
     if message is not None:
         yield Message(this.state.turn, own_copy(message))
 
 
 def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: int) -> Request:
-    """Return the request of the turn, after so many attempts; the answer was cut with a limit that it `had`."""
+    """Return the request of the turn after `number` attempts; `had` is the limit at which the response was cut."""
 
     def arguments() -> dict[str, Any]:
         options = replace(settled.options, model=this.options.model)
@@ -98,7 +99,7 @@ def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: 
         most = _most(this, made, this.state)
         if most == output_limits.max_tokens_of(made):
             return made
-        # What the caller set is judged by the SDK.
+        # A limit set by the caller is validated by the SDK.
         timeout = this.client.timeout if this.state.max_tokens else None
         return output_limits.with_max_tokens(made, most, timeout)
 
@@ -116,9 +117,10 @@ def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: 
 
 
 def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
-    """Return how many tokens an answer may have: as many as it is raised to, or asked for, if the model may.
+    """Return the response limit: the raised or the configured one, capped at the model's known
+    maximum.
 
-    Where that leaves no room beside its thinking, the provider is to say so.
+    If the cap leaves no room besides thinking, it is ignored and the provider reports the error.
     """
     told = this.talk.most_tokens.get(this.options.model)
     if told is not None and told <= output_limits.thinking_of(arguments):
@@ -127,7 +129,7 @@ def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
 
 
 def _more_room(this: Run, asked: Request) -> int | None:
-    """Return the limit with which the answer is asked for again, where it was cut and that was not done yet."""
+    """Return the raised limit for a response that was cut for the first time; otherwise None."""
     if not output_limits.is_cut(asked.message) or this.state.max_tokens is not None:
         return None
     told = this.talk.most_tokens.get(this.options.model)
@@ -135,7 +137,7 @@ def _more_room(this: Run, asked: Request) -> int | None:
 
 
 async def _void(this: Run, asked: Request, dispatcher: Dispatcher) -> AsyncGenerator[Event, None]:
-    """Count a whole answer that does not stand, and let go of the calls that had begun."""
+    """Count a complete but void response, and stop the calls that had started."""
     this.broken.append(asked.message)
     this.counted(asked.message, "exact")
     yield void_answer(this, asked, await dispatcher.discard())
@@ -150,9 +152,10 @@ def _continuation(
 
 
 def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
-    """Go on from an answer that is not finished and calls no tool, or end the run where that was done too often.
+    """Continue a response that is not finished and calls no tool, or end the run if the limit is
+    reached.
 
-    The parts of it that are whole stand in the conversation already.
+    Its complete parts are already in the conversation.
     """
     message = this.answers[-1]
     is_paused = output_limits.is_paused(message)
