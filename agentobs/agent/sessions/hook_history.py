@@ -1,4 +1,4 @@
-"""Hooked: what hooks said in a recorded session, read again as the loop had read it; pure functions."""
+"""Read the recorded answers of hooks as the loop read them; pure functions."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ UNSEEN = ToolAnswer(
     is_error=True,
     outcome="aborted",
 )
-"""Stands for a result that hooks would have looked at: they might have changed it."""
+"""Placeholder for a result that hooks should have inspected, because they might have changed it."""
 
 _AFTER: tuple[HookEvent, ...] = ("post_tool_use", "post_tool_use_failure")
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What hooks said together to one occasion."""
+    """The combined answers of hooks to one event."""
 
     event: HookEvent
     asked: Json
-    """What the first of them was asked."""
+    """The question to the first hook."""
     verdict: Verdict
 
     @property
     def tool_use_id(self) -> str | None:
-        """The call that it is about."""
+        """The call that the event is about."""
         found = self.asked.get("tool_use_id")
         return found if isinstance(found, str) else None
 
 
 def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
-    """Return what hooks said, by occasion, in the order in which they were fired.
+    """Return the answers of hooks by event, in the order in which the hooks ran.
 
     Args:
-        exchanges: what the world was asked in one lane, in its order.
+        exchanges: the world exchanges of one lane, in order.
     """
     occasions: dict[str, list[WorldExchange]] = {}
     for each in exchanges:
@@ -64,7 +64,7 @@ def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
 
 
 def names(exchanges: Iterable[WorldExchange]) -> set[str]:
-    """Return the hooks that were asked: those among them that are to run once have."""
+    """Return the names of the hooks that ran; `once` hooks among them are done."""
     return {
         str(each.question.asked.get("hook"))
         for each in exchanges
@@ -81,7 +81,7 @@ def denials(exchanges: Iterable[WorldExchange], before: Denials) -> Denials:
 
 
 def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dict[str, ToolAnswer]:
-    """Return what the model sees of the results of calls, after the hooks."""
+    """Return the results of calls as the model sees them, after the hooks."""
     changed = {
         each.tool_use_id: each.verdict.output
         for each in fired(exchanges)
@@ -104,7 +104,7 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
 
 
 def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
-    """Return what hooks add to the results of these calls."""
+    """Return the context that hooks add to the results of these calls."""
     texts: list[str] = []
     for each in said:
         if each.tool_use_id not in calls:
@@ -116,7 +116,7 @@ def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
 
 
 def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
-    """Return why hooks did not let an agent end after a turn."""
+    """Return the reasons of hooks that kept an agent from ending after a turn."""
     return [
         each.verdict.reason or ON
         for each in said
@@ -129,7 +129,7 @@ def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
 
 
 def inputs(said: Sequence[Fired]) -> dict[str, Any]:
-    """Return what hooks made of the inputs of calls, where they changed them."""
+    """Return the inputs of calls that hooks changed."""
     return {
         each.tool_use_id: each.verdict.input
         for each in said
