@@ -1,8 +1,9 @@
-"""The loop: ask the model, run the tools it calls, tell it what they answered, until it calls none.
+"""The agent loop: call the model, run the tools it calls, return their results, until it calls
+none.
 
-Everything it needs of the outside it asks of the world; everything that happens comes out as an event.
-There are two phases: awaiting the model, and dispatching its tools. The state is replaced whole at each
-step, with the reason why the model is asked again.
+All I/O goes through the injected `World`, and everything that happens is yielded as an event. There
+are two phases: awaiting the model, and dispatching its tools. Each step replaces the whole state,
+including the reason for the next LLM request.
 """
 
 from __future__ import annotations
@@ -81,28 +82,32 @@ def live_world(
     hook_model: str | None = None,
     classifier: Classifier | None = None,
 ) -> World:
-    """Return the world in force: this client, these tools, the system's clock, ids and chance.
+    """Return the current world: this client, these tools, the system's clock, IDs and randomness.
 
-    Where another world stands for the live one, as in a replay, that one is returned.
+    If another world replaces the live one, as in a replay, that world is returned.
 
     Args:
         client: the provider's client.
-        tools: the tools that can be run.
-        person: asks a person for consent; None means that there is nobody to ask.
-        inbox: where somebody may say something to the agent while it runs.
+        tools: the tools that can run.
+        person: requests approval from a person; None if no person is available.
+        inbox: delivers messages to the agent while it runs.
         abort: stops runs of this world from outside.
-        roots: the folders that paths of tools have to lie in; default the working directory.
-        keep: keeps the whole of a result that is too long for the model, such as `agentobs.keep_result`.
-        spent_today: what was spent since midnight UTC, for `Budget.day_usd`: `agentobs.spent_today`.
-        refresh: makes the credentials of the client anew, and returns whether it did; asked once for a request that
-            was refused with a 401. Plain (then run in a thread) or async. Default: where the client has `credentials`
-            those are asked for another token.
-        load: reads an earlier conversation, to be resumed or forked: `agentobs.load_conversation`.
-        sections: writes the sections of the system prompt that look at the outside: `SystemPrompt.asked`.
-        memory: what is remembered of the session: it takes the place of a summary when the conversation gets too long.
-        hooks: the hooks that can be run: the table that the options hold.
-        hook_model: whom hooks ask that name no model.
-        classifier: answers for consent beside the person, or where there is none.
+        roots: the folders that must contain the paths of tools; defaults to the working directory.
+        keep: stores the full version of a result that is too long for the model, such as
+            `agentobs.keep_result`.
+        spent_today: returns the spending since midnight UTC, for `Budget.day_usd`:
+            `agentobs.spent_today`.
+        refresh: renews the client's credentials and returns whether it did. Called once per request
+            refused with a 401. Sync (run in a thread) or async. By default, a client with
+            `credentials` is asked for a new token.
+        load: reads an earlier conversation to resume or fork it: `agentobs.load_conversation`.
+        sections: functions that write sections of the system prompt from outside data:
+            `SystemPrompt.asked`.
+        memory: returns the session's memory, which replaces a summary when the conversation gets
+            too long.
+        hooks: the hooks that can run: the table in the options.
+        hook_model: default model for prompt and agent hooks.
+        classifier: answers approval requests before the person, or if there is no person.
     """
     running = live_tools(tools, keep=keep, person=person is not None)
     hooked = LiveHooks(hooks, client, model=hook_model, tools=tools, roots=roots, run=run)
@@ -143,16 +148,17 @@ async def run(
     conversation: Conversation | None = None,
     source: QuerySource = "main",
 ) -> AsyncGenerator[Event, None]:
-    """Answer a prompt; yield what happens, a `Result` last, whatever happens.
+    """Run the agent on a prompt; yield its events, always ending with a `Result`.
 
-    `tools` are what the model is told of; `world.run_tool` runs them. With a `conversation` the run goes
-    on from it. `source` says for whom the model is asked. Close the generator (or cancel its task) to leave at
-    once, without a result: every open span is closed then. To stop a run in good order, use the world's `abort`.
+    `tools` are declared to the model; `world.run_tool` executes them. With a `conversation`, the
+    run continues it. `source` is the source of the LLM requests. To leave immediately and without a
+    result, close the generator or cancel its task; every open span is closed. To stop a run
+    gracefully, use the world's `abort`.
 
     Raises:
-        UsageError: two tools have one name, an output cannot be told to the model, the provider refuses
-            thinking like that, or a budget of tokens is none.
-        ReplaySays: a replay that differs from its recording leaves as it is, without a result.
+        UsageError: duplicate tool names, an output that cannot be declared to the model, an invalid
+            thinking configuration, or an invalid token budget.
+        ReplaySays: a replay differs from its recording; raised unchanged, without a result.
     """
     if not callable(tools):
         _check(tools, options)
@@ -167,7 +173,7 @@ async def run(
 
 
 async def _played(this: Run) -> AsyncGenerator[Event, None]:
-    """Play a run, or that of an agent which another one started, to its result."""
+    """Play a run, main agent or sub-agent, to its result."""
     try:
         with _told(this) as told:
             try:
@@ -205,7 +211,9 @@ async def complete(
     tools: Tools = (),
     conversation: Conversation | None = None,
 ) -> Result:
-    """Answer a prompt and return the result alone; arguments and errors are those of `run`."""
+    """Run the agent on a prompt and return only the result; arguments and errors are those of
+    `run`.
+    """
     running = run(prompt, world=world, options=options, tools=tools, conversation=conversation)
     async with aclosing(running) as events:
         async for event in events:
@@ -215,7 +223,7 @@ async def complete(
 
 
 async def _turns(this: Run, told: telemetry.Interaction) -> AsyncGenerator[Event, None]:
-    """Take turns until one is the last."""
+    """Run turns until the last one."""
     async for ran in at_the_beginning(this, told.place):
         yield ran
     if this.subtype != "success":
@@ -263,13 +271,13 @@ async def _turns(this: Run, told: telemetry.Interaction) -> AsyncGenerator[Event
 async def _turn(
     this: Run, tools: Sequence[Tool], dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Ask the model and run the tools it calls; note the state that follows, unless the run ends here."""
+    """Call the model and run its tool calls; store the next state unless the run ends here."""
     before = len(this.answers)
     try:
         async with aclosing(ask_fitting(this, tools, dispatcher, here)) as asking:
             async for event in asking:
                 yield event
-        if len(this.answers) == before:  # the money was spent by attempts that failed
+        if len(this.answers) == before:  # failed attempts have used up the budget
             for stood in _as_far_as_it_came(this):
                 yield stood
             return
@@ -290,7 +298,7 @@ async def _turn(
         state, asked = broken_off(state, message)
     else:
         compaction.counted(this, state.messages, this.answers[-1].get("usage"))
-    # The answer enters the conversation before its tools run: a run that is killed here can be resumed.
+    # Store the response before its tools run, so that a run that is killed here can be resumed.
     this.keep(state)
     this.used |= {question.tool_use_id for question in asked}
     if asked:
@@ -322,7 +330,7 @@ async def _turn(
 
 
 def _as_far_as_it_came(this: Run) -> Iterator[Event]:
-    """Keep an answer that was cut and asked for again in vain; the run ends."""
+    """Keep a cut response if the repeated request failed; the run ends."""
     for message in stands(this):
         this.keep(broken_off(this.state, this.answers[-1])[0])
         yield message
@@ -331,7 +339,7 @@ def _as_far_as_it_came(this: Run) -> Iterator[Event]:
 async def _after_tools(
     this: Run, state: State, dispatcher: Dispatcher, here: Place | None
 ) -> AsyncGenerator[Event, None]:
-    """Go on after tools have answered, unless the output has come or the turns are used up."""
+    """Continue after tool results, unless the output is complete or the turn limit is reached."""
     most = this.options.max_turns
     if dispatcher.deciding.hook_stops:
         this.ended_by_hook("hook_stopped", "\n".join(dispatcher.deciding.hook_reasons))
@@ -349,7 +357,9 @@ async def _after_tools(
 
 
 async def _after_answer(this: Run, state: State, here: Place | None) -> AsyncGenerator[Event, None]:
-    """End after an answer without calls, unless an output is owed or somebody has something to say."""
+    """End after a response without calls, unless an output is still required or there are new
+    messages.
+    """
     if this.answers[-1].get("stop_reason") == "refusal":
         this.ended("error_during_execution", "refusal")
         return
@@ -402,7 +412,7 @@ def _steered(
 
 
 def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
-    """Note that the run was stopped, and where, so that a replay stops there, too."""
+    """Record where the run was aborted, so that a replay stops at the same point."""
     streaming = point.split(":")[1] not in ("dispatch", "call", "hook", "consent", "tool", "tools")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
@@ -411,9 +421,9 @@ def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
 
 
 async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] | None:
-    """Return the tools of a turn: those that may be missing only where they are there.
+    """Return the tools of a turn, optional tools only if they are available.
 
-    None where one that has to be there is not; the run ends then.
+    Returns None if a required tool is missing; the run ends then.
     """
     tools = this.tools() if callable(this.tools) else this.tools
     if callable(this.tools):
@@ -443,7 +453,7 @@ def _check(tools: Sequence[Tool], options: Options) -> None:
 
 
 def _named(tool: Tool, name: str) -> Tool:
-    """Return a tool under the name that it goes by; its own name becomes one that it answers to."""
+    """Return a tool under its current name; its own name becomes an alias."""
     if name == tool.name:
         return tool
     aliases = (tool.name, *(alias for alias in tool.aliases if alias != name))
