@@ -1,4 +1,4 @@
-"""Conversations: an earlier session is found, read, and made a conversation that can be gone on with."""
+"""Find an earlier session, read it, and convert it to a conversation that can continue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from agentobs.store.named_queries import find_session, named
 
 
 def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = None) -> Json:
-    """Return the conversation of an earlier session, for `live_world(load=agentobs.load_conversation)`.
+    """Return the conversation of an earlier session, for
+    `live_world(load=agentobs.load_conversation)`.
 
     Args:
-        asked: `session_id`: its id, an end of it of at least 4 characters, or its name; `relation`: `resume` or
-            `fork`; `turn`: of a fork the last turn that it shall have, or None.
-        home: where the recordings are; default `AGENTOBS_HOME`, else `.agentobs`.
+        asked: `session_id`: its ID, a suffix of at least 4 characters, or its name; `relation`:
+            `resume` or `fork`; `turn`: for a fork the last turn to include, or None.
+        home: where the recordings are; defaults to `AGENTOBS_HOME`, else `.agentobs`.
 
     Raises:
         UsageError: there is no such session or turn, or it is still running.
@@ -58,11 +59,11 @@ def load_conversation(asked: Json, home: Home | str | os.PathLike[str] | None = 
 
 
 def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
-    """Return the id of the session that is meant.
+    """Return the ID of the matching session.
 
     Raises:
-        UsageError: there is none, or several.
-        ForeignError: there is none, and it may be in a segment of a newer version.
+        UsageError: no session matches, or several do.
+        ForeignError: no session matches, but a segment is of a newer version.
     """
     try:
         return find_session(connection, text, key=home.key())
@@ -74,7 +75,7 @@ def _found(connection: duckdb.DuckDBPyConnection, home: Home, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the facts say of a session."""
+    """The facts about a session."""
 
     session_id: str
     status: str
@@ -93,11 +94,11 @@ def _known(connection: duckdb.DuckDBPyConnection, session_id: str) -> _Known:
 
 
 def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
-    """Refuse a session that cannot be gone on with, and tell what will be different.
+    """Refuse a session that cannot be continued, and warn about differences.
 
     Raises:
         UsageError: it is still running.
-        RecordingError: nobody knows what was said last.
+        RecordingError: the end of the conversation is unknown.
     """
     if known.status == "running" and not is_fork:
         raise UsageError(
@@ -120,7 +121,7 @@ def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:
 
 
 def _end(known: _Known, turn: int) -> int | None:
-    """Return when the turn after one began.
+    """Return when the turn after `turn` started.
 
     Raises:
         UsageError: the session has no such turn.
