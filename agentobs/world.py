@@ -293,7 +293,7 @@ def _billed(message: Mapping[str, Any]) -> bool:  # noqa: ARG001 - the port has 
     return True
 
 
-def _unheard(sections: Sequence[tuple[str, str]]) -> None:
+def _ignore_sections(sections: Sequence[tuple[str, str]]) -> None:
     """Ignore the sections."""
 
 
@@ -319,7 +319,7 @@ class World:
     """Whether a tool is known to change something outside, by name; a replay only runs such a tool if it is listed."""
     tool_function: Callable[[str], Callable[..., Any] | None] = _unknown
     """The function of a tool, by the tool's name; used only by reports that show its source line."""
-    sections: Callable[[Sequence[tuple[str, str]]], None] = _unheard
+    sections: Callable[[Sequence[tuple[str, str]]], None] = _ignore_sections
     """Receives the names and texts of the sections in the next system prompt of its lane. A replay
     uses them to tell which section has changed.
     """

@@ -131,6 +131,6 @@ UNNAMED = "unnamed"
 
 def context_of(usage: Usage) -> Context:
     """Return the context that determines the price of a usage row."""
-    given = (usage.model, usage.service_tier, usage.inference_geo, usage.speed)
-    model, *others = (name if name is None or is_label(name) else UNNAMED for name in given)
+    raw_names = (usage.model, usage.service_tier, usage.inference_geo, usage.speed)
+    model, *others = (name if name is None or is_label(name) else UNNAMED for name in raw_names)
     return Context(model or UNNAMED, *others)

@@ -243,9 +243,9 @@ _FIELDS = tuple(each.name for each in dataclasses.fields(Usage))
 
 
 def _usage(fact: UsageRow) -> Usage:
-    given = {name: getattr(fact, name) for name in _FIELDS}
-    maps = {name: given[name] or {} for name in ("server_requests", "other_counts")}
-    return Usage(**{**given, **maps})
+    values = {name: getattr(fact, name) for name in _FIELDS}
+    maps = {name: values[name] or {} for name in ("server_requests", "other_counts")}
+    return Usage(**{**values, **maps})
 
 
 def _size(spent: Spent) -> int:

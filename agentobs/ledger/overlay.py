@@ -79,8 +79,8 @@ class _Dated(_Entry):
     @property
     def conditions(self) -> dict[str, str]:
         """The context values that it requires."""
-        asked = {name: getattr(self, name) for name in CONTEXT}
-        return {name: value for name, value in asked.items() if value is not None}
+        required = {name: getattr(self, name) for name in CONTEXT}
+        return {name: value for name, value in required.items() if value is not None}
 
     def holds(self, context: object, day: dt.date) -> bool:
         """Return whether it applies to a context on a day."""
@@ -98,8 +98,8 @@ class _Dated(_Entry):
         return self
 
 
-def _is_same(name: str, value: str | None, asked: str) -> bool:
-    return value == asked or (asked in USUAL[name] and value in USUAL[name])
+def _is_same(name: str, value: str | None, required: str) -> bool:
+    return value == required or (required in USUAL[name] and value in USUAL[name])
 
 
 def _is_named(model: str, names: Iterable[str]) -> bool:
@@ -159,8 +159,8 @@ class Factor(_Dated):
 
     def is_of(self, model: str) -> bool:
         """Return whether it applies to this model."""
-        asked = self.models is None or _is_named(model, self.models)
-        return asked and not _is_named(model, self.except_models)
+        applies = self.models is None or _is_named(model, self.models)
+        return applies and not _is_named(model, self.except_models)
 
 
 class WebSearch(_Entry):
@@ -200,7 +200,7 @@ def parse(data: bytes, where: str) -> Overlay:
         # Report a mistyped key before the missing key that results from it.
         found = error.errors(include_url=False)
         first = min(found, key=lambda each: each["type"] != "extra_forbidden")
-        raise _bad(where, _line_of(text, first["loc"]), _told(first)) from error
+        raise _bad(where, _line_of(text, first["loc"]), _described(first)) from error
 
 
 def _strict(value: Any) -> Any:
@@ -215,7 +215,7 @@ def _as_money(key: str, value: Any) -> Any:
     return Decimal(value) if is_money and type(value) is int else value
 
 
-def _told(error: Any) -> str:
+def _described(error: Any) -> str:
     """Describe what was found and what was expected, in one sentence."""
     name = _field(error["loc"], "the file") if error["loc"] else "the file"
     found = repr(error["input"])
@@ -228,10 +228,10 @@ def _told(error: Any) -> str:
             return f"{name} is missing"
         case "decimal_type" | "is_instance_of":
             return f"{name} is {shown}; expected a number without quotes"
-    said = str(error["msg"]).removeprefix("Value error, ")
+    message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
-        return said
-    return f"{name} is {shown}; expected otherwise: {said[:1].lower()}{said[1:]}"
+        return message
+    return f"{name} is {shown}; expected otherwise: {message[:1].lower()}{message[1:]}"
 
 
 def _keys(location: tuple[Any, ...]) -> Iterator[str]:

@@ -69,8 +69,8 @@ def _taken(unit: UnitPrices, context: Context, note: str) -> UnitPrices:
     """Return the prices of one context as an estimate for another."""
     if unit.rates is None:
         return dataclasses.replace(unit, context=context)
-    told = f"{unit.note}; {note}" if unit.note else note
-    return dataclasses.replace(unit, context=context, certainty="estimated", note=told)
+    full_note = f"{unit.note}; {note}" if unit.note else note
+    return dataclasses.replace(unit, context=context, certainty="estimated", note=full_note)
 
 
 class _Listed(NamedTuple):
@@ -132,9 +132,9 @@ class _Listing:
         notes: dict[str, None] = {}
         known: set[str] = set()
         for name, each in found.items():
-            times, told, applied = self._factor(at, each.known)
+            times, factor_notes, applied = self._factor(at, each.known)
             multiplied[name] = each.usd * (1 if name == "web_search" else times)
-            notes |= dict.fromkeys(told)
+            notes |= dict.fromkeys(factor_notes)
             known |= each.known | applied
         assumed = [*self._assumed(frozenset(known)), *taken_as]
         rates, is_whole = _rates(multiplied, self.web_search)
@@ -149,11 +149,11 @@ class _Listing:
     ) -> tuple[dict[str, _Listed], list[str], list[str]]:
         """Return the prices by class, their sources, and which classes were substituted."""
         holding, is_replaced = self._holding(at, prompt_tokens)
-        asked = {} if is_replaced else _asked(self.context)
+        terms = {} if is_replaced else _price_terms(self.context)
         known = frozenset(
-            _OUR_KEYS[key] for key, value in asked.items() if _has(self.model, key, value, at)
+            _OUR_KEYS[key] for key, value in terms.items() if _has(self.model, key, value, at)
         )
-        listed = _listed_rates(self.model, at, asked, prompt_tokens)
+        listed = _listed_rates(self.model, at, terms, prompt_tokens)
         found = {name: _Listed(usd, known) for name, usd in listed.items()}
         for price in holding:
             conditions = frozenset(price.conditions)
@@ -252,14 +252,14 @@ _OUR_KEYS = {"processing": "service_tier", "speed": "speed"}
 """Context values in genai-prices, and ours."""
 
 
-def _asked(context: Context) -> dict[str, str]:
+def _price_terms(context: Context) -> dict[str, str]:
     """Return the context in the terms of genai-prices."""
-    asked = {}
+    terms = {}
     if context.service_tier == "batch":
-        asked["processing"] = "batch"
+        terms["processing"] = "batch"
     if context.speed == "fast":
-        asked["speed"] = "fast"
-    return asked
+        terms["speed"] = "fast"
+    return terms
 
 
 def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
@@ -272,11 +272,11 @@ def _has(model: ModelInfo | None, key: str, value: str, at: datetime) -> bool:
 
 
 def _listed_rates(
-    model: ModelInfo | None, at: datetime, asked: Mapping[str, str], prompt_tokens: int
+    model: ModelInfo | None, at: datetime, terms: Mapping[str, str], prompt_tokens: int
 ) -> dict[str, Decimal]:
     if model is None:
         return {}
-    price = model.get_prices(at, dict(asked))
+    price = model.get_prices(at, dict(terms))
     found = {name: _at(getattr(price, theirs), prompt_tokens) for name, theirs in _NAMES.items()}
     return {name: value for name, value in found.items() if value is not None}
 

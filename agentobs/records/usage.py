@@ -191,13 +191,13 @@ class _Counts:
 
 def _joined(notes: Iterable[str | None]) -> str | None:
     """Return as many notes as fit in one label."""
-    said = ""
+    joined = ""
     for text in dict.fromkeys(note for note in notes if note):
-        longer = f"{said}/{text}" if said else text
+        longer = f"{joined}/{text}" if joined else text
         if not is_label(longer):
             break
-        said = longer
-    return said or None
+        joined = longer
+    return joined or None
 
 
 def _wrong(value: object, is_there: bool) -> str | None:

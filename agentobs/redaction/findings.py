@@ -65,10 +65,10 @@ def apply(text: bytes, findings: list[Finding]) -> bytes:
 
 def disjoint(found: list[Finding]) -> list[Finding]:
     """Return findings in order, overlapping ones merged into the first."""
-    kept: list[Finding] = []
+    merged: list[Finding] = []
     for finding in sorted(found, key=lambda f: (f.start, -f.end)):
-        if not kept or finding.start >= kept[-1].end:
-            kept.append(finding)
-        elif finding.end > kept[-1].end:
-            kept[-1] = replace(kept[-1], end=finding.end)
-    return kept
+        if not merged or finding.start >= merged[-1].end:
+            merged.append(finding)
+        elif finding.end > merged[-1].end:
+            merged[-1] = replace(merged[-1], end=finding.end)
+    return merged

@@ -58,7 +58,7 @@ _IDENTIFIER = re.compile(
 
 Span = tuple[int, int, str]
 """Start, end and kind."""
-Looked = tuple[int, Span | None]
+SearchStep = tuple[int, Span | None]
 """Where to continue the search for the same anchor, and the finding."""
 
 
@@ -68,7 +68,7 @@ class Named:
 
     anchor: bytes
     """In lower case."""
-    look: Callable[[bytes, bytes, int], Looked]
+    look: Callable[[bytes, bytes, int], SearchStep]
     """Receives the text, the text in lower case, and the position of the anchor; returns the secret there."""
 
 
@@ -77,7 +77,7 @@ def _assigned(anchor: bytes, least: int) -> Named:
     pattern = re.compile(b"(?i:" + anchor + b")" + _ASSIGNED)
     size = len(anchor)
 
-    def look(text: bytes, low: bytes, at: int) -> Looked:
+    def look(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[at + size : at + size + 1] == b"s":
             return at + size, None  # plural: a count, or a list
         match = pattern.match(text, at)
@@ -89,8 +89,8 @@ def _assigned(anchor: bytes, least: int) -> Named:
             return at + size, None
         if group == _OPTION and b"--" not in low[max(at - 24, 0) : at].rpartition(b" ")[2]:
             return at + size, None
-        telling = _is_telling(match[group], least, group == _IN_QUOTES)
-        return end, (start, end, "named_secret") if telling else None
+        secret_like = _is_telling(match[group], least, group == _IN_QUOTES)
+        return end, (start, end, "named_secret") if secret_like else None
 
     return Named(anchor, look)
 
@@ -99,7 +99,7 @@ def _key(anchor: bytes) -> Named:
     """Return a search for the value of a key, if it is a cryptographic key and not a database key."""
     assigned = _assigned(anchor, 8)
 
-    def look(text: bytes, low: bytes, at: int) -> Looked:
+    def look(text: bytes, low: bytes, at: int) -> SearchStep:
         if low[max(at - 16, 0) : at].rstrip(b"_. -").endswith(_KEY_BEFORE):
             return assigned.look(text, low, at)
         return at + len(anchor), None
@@ -133,7 +133,7 @@ _AUTH = re.compile(
 )
 
 
-def _authorization(text: bytes, _low: bytes, at: int) -> Looked:
+def _authorization(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _AUTH.match(text, at)
     if match is None or _STAND_INS.match(match[2]):
         return at + 4, None
@@ -155,7 +155,7 @@ _BEARER = re.compile(
 )
 
 
-def _bearer(text: bytes, _low: bytes, at: int) -> Looked:
+def _bearer(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _BEARER.match(text, at)
     return (match.end(), (*match.span(), "bearer_token")) if match else (at + 6, None)
 
@@ -173,7 +173,7 @@ _HOOKS = re.compile(
 _NO_PASSWORDS = (b"pass", b"pw", b"pwd", b"port")
 
 
-def _address(text: bytes, low: bytes, at: int) -> Looked:
+def _address(text: bytes, low: bytes, at: int) -> SearchStep:
     match = None
     if text.find(b"@", at, at + _ADDRESS_BYTES) != -1:
         if match := _USERINFO.match(text, at):
@@ -191,7 +191,7 @@ _SIGNATURE = re.compile(
 )
 
 
-def _signature(text: bytes, low: bytes, at: int) -> Looked:
+def _signature(text: bytes, low: bytes, at: int) -> SearchStep:
     if low[at + 3 : at + 4] in (b"=", b"n", b"%") and (match := _SIGNATURE.match(text, at)):
         found = bool(_DIGIT.search(match[1]))
         return match.end(), (*match.span(1), "url_signature") if found else None
@@ -204,7 +204,7 @@ _COOKIE = re.compile(
 )
 
 
-def _cookie(text: bytes, _low: bytes, at: int) -> Looked:
+def _cookie(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _COOKIE.match(text, at)
     if match is None or _STAND_INS.match(match[1].partition(b"=")[2]):
         return at + 6, None
@@ -220,7 +220,7 @@ _PEM = re.compile(
 )
 
 
-def _pem(text: bytes, _low: bytes, at: int) -> Looked:
+def _pem(text: bytes, _low: bytes, at: int) -> SearchStep:
     match = _PEM.match(text, at)
     return (match.end(), (*match.span(), "private_key")) if match else (at + 10, None)
 

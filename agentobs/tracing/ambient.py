@@ -93,8 +93,8 @@ class Ambient:
 
     def _note(self, here: Place) -> None:
         if self.asked is not None:
-            asked, self.asked = self.asked, None
-            asked(here)
+            callback, self.asked = self.asked, None
+            callback(here)
 
 
 _key: ContextVar[str] = ContextVar("agentobs_key", default="")
