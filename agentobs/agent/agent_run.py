@@ -10,7 +10,7 @@ from anthropic import AsyncAnthropic
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
-from agentobs.agent.conversation_hooks import Hooking
+from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import (
     Denial,
     Limit,
@@ -60,7 +60,7 @@ class Run:
     """The name of its lane, set even if nothing is recorded."""
     refused: Mapping[str, ToolAnswer] = field(default_factory=dict)
     """Results to return for calls of tools that it does not have, by tool name."""
-    hooks: Hooking = field(init=False)
+    hooks: ConversationHooks = field(init=False)
     client: AsyncAnthropic = field(init=False)
     """The world's client without its own retries, because the loop handles retries."""
     meter: Meter = field(default_factory=Meter)
@@ -120,7 +120,9 @@ class Run:
         self.used = used_ids(self.talk.messages)
         if self.parent is not None:
             self.purse, self.goes_beyond = self.parent.purse, set(self.parent.goes_beyond)
-        self.hooks = Hooking(self.world, self.options.hooks, self.talk, self.counted_inside)
+        self.hooks = ConversationHooks(
+            self.world, self.options.hooks, self.talk, self.counted_inside
+        )
 
     def asking(
         self, here: Place | None, source: QuerySource | None = None, *, lane: str | None = None
@@ -264,9 +266,9 @@ class Run:
         usage = message.get("usage")
         if not self.options.budget.runaway or not isinstance(usage, dict):
             return
-        meter, said = Meter(), usage.get("output_tokens")
+        meter, output_tokens = Meter(), usage.get("output_tokens")
         meter.add(message.get("model") or self.options.model, usage, self.world.now())
-        self.latest.append((meter, said if isinstance(said, int) else 0))
+        self.latest.append((meter, output_tokens if isinstance(output_tokens, int) else 0))
 
     def gave_up(self, message: Json, took_ns: int, error: Exception) -> None:
         """Count a response that broke off, even if it never reported usage."""

@@ -19,7 +19,7 @@ Fired = tuple[Verdict, tuple[HookRan, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Hooking:
+class ConversationHooks:
     """The hooks of a conversation, and methods to run them."""
 
     world: World
@@ -56,9 +56,9 @@ class Hooking:
         """Run the given hooks for an event."""
         if not hooks:
             return Verdict(), ()
-        verdict, told, _ = await fire(self.world, hooks, occasion, here, frozenset())
+        verdict, events, _ = await fire(self.world, hooks, occasion, here, frozenset())
         self.count(verdict.usage)
-        return verdict, told
+        return verdict, events
 
 
 def occasion(
@@ -90,18 +90,18 @@ def wished(decision: Decision, wish: Behaviour | None, tool: str, mode: Mode) ->
 
 def denied_by_hook(tool: str, reason: str) -> Decision:
     """Return the decision for a hook's veto."""
-    said = f" It says: {reason}" if reason else ""
-    return _by_hook("deny", f"A hook blocks this call of {tool}.{said}")
+    explanation = f" It says: {reason}" if reason else ""
+    return _by_hook("deny", f"A hook blocks this call of {tool}.{explanation}")
 
 
-def answered_by_hook(asked: Decision, verdict: Verdict, tool: str) -> Decision | None:
+def answered_by_hook(pending: Decision, verdict: Verdict, tool: str) -> Decision | None:
     """Return the hooks' decision on an approval request; None if a person must still be asked.
 
     If a rule requires a person, hooks can deny but not allow.
     """
     if verdict.blocked or verdict.decision == "deny":
         return denied_by_hook(tool, verdict.reason)
-    if verdict.decision == "allow" and asked.rule is None:
+    if verdict.decision == "allow" and pending.rule is None:
         return _by_hook("allow", f"A hook lets this call of {tool} run.")
     return None
 

@@ -44,8 +44,8 @@ async def at_the_beginning(this: Run, here: Place | None) -> AsyncGenerator[Hook
     else:
         first.append(("user_prompt_submit", {"prompt": prompt}))
     for event, facts in first:
-        verdict, told = await _fire(this, event, here, facts)
-        for ran in told:
+        verdict, events = await _fire(this, event, here, facts)
+        for ran in events:
             yield ran
         this.state = with_context(this.state, verdict.context)
         if verdict.stop or (verdict.blocked and event != "session_start"):
@@ -58,10 +58,10 @@ async def before_the_end(
 ) -> AsyncGenerator[HookRan, None]:
     """Run the hooks before a run ends with a final response; if one objects, the run continues."""
     event: HookEvent = "sub_agent_stop" if this.source == "sub_agent" else "stop"
-    said = text_of(this.answers[-1].get("content"))
-    facts = {"text": said, "blocked_before": state.stop_blocks, "agent": this.options.agent}
-    verdict, told = await _fire(this, event, here, facts)
-    for ran in told:
+    text = text_of(this.answers[-1].get("content"))
+    facts = {"text": text, "blocked_before": state.stop_blocks, "agent": this.options.agent}
+    verdict, events = await _fire(this, event, here, facts)
+    for ran in events:
         yield ran
     if not verdict.blocked or verdict.stop:
         return
@@ -79,8 +79,8 @@ async def after_failure(this: Run, here: Place | None) -> AsyncGenerator[HookRan
         "error": error_classes.name_of(this.error) if this.error else None,
         "agent": this.options.agent,
     }
-    _, told = await _fire(this, "stop_failure", here, facts)
-    for ran in told:
+    _, events = await _fire(this, "stop_failure", here, facts)
+    for ran in events:
         yield ran
 
 
@@ -129,9 +129,9 @@ async def end(
     turn = conversation.turns
     state = State("awaiting_model", conversation.messages, turn, 0, 0, "start")
     this = Run(world, options, (), None, conversation, state, world.now())
-    _, told = await _fire(this, "session_end", tracing.place(), {"turns": turn})
+    _, events = await _fire(this, "session_end", tracing.place(), {"turns": turn})
     await world.settled()
-    return told
+    return events
 
 
 async def _fire(

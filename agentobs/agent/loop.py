@@ -175,28 +175,28 @@ async def run(
 async def _played(this: Run) -> AsyncGenerator[Event, None]:
     """Play a run, main agent or sub-agent, to its result."""
     try:
-        with _told(this) as told:
+        with _recorded_interaction(this) as recorded:
             try:
-                async with aclosing(_turns(this, told)) as turns:
+                async with aclosing(_turns(this, recorded)) as turns:
                     async for event in turns:
                         yield event
             except error_classes.PROVIDER_ERRORS as error:
                 this.failed(error_classes.terminal_reason(error), error)
-                async for ran in after_failure(this, told.place):
+                async for ran in after_failure(this, recorded.place):
                     yield ran
                 raise
             finally:
-                told.subtype, told.is_stopped = this.subtype, this.is_stopped
+                recorded.subtype, recorded.is_stopped = this.subtype, this.is_stopped
     except error_classes.PROVIDER_ERRORS:
         pass
     except ReplaySays:
         raise
     except Exception as error:
         this.failed("internal_error", error)
-    yield this.result(told.place)
+    yield this.result(recorded.place)
 
 
-def _told(this: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
+def _recorded_interaction(this: Run) -> contextlib.AbstractContextManager[telemetry.Interaction]:
     agent = this.options.agent
     if this.parent is not None and not this.is_background:
         return telemetry.sub_agent(agent)
@@ -222,20 +222,20 @@ async def complete(
     raise AssertionError("a run ended without a result")
 
 
-async def _turns(this: Run, told: telemetry.Interaction) -> AsyncGenerator[Event, None]:
+async def _turns(this: Run, recorded: telemetry.Interaction) -> AsyncGenerator[Event, None]:
     """Run turns until the last one."""
-    async for ran in at_the_beginning(this, told.place):
+    async for ran in at_the_beginning(this, recorded.place):
         yield ran
     if this.subtype != "success":
         return
     key = f"{this.state.turn}:start"
-    texts, told_of = await entered(this, told.place, key, this.state.turn)
+    texts, told_of = await entered(this, recorded.place, key, this.state.turn)
     for each in told_of:
         yield each
     this.following = with_context(this.state, texts)
     while this.following is not None:
         state, this.following = this.following, None
-        here, this.depth = telemetry.in_turn(this.world, told.place, state.turn), 0
+        here, this.depth = telemetry.in_turn(this.world, recorded.place, state.turn), 0
         async for reached in within_budget(this, here, f"{state.turn}:before"):
             yield reached
         tools = await _tools_of(this, here, state.turn) if this.subtype == "success" else None
@@ -274,8 +274,8 @@ async def _turn(
     """Call the model and run its tool calls; store the next state unless the run ends here."""
     before = len(this.answers)
     try:
-        async with aclosing(ask_fitting(this, tools, dispatcher, here)) as asking:
-            async for event in asking:
+        async with aclosing(ask_fitting(this, tools, dispatcher, here)) as events:
+            async for event in events:
                 yield event
         if len(this.answers) == before:  # failed attempts have used up the budget
             for stood in _as_far_as_it_came(this):
@@ -284,9 +284,9 @@ async def _turn(
         state = this.state
         message, doubles = told_apart(this.answers[-1], this.used)
         if is_cut(message):
-            state, asked = broken_off(state, message)
+            state, requested = broken_off(state, message)
         else:
-            state, asked = answered(state, message), calls(message)
+            state, requested = answered(state, message), calls(message)
     except error_classes.PROVIDER_ERRORS:
         for stood in _as_far_as_it_came(this):
             yield stood
@@ -295,15 +295,15 @@ async def _turn(
         state = this.state
         dispatcher.stopped_at = stopped.point, stopped.count
         message, doubles = told_apart({"content": [], **this.broken[-1]}, this.used)
-        state, asked = broken_off(state, message)
+        state, requested = broken_off(state, message)
     else:
         compaction.counted(this, state.messages, this.answers[-1].get("usage"))
     # Store the response before its tools run, so that a run that is killed here can be resumed.
     this.keep(state)
-    this.used |= {question.tool_use_id for question in asked}
-    if asked:
+    this.used |= {question.tool_use_id for question in requested}
+    if requested:
         dispatcher.deciding.over_budget = await is_over_budget(this, here)
-        async with aclosing(dispatcher.finish(asked, doubles)) as running:
+        async with aclosing(dispatcher.finish(requested, doubles)) as running:
             async for step in running:
                 yield step
         state = next_turn(
@@ -319,7 +319,7 @@ async def _turn(
         this.ran(dispatcher, state)
     if dispatcher.stopped_at is not None:
         _abort(this, *dispatcher.stopped_at, here)
-    elif asked:
+    elif requested:
         if dispatcher.steering:
             yield _steered(this, here, state.turn - 1, dispatcher.steering, dispatcher.skipped)
         async for event in _after_tools(this, state, dispatcher, here):
@@ -429,10 +429,10 @@ async def _tools_of(this: Run, here: Place | None, turn: int) -> Sequence[Tool] 
     if callable(this.tools):
         _check(tools, this.options)
     tools = [_named(tool, this.world.tool_name(tool.name, tool.aliases)) for tool in tools]
-    asked = [tool.name for tool in tools if tool.available is not None]
-    if not asked:
+    optional = [tool.name for tool in tools if tool.available is not None]
+    if not optional:
         return tools
-    there = await telemetry.ask(this.world, here, "tool_set", str(turn), asked)
+    there = await telemetry.ask(this.world, here, "tool_set", str(turn), optional)
     missing = [t for t in tools if t.available is not None and t.name not in there]
     needed = [tool.name for tool in missing if not tool.optional]
     if needed:

@@ -216,10 +216,12 @@ class State:
 
 def begin(conversation: Conversation, prompt: Prompt) -> State:
     """Return the state in which a prompt continues a conversation."""
-    said = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
-    given = {block.get("tool_use_id") for block in said}
-    results = [r for r in owed_results(conversation.messages) if r["tool_use_id"] not in given]
-    content = prompt if isinstance(prompt, str) and not results else [*results, *said]
+    prompt_blocks = [_text(prompt)] if isinstance(prompt, str) else list(prompt)
+    answered_ids = {block.get("tool_use_id") for block in prompt_blocks}
+    results = [
+        r for r in owed_results(conversation.messages) if r["tool_use_id"] not in answered_ids
+    ]
+    content = prompt if isinstance(prompt, str) and not results else [*results, *prompt_blocks]
     messages = (*conversation.messages, {"role": "user", "content": content})
     return State("awaiting_model", messages, conversation.turns + 1, 0, 0, "start")
 
@@ -231,8 +233,8 @@ def owed_results(
     it was interrupted.
     """
     last = messages[-1] if messages else {}
-    asked = tool_uses(last) if last.get("role") == "assistant" else []
-    return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in asked]
+    requested = tool_uses(last) if last.get("role") == "assistant" else []
+    return [tool_result(b["id"], (known or {}).get(b["id"], INTERRUPTED)) for b in requested]
 
 
 def request(
@@ -287,8 +289,8 @@ def question_of(block: Json) -> ToolQuestion:
     for field_name in ("id", "name"):
         if not isinstance(block.get(field_name), str) or not block[field_name]:
             raise ValueError(f"a tool call has no {field_name}")
-    given = block.get("partial_json") or block.get("input")
-    return ToolQuestion(block["id"], block["name"], own_copy(given))
+    call_input = block.get("partial_json") or block.get("input")
+    return ToolQuestion(block["id"], block["name"], own_copy(call_input))
 
 
 def calls(message: Json) -> list[ToolQuestion]:
@@ -327,8 +329,8 @@ def answered(state: State, message: Json) -> State:
     """
     answer = _echo(message)
     is_nothing = not answer["content"] or is_blank(answer["content"])
-    heard = state.messages if is_nothing else (*state.messages, answer)
-    return replace(state, phase="dispatching_tools", messages=heard)
+    messages = state.messages if is_nothing else (*state.messages, answer)
+    return replace(state, phase="dispatching_tools", messages=messages)
 
 
 def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
@@ -340,12 +342,12 @@ def broken_off(state: State, message: Json) -> tuple[State, list[ToolQuestion]]:
     result.
     """
     listed = message.get("content")
-    came = listed if isinstance(listed, list) else []
-    served = {block.get("tool_use_id") for block in came if isinstance(block, dict)}
-    kept = [block for block in came if _is_whole(block, served)]
-    while kept and kept[-1].get("type") in ("thinking", "redacted_thinking"):
-        kept.pop()
-    part = {"role": "assistant", "content": kept}
+    blocks = listed if isinstance(listed, list) else []
+    served = {block.get("tool_use_id") for block in blocks if isinstance(block, dict)}
+    whole_blocks = [block for block in blocks if _is_whole(block, served)]
+    while whole_blocks and whole_blocks[-1].get("type") in ("thinking", "redacted_thinking"):
+        whole_blocks.pop()
+    part = {"role": "assistant", "content": whole_blocks}
     return answered(state, part), calls(part)
 
 
@@ -470,15 +472,15 @@ def _thinkable(arguments: dict[str, Any]) -> dict[str, Any]:
     thinking was removed.
     """
     extra = arguments.get("extra_body", {})
-    asked = (arguments.get("thinking"), extra.get("thinking"))
-    if not any(map(_is_budget, asked)) or unthought(arguments["messages"]) is None:
+    settings = (arguments.get("thinking"), extra.get("thinking"))
+    if not any(map(_is_budget, settings)) or unthought(arguments["messages"]) is None:
         return arguments
-    kept = dict(arguments)
-    if _is_budget(kept.get("thinking")):
-        del kept["thinking"]
+    changed = dict(arguments)
+    if _is_budget(changed.get("thinking")):
+        del changed["thinking"]
     if _is_budget(extra.get("thinking")):
-        kept["extra_body"] = {name: extra[name] for name in extra if name != "thinking"}
-    return kept
+        changed["extra_body"] = {name: extra[name] for name in extra if name != "thinking"}
+    return changed
 
 
 def _is_budget(thinking: Any) -> bool:

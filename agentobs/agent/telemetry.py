@@ -78,15 +78,15 @@ def interaction(world: World, agent: str, *, is_background: bool = False) -> Ite
     interaction_id, lane = world.new_id(), unchecked(outer.lane)
     source = Label(outer.query_source)
     sink.emit(InteractionStart(outer.session_id, interaction_id, lane, world.now(), source))
-    told, result = Interaction(None), "error_during_execution"
+    recorded, result = Interaction(None), "error_during_execution"
     try:
         here = replace(outer, interaction_id=interaction_id, turn=None)
         opened = span(
             "interaction", here, agent, trace_id=interaction_id, is_within=not is_background
         )
-        with opened as told.place:
-            yield told
-        result = "cancelled" if told.is_stopped else told.subtype
+        with opened as recorded.place:
+            yield recorded
+        result = "cancelled" if recorded.is_stopped else recorded.subtype
     except Exception:
         raise  # an error of the run, which its result already reports
     except BaseException:
@@ -220,9 +220,9 @@ def event(
     )
 
 
-def _labels(given: Mapping[str, str | None]) -> dict[str, Label]:
+def _labels(names: Mapping[str, str | None]) -> dict[str, Label]:
     """Return names as labels that the recorder still has to check, without missing ones."""
-    return {word(name): unchecked(each) for name, each in given.items() if each is not None}
+    return {word(name): unchecked(each) for name, each in names.items() if each is not None}
 
 
 ASK_SECONDS = 60.0

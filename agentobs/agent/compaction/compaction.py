@@ -24,7 +24,7 @@ from agentobs.agent.events import Compaction, Degraded, Event
 from agentobs.agent.lifecycle_hooks import after_compaction, before_compaction
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.prompt import Rendered, SystemPrompt, rendered
-from agentobs.agent.requests.maintenance_request import Upkeep, upkeep
+from agentobs.agent.requests.maintenance_request import MaintenanceRequest, upkeep
 from agentobs.agent.state import Options, with_context
 from agentobs.agent.tools.tool import Tool
 from agentobs.provider.messages import blocks, text_of
@@ -86,9 +86,9 @@ class Need:
 
 def window(this: Run) -> int:
     """Return the context window of the current model, in tokens."""
-    options, told = this.options, this.talk.context.window_told
+    options, reported = this.options, this.talk.context.window_told
     own = options.context.window_tokens or window_of(options.model, options.betas)
-    return min(own, told) if told else own
+    return min(own, reported) if reported else own
 
 
 def threshold(this: Run) -> int:
@@ -142,8 +142,8 @@ def reactive(this: Run, tools: Sequence[Tool], error: Exception) -> Need | None:
     if progress.has_reacted or not error_classes.is_too_long(error):
         return None
     tokens = length(this, tools)
-    if told := summarising.told_sizes(error_classes.text_of(error)):
-        tokens, progress.window_told = max(tokens, told[0]), told[1]
+    if sizes := summarising.reported_sizes(error_classes.text_of(error)):
+        tokens, progress.window_told = max(tokens, sizes[0]), sizes[1]
     limit = threshold(this)
     target = int(min(TARGET_SHARE * limit, REACTIVE_SHARE * tokens))
     return Need("reactive", tools, tokens, limit, target)
@@ -161,8 +161,8 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
     progress, before = this.talk.context, this.state.messages
     progress.begun += 1
     with telemetry.span("compaction", here, need.trigger) as inside:
-        verdict, told = await before_compaction(this, need.trigger, need.tokens, inside)
-        for ran in told:
+        verdict, hook_events = await before_compaction(this, need.trigger, need.tokens, inside)
+        for ran in hook_events:
             yield ran
         if verdict.blocked:
             return
@@ -177,18 +177,18 @@ async def compaction(this: Run, need: Need, here: Place | None) -> AsyncGenerato
             yield event
         return
     need.done = _boundary(this, need, before, messages)
-    asked = unanswered(before, this.talk.messages)
+    unanswered_count = unanswered(before, this.talk.messages)
     this.state = replace(this.state, messages=messages)
-    this.talk.messages = without_last(messages, asked)
+    this.talk.messages = without_last(messages, unanswered_count)
     progress.counted = Counted(need.done.tokens_after, len(messages), messages[-1])
     progress.failures, progress.last_turn = 0, this.state.turn
-    _tell(this, here, need.done)
+    _emit_boundary(this, here, need.done)
     yield need.done
-    verdict, told = await after_compaction(this, need.done, here)
-    for ran in told:
+    verdict, hook_events = await after_compaction(this, need.done, here)
+    for ran in hook_events:
         yield ran
     this.state = with_context(this.state, verdict.context)
-    if not asked:
+    if not unanswered_count:
         this.talk.messages = this.state.messages
 
 
@@ -247,8 +247,8 @@ def _without_new(this: Run, need: Need, messages: Group) -> Group | None:
     """
     most = min(need.threshold, need.tokens)
     few = need.target if need.trigger == "reactive" else most
-    for kept, enough in ((this.options.context.kept_results, few), (0, most)):
-        made = reduction.trim(messages, kept, spares_new=False)
+    for kept_results, enough in ((this.options.context.kept_results, few), (0, most)):
+        made = reduction.trim(messages, kept_results, spares_new=False)
         if _left(this, need, made) < enough:
             if need.methods[-1:] != ["trim"]:
                 need.methods.append("trim")
@@ -263,16 +263,16 @@ async def _summarised(
     exists.
     """
     size = min(token_counts.estimate(messages), _estimated(this, need, need.threshold))
-    gone, kept = summarising.split(messages, int(summarising.KEPT_SHARE * size))
+    gone, rest = summarising.split(messages, int(summarising.KEPT_SHARE * size))
     if not any(message.get("role") == "assistant" for message in gone) and not _is_heavy(gone):
         return
-    files = _files(this, need, kept)
+    files = _files(this, need, rest)
     number = this.talk.context.begun
-    asked = {"trigger": need.trigger}
+    question = {"trigger": need.trigger}
     key = f"{this.state.turn}:{number}"
-    memory = await telemetry.ask(this.world, here, "memory", key, asked)
+    memory = await telemetry.ask(this.world, here, "memory", key, question)
     if isinstance(memory, str) and memory.strip():
-        made = summarising.goes_on(memory.strip(), files, kept)
+        made = summarising.continued_from(memory.strip(), files, rest)
         if _is_enough(this, need, made):
             need.methods.append("memory")
             need.files = len(files)
@@ -283,7 +283,7 @@ async def _summarised(
             yield event
     if need.summary is None:
         return
-    made = summarising.goes_on(need.summary, files, kept)
+    made = summarising.continued_from(need.summary, files, rest)
     if _left(this, need, made) < need.tokens:
         need.methods.append("summary")
         need.files = len(files)
@@ -305,18 +305,18 @@ async def _summary(
     for count in range(summarising.DROPS_MAX + 2):
         arguments = summarising.request(gone, this.state, options, need.tools, this.owed, wanted)
         point = f"{this.state.turn}:compaction:{number}.{count}"
-        asked = Upkeep(arguments, source, lane, point)
+        upkeep_request = MaintenanceRequest(arguments, source, lane, point)
         try:
-            async with aclosing(upkeep(this, asked, here)) as events:
+            async with aclosing(upkeep(this, upkeep_request, here)) as events:
                 async for event in events:
                     yield event
         except error_classes.PROVIDER_ERRORS as error:
             if not error_classes.is_too_long(error):
                 need.error = error
                 return
-            told = summarising.told_sizes(error_classes.text_of(error))
+            sizes = summarising.reported_sizes(error_classes.text_of(error))
         else:
-            answer = asked.answer
+            answer = upkeep_request.answer
             if answer is None or answer.get("stop_reason") == "refusal":
                 return
             if answer.get("stop_reason") == "max_tokens" and need.was_cut:
@@ -330,8 +330,8 @@ async def _summary(
                 need.was_cut = False
                 need.summary = text_of(answer.get("content")).strip() or None
                 return
-            told = None
-        excess = told[0] - told[1] + context.summary_tokens if told else None
+            sizes = None
+        excess = sizes[0] - sizes[1] + context.summary_tokens if sizes else None
         fewer = summarising.shorter(gone, excess)
         drops += 1
         if fewer is None or drops > summarising.DROPS_MAX:
@@ -349,13 +349,13 @@ def _known(this: Run) -> Options:
     return replace(this.options, system=rendered(prompt, this.talk.sections))
 
 
-def _files(this: Run, need: Need, kept: Sequence[Json]) -> list[Json]:
+def _files(this: Run, need: Need, rest: Sequence[Json]) -> list[Json]:
     """Return the blocks of files to attach again, taken from the conversation before it was
     trimmed.
     """
     before = this.state.messages
-    gone = before[: len(before) - len(kept)]
-    files = recent_files(gone, kept, need.tools)
+    gone = before[: len(before) - len(rest)]
+    files = recent_files(gone, rest, need.tools)
     room = FILES_SHARE * min(token_counts.estimate(gone), _estimated(this, need, need.threshold))
     return attached(files, min(FILES_TOKENS_MAX, int(room)))
 
@@ -430,11 +430,13 @@ def _kept_from(before: Group, messages: Group) -> str | None:
 
 
 def _ends_with(message: Json, part: Json) -> bool:
-    own, said = blocks(message), blocks(part)
-    return bool(said) and message.get("role") == part.get("role") and own[-len(said) :] == said
+    own, suffix = blocks(message), blocks(part)
+    return (
+        bool(suffix) and message.get("role") == part.get("role") and own[-len(suffix) :] == suffix
+    )
 
 
-def _tell(this: Run, here: Place | None, done: Compaction) -> None:
+def _emit_boundary(this: Run, here: Place | None, done: Compaction) -> None:
     numbers: dict[str, float] = {
         "tokens_before": done.tokens_before,
         "tokens_after": done.tokens_after,

@@ -15,13 +15,15 @@ def nudge(this: Run, here: Place | None) -> tuple[Nudge, str] | None:
     budget = this.options.token_budget
     if budget is None:
         return None
-    said = sum(output_tokens(answer.get("usage")) for answer in this.answers)
+    output_tokens_sum = sum(output_tokens(answer.get("usage")) for answer in this.answers)
     number = len(this.nudged_at)
-    ended = token_budget.ending(budget, said, this.nudged_at)
-    numbers = {"output_tokens": said, "budget": budget, "nudges": number}
+    ended = token_budget.ending(budget, output_tokens_sum, this.nudged_at)
+    numbers = {"output_tokens": output_tokens_sum, "budget": budget, "nudges": number}
     if ended is not None:
         telemetry.event(this.world, here, "token_budget", ended, numbers)
         return None
-    this.nudged_at.append(said)
+    this.nudged_at.append(output_tokens_sum)
     telemetry.event(this.world, here, "nudge", None, {**numbers, "nudges": number + 1})
-    return Nudge(this.state.turn, number + 1, said), token_budget.nudge(budget, said)
+    return Nudge(this.state.turn, number + 1, output_tokens_sum), token_budget.nudge(
+        budget, output_tokens_sum
+    )

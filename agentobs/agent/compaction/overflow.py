@@ -37,7 +37,7 @@ async def ask_fitting(
     """Send the LLM request of a turn like `ask`, and compact the conversation first if necessary.
 
     Raises:
-    recovery.PROVIDER_ERRORS: the last failure, also if the prompt stays too long.
+    error_classes.PROVIDER_ERRORS: the last failure, also if the prompt stays too long.
         Stopped: the run was aborted.
     """
     need = automatic(this, tools, here)
@@ -120,6 +120,8 @@ async def compact(
             pass
     if need.done is not None:
         # No request may follow in this session, so record the result here for a later resume.
-        asked = {"before": before, "messages": list(conversation.messages)}
-        await telemetry.ask(world, here, "compacted", f"{turn}:{conversation.context.begun}", asked)
+        question = {"before": before, "messages": list(conversation.messages)}
+        await telemetry.ask(
+            world, here, "compacted", f"{turn}:{conversation.context.begun}", question
+        )
     return need.done

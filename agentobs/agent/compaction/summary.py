@@ -73,13 +73,13 @@ def split(messages: Sequence[Json], tokens: int) -> tuple[Group, Group]:
     whole = parts(messages)
     if not whole.groups:
         return (), tuple(messages)
-    kept, room = 1, tokens - estimate(whole.groups[-1])
+    kept_groups, room = 1, tokens - estimate(whole.groups[-1])
     for group in reversed(whole.groups[:-1]):
         room -= estimate(group)
         if room < 0:
             break
-        kept += 1
-    at = len(whole.groups) - kept
+        kept_groups += 1
+    at = len(whole.groups) - kept_groups
     return (*whole.head, *flat(whole.groups[:at])), flat(whole.groups[at:])
 
 
@@ -97,9 +97,9 @@ def request(
     a summary would waste the whole request. This and the changes to the messages invalidate the
     provider's cache of the messages.
     """
-    asked = "\n\n".join(filter(None, (ASKED, options.context.instructions, instructions)))
-    said = plain(gone)
-    question = {"role": "user", "content": [_text(asked)]}
+    prompt = "\n\n".join(filter(None, (ASKED, options.context.instructions, instructions)))
+    plain_messages = plain(gone)
+    question = {"role": "user", "content": [_text(prompt)]}
     shaped = replace(
         options,
         max_tokens=options.context.summary_tokens,
@@ -107,9 +107,11 @@ def request(
         thinking=None,
         extra={name: options.extra[name] for name in _KEPT_FIELDS if name in options.extra},
     )
-    arguments = own_request(replace(state, messages=joined((*said, question))), shaped, tools, owed)
+    arguments = own_request(
+        replace(state, messages=joined((*plain_messages, question))), shaped, tools, owed
+    )
     extra = arguments.get("extra_body", {})
-    if "tools" not in arguments and "tools" not in extra and (called := _declared(said)):
+    if "tools" not in arguments and "tools" not in extra and (called := _declared(plain_messages)):
         arguments["tools"] = called
     if "tools" in arguments or "tools" in extra:
         arguments["tool_choice"] = {"type": "none"}
@@ -137,7 +139,7 @@ def shorter(messages: Sequence[Json], excess: int | None) -> Group | None:
 _TOLD = re.compile(r"(\d[\d,]*) tokens > (\d[\d,]*) maximum")
 
 
-def told_sizes(text: str) -> tuple[int, int] | None:
+def reported_sizes(text: str) -> tuple[int, int] | None:
     """Return the actual and the maximum tokens of a prompt, if the provider's refusal contains
     them.
 
@@ -150,23 +152,23 @@ def told_sizes(text: str) -> tuple[int, int] | None:
     return tokens, most
 
 
-def goes_on(summary: str, files: Sequence[Json], kept: Sequence[Json]) -> Group:
+def continued_from(summary: str, files: Sequence[Json], rest: Sequence[Json]) -> Group:
     """Return the conversation that continues from a summary."""
-    told = {"type": "text", "text": BOUNDARY.format(summary=summary)}
-    return joined(({"role": "user", "content": [told, *files]}, *kept))
+    boundary = {"type": "text", "text": BOUNDARY.format(summary=summary)}
+    return joined(({"role": "user", "content": [boundary, *files]}, *rest))
 
 
 def plain(messages: Sequence[Json]) -> Group:
     """Return messages for a summary: without thinking, and with text in place of images and
     documents.
     """
-    told = []
+    result = []
     for message in without_thinking(messages):
         content = message.get("content")
         if isinstance(content, list):
             content = [_plain(block) if isinstance(block, dict) else block for block in content]
-        told.append({**message, "content": content})
-    return tuple(told)
+        result.append({**message, "content": content})
+    return tuple(result)
 
 
 def _plain(block: Json) -> Json:
@@ -176,8 +178,10 @@ def _plain(block: Json) -> Json:
         case {"type": "tool_result", "content": list() as inner}:
             return {**block, "content": [_plain(b) if isinstance(b, dict) else b for b in inner]}
         case {"type": "compaction"}:
-            said = block.get("content")
-            return _text(said if isinstance(said, str) and said else "[a summary, not readable]")
+            content = block.get("content")
+            return _text(
+                content if isinstance(content, str) and content else "[a summary, not readable]"
+            )
         case {"type": "text", "citations": _}:
             return {name: value for name, value in block.items() if name != "citations"}
         case {

@@ -62,25 +62,25 @@ def first_call(messages: Iterable[Json]) -> str | None:
 def outline(messages: Iterable[Json]) -> str:
     """Return a digest that identifies a conversation: roles, texts and the IDs of calls."""
     names = ("text", "id", "tool_use_id", "type")
-    said = [
+    outlined = [
         [message.get("role"), [next(filter(None, map(block.get, names)), None) for block in own]]
         for message in messages
         if (own := [block for block in blocks(message) if not is_thinking(block)])
     ]
-    return digest(canonical(said).encode("utf-8", "surrogatepass"))
+    return digest(canonical(outlined).encode("utf-8", "surrogatepass"))
 
 
-def unanswered(messages: Sequence[Json], kept: Sequence[Json]) -> int:
+def unanswered(messages: Sequence[Json], stored: Sequence[Json]) -> int:
     """Return how many blocks at the end of a run's conversation are missing in the stored one.
 
     These blocks were sent to the model, which has not responded yet. A block added to a stored
     message belongs to that message and is not counted.
     """
-    known, count = {id(message) for message in kept}, 0
+    known, count = {id(message) for message in stored}, 0
     for message in reversed(messages):
         if message.get("role") != "user" or id(message) in known:
             break
-        if kept and _begins_with(message, kept[-1]):
+        if stored and _begins_with(message, stored[-1]):
             break
         count += len(blocks(message))
     return count
@@ -98,8 +98,8 @@ def without_last(messages: Group, count: int) -> Group:
 
 
 def _begins_with(message: Json, part: Json) -> bool:
-    said = blocks(part)
-    return message.get("role") == part.get("role") and blocks(message)[: len(said)] == said
+    prefix = blocks(part)
+    return message.get("role") == part.get("role") and blocks(message)[: len(prefix)] == prefix
 
 
 def _grouped(messages: Sequence[Json]) -> list[Group]:

@@ -42,12 +42,12 @@ class _Call:
     result: Json | None
 
 
-def recent_files(gone: Sequence[Json], kept: Sequence[Json], tools: Sequence[Tool]) -> list[File]:
+def recent_files(gone: Sequence[Json], rest: Sequence[Json], tools: Sequence[Tool]) -> list[File]:
     """Return the files that were last read or edited in the removed messages, latest first.
 
     Files that the kept messages read, and files that were never read, are left out.
     """
-    there = {call.path for call in _calls(kept, tools) if call.reads and _content(call)}
+    there = {call.path for call in _calls(rest, tools) if call.reads and _content(call)}
     found: dict[str, File] = {}
     order: dict[str, None] = {}
     for call in _calls(gone, tools):
@@ -58,7 +58,7 @@ def recent_files(gone: Sequence[Json], kept: Sequence[Json], tools: Sequence[Too
             found[call.path] = File(call.path, text, False)
         elif not call.reads and call.path in found:
             found[call.path] = File(call.path, found[call.path].text, True)
-    edited = {call.path for call in _calls(kept, tools) if not call.reads}
+    edited = {call.path for call in _calls(rest, tools) if not call.reads}
     latest = [found[path] for path in reversed(order) if path in found and path not in there]
     return [
         File(file.path, file.text, file.is_stale or file.path in edited)
@@ -115,5 +115,5 @@ def _calls(messages: Sequence[Json], tools: Sequence[Tool]) -> Iterator[_Call]:
 
 
 def _paths(tool: Tool, value: object) -> list[str]:
-    given = [value.get(name) for name in tool.paths] if isinstance(value, dict) else []
-    return [path for path in given if isinstance(path, str) and path]
+    values = [value.get(name) for name in tool.paths] if isinstance(value, dict) else []
+    return [path for path in values if isinstance(path, str) and path]

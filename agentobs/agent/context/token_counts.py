@@ -68,10 +68,10 @@ def held(usage: Any) -> int | None:
     if not isinstance(usage, dict):
         return None
     rounds = usage.get("iterations")
-    said = [each for each in rounds if _is_answer(each)] if isinstance(rounds, list) else []
-    if rounds and not said:
+    answers = [each for each in rounds if _is_answer(each)] if isinstance(rounds, list) else []
+    if rounds and not answers:
         return None  # it paused after a compaction: the remaining messages were not read yet
-    last = said[-1] if said else usage
+    last = answers[-1] if answers else usage
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     sent = sum(_count(last.get(name)) for name in parts)
     return sent + _count(last.get("output_tokens")) if sent else None

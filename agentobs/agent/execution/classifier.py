@@ -18,7 +18,7 @@ from agentobs import tracing
 from agentobs.agent import telemetry
 from agentobs.agent.execution.hook_output import plain, quoted, sendable
 from agentobs.agent.execution.model_hooks import Judge, inside, judged
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.errors import ReplaySays, UsageError
 from agentobs.records.canonical_json import Json
 from agentobs.records.exchanges import WorldQuestion
@@ -87,7 +87,7 @@ async def classified(
     try:
         shown = json.dumps(question.asked["about"], ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return _no_answer(quoted(told(error)))
+        return _no_answer(quoted(error_text(error)))
     if len(shown) > CALL_CHARS_MAX:
         return _no_answer("the call is too long to be judged")
     text = f"{classifier.instructions}\n\nThe call:\n\n{sendable(shown)}"
@@ -108,7 +108,7 @@ async def classified(
             raise
         answer = _no_answer("it was withdrawn")
     except Exception as error:
-        answer = _no_answer(quoted(told(error)))
+        answer = _no_answer(quoted(error_text(error)))
     return {**answer, "usage": used} if used else answer
 
 

@@ -19,11 +19,11 @@ from typing import Any
 from agentobs import tracing, world
 from agentobs.agent.execution.hook_output import (
     ANSWER_BYTES_MAX,
+    answer_only,
     failed,
     of_bytes,
     plain,
     quoted,
-    said,
 )
 from agentobs.agent.hooks.declarations import Command
 from agentobs.records.canonical_json import Json
@@ -115,9 +115,9 @@ class _Talk(asyncio.SubprocessProtocol):
         self._open = {1, 2}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        kept = self.kept[fd]
-        room = ANSWER_BYTES_MAX - len(kept)
-        kept += data[:room]
+        buffer = self.kept[fd]
+        room = ANSWER_BYTES_MAX - len(buffer)
+        buffer += data[:room]
         self.is_cut = self.is_cut or (fd == 1 and len(data) > room)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -144,7 +144,7 @@ def _answer(status: int | None, talk: _Talk) -> Json:
             return failed(f"it printed more than {ANSWER_BYTES_MAX:,} bytes")
         return of_bytes(printed)
     if status == BLOCKS:
-        return said(
+        return answer_only(
             "blocking", complaint.strip() or "It was blocked, and the hook did not say why."
         )
     if status is None:

@@ -48,7 +48,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         except BaseException as error:  # any exception is raised where it is awaited
             outcome = None, error
         here.end()
-        return lambda: loop.call_soon_threadsafe(_tell, ended, outcome)
+        return lambda: loop.call_soon_threadsafe(_set_outcome, ended, outcome)
 
     _hand(run)
     try:
@@ -120,7 +120,7 @@ def _serve(inbox: SimpleQueue[Run]) -> None:
         del tell  # it references the result, which may be large
 
 
-def _tell(
+def _set_outcome(
     ended: asyncio.Future[tuple[T | None, BaseException | None]],
     outcome: tuple[T | None, BaseException | None],
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentobs.agent.hooks.declarations import as_json
 from agentobs.agent.hooks.hook_verdict import HookAnswer, Outcome
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.records.canonical_json import Json
 
 ANSWER_BYTES_MAX = 1_000_000
@@ -24,19 +24,19 @@ _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) 
 """C0, DEL and C1 (https://www.unicode.org/charts/PDF/U0080.pdf)."""
 
 
-def said(outcome: Outcome, reason: str) -> Json:
+def answer_only(outcome: Outcome, reason: str) -> Json:
     """Return an answer with only an outcome and a reason."""
     return {"outcome": outcome, "reason": plain(reason)}
 
 
 def failed(why: str) -> Json:
     """Return the answer of a hook that failed."""
-    return said("non_blocking_error", why)
+    return answer_only("non_blocking_error", why)
 
 
 def crashed(error: BaseException) -> Json:
     """Return the answer of a hook that raised an exception."""
-    return failed(f"it failed with {quoted(told(error))}")
+    return failed(f"it failed with {quoted(error_text(error))}")
 
 
 def of_bytes(data: bytes) -> Json:
@@ -88,10 +88,10 @@ def plain(text: str) -> str:
 
 def cleaned(answer: Json) -> Json:
     """Return an answer without control characters in texts for the model; input and output stay unchanged."""
-    said = {
+    texts = {
         name: answer[name] for name in ("reason", "context") if isinstance(answer.get(name), str)
     }
-    return {**answer, **{name: plain(text) for name, text in said.items()}}
+    return {**answer, **{name: plain(text) for name, text in texts.items()}}
 
 
 def quoted(text: str) -> str:

@@ -18,7 +18,7 @@ from agentobs import tracing, world
 from agentobs.agent import telemetry
 from agentobs.agent.execution import command_hooks, model_hooks
 from agentobs.agent.execution.daemon_threads import in_thread
-from agentobs.agent.execution.hook_output import crashed, failed, of_value, said, sendable
+from agentobs.agent.execution.hook_output import answer_only, crashed, failed, of_value, sendable
 from agentobs.agent.execution.http_hooks import posted
 from agentobs.agent.execution.network_addresses import Resolve, resolved
 from agentobs.agent.hooks.declarations import (
@@ -102,19 +102,21 @@ class LiveHooks:
         Raises:
             ReplaySays: a replay differs from its recording, in a function that calls the model.
         """
-        asked = question.asked
-        hook = self._hooks.get(asked["hook"])
+        payload_facts = question.asked
+        hook = self._hooks.get(payload_facts["hook"])
         if hook is None:
-            return said("cancelled", f"nobody here runs a hook named {asked['hook']}")
+            return answer_only(
+                "cancelled", f"nobody here runs a hook named {payload_facts['hook']}"
+            )
         here = tracing.place()
         try:
-            payload = _payload(asked, here, self._roots[0])
+            payload = _payload(payload_facts, here, self._roots[0])
         except (ValueError, RecursionError):
             # A hook that cannot receive the payload must not approve it.
-            return said("blocking", "what happens is nested too deep to be told to a hook")
+            return answer_only("blocking", "what happens is nested too deep to be told to a hook")
         inside = model_hooks.inside(here, "hook", question.key, "hook")
         if not hook.background:
-            return self._fitted(asked, await self._ran(hook, payload, inside))
+            return self._fitted(payload_facts, await self._ran(hook, payload, inside))
         if len(self._background) >= BACKGROUND_MAX:
             return failed(f"{BACKGROUND_MAX} hooks run in the background already")
         task = asyncio.create_task(self._apart(hook, payload, inside))
@@ -122,9 +124,9 @@ class LiveHooks:
         task.add_done_callback(self._background.discard)
         return {"outcome": "success"}
 
-    def _fitted(self, asked: Json, answer: Json) -> Json:
+    def _fitted(self, facts: Json, answer: Json) -> Json:
         """Return an answer with its output as the model will see it, so that exactly this is recorded."""
-        output, chars_max = answer.get("output"), self._chars_max.get(str(asked.get("tool_name")))
+        output, chars_max = answer.get("output"), self._chars_max.get(str(facts.get("tool_name")))
         if output is None or chars_max is None or not is_output(output):
             return answer
         return {**answer, "output": fit(render(output), chars_max, lambda _: None)}
@@ -151,7 +153,9 @@ class LiveHooks:
         finally:
             if not task.done():
                 await _give_up(task)
-        return _with(said("cancelled", f"it has not answered within {seconds:g} seconds"), used)
+        return _with(
+            answer_only("cancelled", f"it has not answered within {seconds:g} seconds"), used
+        )
 
     async def _answered(self, hook: Hook, payload: str, seconds: float, used: list[Json]) -> Json:
         try:
@@ -161,7 +165,7 @@ class LiveHooks:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return said("cancelled", "it was cancelled from within")
+            return answer_only("cancelled", "it was cancelled from within")
         except BaseException as error:  # including a SystemExit of the hook's own code
             return crashed(error)
 
@@ -222,9 +226,11 @@ class LiveHooks:
 
 def _with(answer: Json, used: list[Json]) -> Json:
     """Return an answer with the usage of its requests, added to the usage that a function reports."""
-    told = answer.get("usage")
+    reported = answer.get("usage")
     return (
-        {**answer, "usage": [*(told if isinstance(told, list) else []), *used]} if used else answer
+        {**answer, "usage": [*(reported if isinstance(reported, list) else []), *used]}
+        if used
+        else answer
     )
 
 
@@ -233,7 +239,7 @@ def usual_seconds(run: Run) -> float:
     return AGENT_SECONDS if isinstance(run, AgentHook) else SECONDS
 
 
-def _payload(asked: Json, here: Place | None, cwd: Path) -> str:
+def _payload(facts: Json, here: Place | None, cwd: Path) -> str:
     """Return a hook's payload as JSON text: the question, and the values that differ in each run.
 
     Raises:
@@ -245,8 +251,8 @@ def _payload(asked: Json, here: Place | None, cwd: Path) -> str:
         "lane": here.lane if here else None,
         "cwd": str(cwd),
     }
-    told = {name: value for name, value in asked.items() if name != "background"}
-    text = json.dumps({**told, **more}, ensure_ascii=False)
+    visible = {name: value for name, value in facts.items() if name != "background"}
+    text = json.dumps({**visible, **more}, ensure_ascii=False)
     # NaN is not valid JSON; it is passed as a text, because a program might otherwise fail to parse
     # its input.
     exact = json.loads(text, parse_constant=str)
@@ -255,7 +261,7 @@ def _payload(asked: Json, here: Place | None, cwd: Path) -> str:
 
 def _facts(payload: str) -> dict[str, str]:
     """Return the environment variables for a program: IDs and labels of the event."""
-    told = json.loads(payload)
+    values = json.loads(payload)
     names = {
         "EVENT": "event",
         "NAME": "hook",
@@ -265,18 +271,20 @@ def _facts(payload: str) -> dict[str, str]:
         "SESSION_ID": "session_id",
         "LANE": "lane",
     }
-    found = {name: str(told.get(key)) for name, key in names.items() if told.get(key) is not None}
+    found = {
+        name: str(values.get(key)) for name, key in names.items() if values.get(key) is not None
+    }
     return {f"AGENTOBS_HOOK_{name}": value for name, value in found.items() if is_label(value)}
 
 
 async def _called(function: Callable[[Json], Any], payload: str) -> Json:
     """Call a function, a sync one in a thread, and restore the working directory if it changes."""
     with _same_folder():
-        told = json.loads(payload)
+        argument = json.loads(payload)
         if inspect.iscoroutinefunction(function):
-            value = await function(told)
+            value = await function(argument)
         else:
-            value = await in_thread(functools.partial(function, told))
+            value = await in_thread(functools.partial(function, argument))
             if inspect.isawaitable(value):
                 value = await _awaited(value)
         return await in_thread(functools.partial(of_value, value))

@@ -16,7 +16,7 @@ import httpx2
 from agentobs.agent.execution.hook_output import ANSWER_BYTES_MAX, failed, of_bytes, quoted
 from agentobs.agent.execution.network_addresses import Resolve, is_loopback, refused, resolved
 from agentobs.agent.hooks.declarations import Http
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.errors import ReplaySays
 from agentobs.records.canonical_json import Json
 
@@ -54,7 +54,7 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
     hop = _Hop(httpx2.URL(http.url), "POST", payload, headers, loopback=True)
     try:
         for _ in range(REDIRECTS_MAX + 1):
-            found = await _asked(hop, http.proxy, resolve)
+            found = await _send_hop(hop, http.proxy, resolve)
             if not isinstance(found, _Hop):
                 return found
             if http.proxy is not None:
@@ -66,10 +66,10 @@ async def posted(http: Http, payload: bytes, resolve: Resolve = resolved) -> Jso
     except _Refused as refusal:
         return failed(str(refusal))
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
-        return failed(f"it cannot be asked: {quoted(told(error))}")
+        return failed(f"it cannot be asked: {quoted(error_text(error))}")
 
 
-async def _asked(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
+async def _send_hop(hop: _Hop, proxy: str | None, resolve: Resolve) -> _Hop | Json:
     """Send one request; return the answer, or the next request."""
     if proxy is not None:
         return await _sent(hop, None, loopback=True, proxy=proxy)

@@ -21,7 +21,7 @@ from agentobs.agent.execution.daemon_threads import in_thread
 from agentobs.agent.execution.path_resolution import resolver
 from agentobs.agent.execution.tool_runner import LiveTools
 from agentobs.agent.model.prompt import Written
-from agentobs.agent.tools.results import told
+from agentobs.agent.tools.results import error_text
 from agentobs.agent.tools.tool import Tool
 from agentobs.errors import AgentobsError, RecordingError, ReplaySays, UsageError, say_once
 from agentobs.records.canonical_json import Json
@@ -82,15 +82,17 @@ class Inbox:
     def take(self, kind: Literal["steering", "follow_up"]) -> list[str]:
         """Return and clear the messages of a kind."""
         with self._lock:
-            said, self._waiting[kind] = self._waiting[kind], []
-        return said
+            texts, self._waiting[kind] = self._waiting[kind], []
+        return texts
 
     def _say(self, kind: str, text: str) -> None:
-        said = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be sent
-        if not said.strip():
+        sendable = text.encode("utf-8", "replace").decode(
+            "utf-8"
+        )  # a lone surrogate cannot be sent
+        if not sendable.strip():
             return
         with self._lock:
-            self._waiting[kind].append(said)
+            self._waiting[kind].append(sendable)
 
 
 class LiveAnswers:
@@ -134,8 +136,8 @@ class LiveAnswers:
             case "consent":
                 return await self._consent(question)
             case "check":
-                asked = question.asked
-                call = ToolQuestion(question.key, asked["tool"], asked["input"])
+                details = question.asked
+                call = ToolQuestion(question.key, details["tool"], details["input"])
                 return await self._running.check(call)
             case "path":
                 return self._resolve(question.asked)
@@ -157,8 +159,8 @@ class LiveAnswers:
             case "memory":
                 return await self._remembered()
             case "keep":
-                kept, key, text = self._running.kept, question.key, question.asked
-                return await in_thread(lambda: kept(key, text))
+                keep, key, text = self._running.kept, question.key, question.asked
+                return await in_thread(lambda: keep(key, text))
             case "limit" | "background" | "elapsed" | "compacted" | "abort":
                 return await nobody(question)
         assert_never(question.kind)
@@ -169,12 +171,12 @@ class LiveAnswers:
         if memory is None:
             return None
         try:
-            said = str(await in_thread(memory) or "")
-            return said.encode("utf-8", "replace").decode("utf-8") or None
+            remembered = str(await in_thread(memory) or "")
+            return remembered.encode("utf-8", "replace").decode("utf-8") or None
         except ReplaySays:
             raise
         except Exception as error:
-            say_once(f"the session's memory cannot be read: {told(error)}", about="memory")
+            say_once(f"the session's memory cannot be read: {error_text(error)}", about="memory")
             return None
 
     async def _refreshed(self) -> bool:
@@ -188,7 +190,7 @@ class LiveAnswers:
         except ReplaySays:
             raise
         except Exception as error:
-            say_once(f"the credentials were not made anew: {told(error)}", about="refresh")
+            say_once(f"the credentials were not made anew: {error_text(error)}", about="refresh")
             return False
 
     async def _section(self, name: str) -> str | None:
@@ -204,19 +206,23 @@ class LiveAnswers:
                 todo="Pass it to live_world: sections=prompt.asked",
             )
         try:
-            said = await in_thread(written)
-            said = await said if inspect.isawaitable(said) else said
-            return None if said is None else str(said).encode("utf-8", "replace").decode("utf-8")
+            section_text = await in_thread(written)
+            section_text = await section_text if inspect.isawaitable(section_text) else section_text
+            return (
+                None
+                if section_text is None
+                else str(section_text).encode("utf-8", "replace").decode("utf-8")
+            )
         except ReplaySays:
             raise
         except Exception as error:
             say_once(
-                f"the section {name} of the system prompt was left out: {told(error)}",
+                f"the section {name} of the system prompt was left out: {error_text(error)}",
                 about=f"section {name}",
             )
             return None
 
-    async def _loaded(self, asked: Json) -> Json:
+    async def _loaded(self, request: Json) -> Json:
         """Read an earlier conversation; errors are answers as well, so that a replay raises them too."""
         load = self._load
         if load is None:
@@ -227,13 +233,13 @@ class LiveAnswers:
                 )
             )
         try:
-            return await in_thread(lambda: load(asked))
+            return await in_thread(lambda: load(request))
         except ReplaySays:
             raise
         except AgentobsError as error:
             return refusal(error)
         except Exception as error:
-            found = f"the earlier session was not read: {told(error)}"
+            found = f"the earlier session was not read: {error_text(error)}"
             return refusal(RecordingError(found, todo="agentobs verify tells what is damaged"))
 
     async def _consent(self, question: WorldQuestion) -> Json:
@@ -245,8 +251,10 @@ class LiveAnswers:
             return await self._by_person(question)
         if question.asked.get("person_only"):
             return await self._by_person(question)
-        asked = [self._by_person] if self._person is not None else []
-        return await _first([asyncio.ensure_future(ask(question)) for ask in (*asked, classify)])
+        approvers = [self._by_person] if self._person is not None else []
+        return await _first(
+            [asyncio.ensure_future(ask(question)) for ask in (*approvers, classify)]
+        )
 
     async def _by_person(self, question: WorldQuestion) -> Json:
         if self._person is None:
@@ -262,7 +270,7 @@ class LiveAnswers:
                 raise
             return _not_asked("it was cancelled")
         except BaseException as error:
-            return _not_asked(told(error))
+            return _not_asked(error_text(error))
         if isinstance(reply, bool):
             reply = Reply(reply)
         if not isinstance(reply, Reply):
@@ -303,7 +311,7 @@ class LiveAnswers:
             return tool is not None and (tool.available is None or bool(tool.available()))
         except BaseException as error:  # including a SystemExit of the tool's own code
             say_once(
-                f"whether the tool {name} is available cannot be told: {told(error)}. It counts as missing.",
+                f"whether the tool {name} is available cannot be told: {error_text(error)}. It counts as missing.",
                 about=f"availability of {name}",
             )
             return False
@@ -315,25 +323,25 @@ def refusal(error: AgentobsError) -> Json:
     return {"error": {"kind": type(error).__name__, **facts}}
 
 
-async def _first(asking: Sequence[asyncio.Future[Json]]) -> Json:
+async def _first(pending: Sequence[asyncio.Future[Json]]) -> Json:
     """Return the first real answer, with the usage of all requests; the others are cancelled.
 
     If two arrive at the same time, the first in order counts. If there is no answer, all reasons
     are combined.
     """
-    left, answers = set(asking), list[Json]()
+    left, answers = set(pending), list[Json]()
     try:
         while left and all(answer["by"] == "nobody" for answer in answers):
             ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            answers += [dict(task.result()) for task in asking if task in ended]
+            answers += [dict(task.result()) for task in pending if task in ended]
     finally:
         for task in left:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=WITHDRAW_S)
     slow = [task for task in left if task.done() and not task.cancelled() and not task.exception()]
-    given = [*answers, *(task.result() for task in slow)]
-    usage = [each for answer in given for each in answer.get("usage", [])]
+    every_answer = [*answers, *(task.result() for task in slow)]
+    usage = [each for answer in every_answer for each in answer.get("usage", [])]
     reason = " ".join(filter(None, (answer.get("reason") for answer in answers)))
     nobody_did: Json = {"behaviour": "deny", "by": "nobody", "reason": reason}
     first = next((answer for answer in answers if answer["by"] != "nobody"), nobody_did)

@@ -15,14 +15,14 @@ from pydantic import BaseModel, Field, create_model
 from agentobs import tracing
 from agentobs.agent import telemetry
 from agentobs.agent.events import Event, RequestStart, Result
-from agentobs.agent.execution.hook_output import crashed, failed, of_value, said
+from agentobs.agent.execution.hook_output import answer_only, crashed, failed, of_value
 from agentobs.agent.execution.live_answers import LiveAnswers
 from agentobs.agent.execution.tool_runner import live_tools
 from agentobs.agent.hooks.declarations import MAY, AgentHook, HookEvent, PromptHook
 from agentobs.agent.model import error_classes
 from agentobs.agent.model.error_classes import PROVIDER_ERRORS, text_of
-from agentobs.agent.model.retry import Tried, beside_a_run
-from agentobs.agent.requests.attempt import Asking, attempt
+from agentobs.agent.model.retry import Tried, background_retry
+from agentobs.agent.requests.attempt import AttemptSetup, attempt
 from agentobs.agent.state import Conversation, Options
 from agentobs.agent.tools.input_schema import input_schema
 from agentobs.agent.tools.tool import Tool
@@ -111,21 +111,21 @@ async def _tried(judge: Judge, arguments: dict[str, Any], here: Place | None) ->
     """Send a request until there is a response, with the retries of a background request.
 
     Raises:
-    recovery.PROVIDER_ERRORS: there is no response.
+    error_classes.PROVIDER_ERRORS: there is no response.
     """
     client, tried = judge.client.with_options(max_retries=0), Tried()
-    asking = Asking(client, Abort(), "hook", judge.seconds)
+    setup = AttemptSetup(client, Abort(), "hook", judge.seconds)
     while True:
         message = dict[str, Any]()
         try:
-            async with aclosing(attempt(asking, arguments, here, message)) as steps:
+            async with aclosing(attempt(setup, arguments, here, message)) as steps:
                 async for _ in steps:
                     pass
             return message
         except PROVIDER_ERRORS as error:
             judge.used.extend(broken(judge.model, message, error))
             has_content = bool(message.get("content"))
-            following = beside_a_run(
+            following = background_retry(
                 error, tried, judge.seconds, chance(), has_content=has_content, now_ns=now()
             )
             if following is None:
@@ -274,7 +274,7 @@ def _answer(result: Result, hook: AgentHook) -> Json:
     if isinstance(result.output, BaseModel):
         return of_value(result.output.model_dump(exclude_none=True))
     if result.exception is not None:
-        return said("cancelled", f"its agent failed: {crashed(result.exception)['reason']}")
+        return answer_only("cancelled", f"its agent failed: {crashed(result.exception)['reason']}")
     if result.terminal_reason in ("aborted_streaming", "aborted_tools"):
-        return said("cancelled", f"its agent has not answered within {hook.max_turns} turns")
-    return said("cancelled", f"its agent ended without an answer ({result.terminal_reason})")
+        return answer_only("cancelled", f"its agent has not answered within {hook.max_turns} turns")
+    return answer_only("cancelled", f"its agent ended without an answer ({result.terminal_reason})")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from agentobs import tracing
 from agentobs.agent.execution.daemon_threads import in_thread
-from agentobs.agent.tools.results import Items, fit, is_quick, render, told
+from agentobs.agent.tools.results import Items, error_text, fit, is_quick, render
 from agentobs.agent.tools.tool import (
     Bound,
     Function,
@@ -228,7 +228,7 @@ class _Try:
         return ToolAnswer(fit(render(value), self.tool.result_chars_max, self._kept))
 
     def failed(self, error: BaseException) -> ToolAnswer:
-        text = f"{self.tool.name} failed with {told(error)}"
+        text = f"{self.tool.name} failed with {error_text(error)}"
         content = fit(text, self.tool.result_chars_max, self._kept)
         return ToolAnswer(content, is_error=True, outcome="failed")
 
@@ -348,7 +348,7 @@ def _complaint(value: Any) -> str | None:
 
 
 def _check_failed(error: BaseException) -> str:
-    return f"its check failed with {told(error)}"
+    return f"its check failed with {error_text(error)}"
 
 
 def _set(stop: asyncio.Future[None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from agentobs.agent.hooks.declarations import Hook, Occasion, condition
 from agentobs.agent.permissions import Call
-from agentobs.agent.permissions.rule_matcher import Sight, forbids
+from agentobs.agent.permissions.rule_matcher import CallView, forbids
 
 
 def matching(
@@ -30,7 +30,7 @@ def matching(
     return tuple(hook for hook in about if _is_met(hook, sight))
 
 
-def _is_met(hook: Hook, sight: Sight | None) -> bool:
+def _is_met(hook: Hook, sight: CallView | None) -> bool:
     """Return whether a hook's condition is met. In doubt it is, because a hook that guards calls
     must see them.
     """
@@ -39,10 +39,10 @@ def _is_met(hook: Hook, sight: Sight | None) -> bool:
     return forbids(condition(hook.when), sight) != "no"
 
 
-def _sight(occasion: Occasion) -> Sight | None:
+def _sight(occasion: Occasion) -> CallView | None:
     if occasion.tool is None:
         return None
-    return Sight.of(
+    return CallView.of(
         Call(
             tool_use_id="",
             tool=occasion.tool,

@@ -50,7 +50,7 @@ class HookAnswer:
 
     def as_json(self) -> Json:
         """Return the object that `parse` accepts."""
-        given = {
+        fields = {
             "reason": self.reason,
             "decision": self.decision,
             "input": self.input,
@@ -59,8 +59,10 @@ class HookAnswer:
             "stop": self.stop,
             "usage": list(self.usage),
         }
-        said = {name: value for name, value in given.items() if value not in (None, "", False, [])}
-        return {"outcome": self.outcome, **said}
+        present = {
+            name: value for name, value in fields.items() if value not in (None, "", False, [])
+        }
+        return {"outcome": self.outcome, **present}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +173,14 @@ def is_output(value: Any) -> bool:
 
 
 def _strictest(answers: Sequence[HookAnswer]) -> Behaviour | None:
-    said = {each.decision for each in answers}
+    decisions = {each.decision for each in answers}
     strict: tuple[Behaviour, ...] = ("deny", "ask", "allow")
-    return next((each for each in strict if each in said), None)
+    return next((each for each in strict if each in decisions), None)
 
 
 def _last(values: Sequence[Any]) -> tuple[Any, list[int]]:
-    given = [at for at, value in enumerate(values) if value is not None]
-    return (values[given[-1]], given[:-1]) if given else (None, [])
+    places = [at for at, value in enumerate(values) if value is not None]
+    return (values[places[-1]], places[:-1]) if places else (None, [])
 
 
 def _faulty(answer: Json, wrong: str, event: HookEvent | None) -> HookAnswer:
@@ -187,12 +189,12 @@ def _faulty(answer: Json, wrong: str, event: HookEvent | None) -> HookAnswer:
     """
     usage = tuple(each for each in _listed(answer.get("usage")) if _is_usage(each))
     if _is_veto(answer) and _may(event, "block"):
-        said = answer.get("reason")
-        reason = said if isinstance(said, str) and said else "It was blocked."
+        veto_reason = answer.get("reason")
+        reason = veto_reason if isinstance(veto_reason, str) and veto_reason else "It was blocked."
         decision: Behaviour | None = "deny" if answer.get("decision") == "deny" else None
         return HookAnswer("blocking", reason[:REASON_CHARS_MAX], decision, usage=usage)
-    said = answer.get("reason")
-    words = f" It says: {said}" if isinstance(said, str) and said else ""
+    veto_reason = answer.get("reason")
+    words = f" It says: {veto_reason}" if isinstance(veto_reason, str) and veto_reason else ""
     return HookAnswer("non_blocking_error", f"{wrong}.{words}"[:REASON_CHARS_MAX], usage=usage)
 
 

@@ -46,7 +46,7 @@ async def fire(
     fired = matching(hooks, occasion, done)
     if not fired:
         return Verdict(), (), frozenset(done)
-    tasks = [asyncio.create_task(_asked(world, hook, occasion, here)) for hook in fired]
+    tasks = [asyncio.create_task(_run_hook(world, hook, occasion, here)) for hook in fired]
     try:
         await asyncio.wait(tasks)
     finally:
@@ -58,22 +58,22 @@ async def fire(
     ran = [task.result() for task in tasks]
     found = verdict([each.answer for each in ran])
     for at, each in enumerate(ran):
-        _tell(world, here, occasion, each, is_overtaken=at in found.overtaken)
-    told = tuple(
+        _emit(world, here, occasion, each, is_overtaken=at in found.overtaken)
+    events = tuple(
         _event(occasion, each, is_overtaken=at in found.overtaken) for at, each in enumerate(ran)
     )
-    return found, told, frozenset((*done, *(hook.name for hook in fired if hook.once)))
+    return found, events, frozenset((*done, *(hook.name for hook in fired if hook.once)))
 
 
 def question(hook: Hook, occasion: Occasion) -> Json:
     """Return the question for the world: the payload without the values that differ in a replay."""
-    asked = {
+    payload = {
         "event": occasion.event,
         "hook": hook.name,
         "turn": occasion.turn,
         **occasion.facts,
     }
-    return {**asked, "background": True} if hook.background else asked
+    return {**payload, "background": True} if hook.background else payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ class _Ran:
     inside: Place | None
 
 
-async def _asked(world: World, hook: Hook, occasion: Occasion, here: Place | None) -> _Ran:
+async def _run_hook(world: World, hook: Hook, occasion: Occasion, here: Place | None) -> _Ran:
     started_ns, key = world.now(), f"{occasion.key}:{hook.name}"
     with telemetry.span("hook", here, hook.name) as inside:
         try:
-            asked = question(hook, occasion)
-            answer = parse(await telemetry.ask(world, inside, "hook", key, asked), occasion.event)
+            payload = question(hook, occasion)
+            answer = parse(await telemetry.ask(world, inside, "hook", key, payload), occasion.event)
         except ReplaySays:
             raise
         except Exception as error:
@@ -100,7 +100,7 @@ async def _asked(world: World, hook: Hook, occasion: Occasion, here: Place | Non
     return _Ran(hook, answer, max(world.now() - started_ns, 0), inside)
 
 
-def _tell(
+def _emit(
     world: World, here: Place | None, occasion: Occasion, ran: _Ran, *, is_overtaken: bool
 ) -> None:
     numbers = {

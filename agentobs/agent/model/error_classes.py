@@ -241,8 +241,12 @@ def classify(error: Exception, *, has_content: bool = False) -> ErrorClass:
 def _of_status(error: APIStatusError) -> ErrorClass:
     kind = error.type if isinstance(error.type, str) else ""
     if error.response.is_success:
-        told = _TYPES.get(kind, "error_in_stream")
-        return told if told != "error_in_stream" or not _says_too_long(error) else "too_long"
+        error_class = _TYPES.get(kind, "error_in_stream")
+        return (
+            error_class
+            if error_class != "error_in_stream" or not _says_too_long(error)
+            else "too_long"
+        )
     if error.error_code in _CODES:
         return _CODES[error.error_code]
     if kind in ("overloaded_error", "request_too_large"):

@@ -93,8 +93,8 @@ def thinking_of(arguments: Mapping[str, Any]) -> int:
 
 def max_tokens_of(arguments: Mapping[str, Any]) -> int:
     """Return the response limit of a request, in tokens."""
-    asked = field_of(arguments, "max_tokens")
-    return asked if isinstance(asked, int) else 0
+    limit = field_of(arguments, "max_tokens")
+    return limit if isinstance(limit, int) else 0
 
 
 def with_max_tokens(
@@ -134,7 +134,7 @@ def with_field(arguments: Mapping[str, Any], name: str, value: Any) -> dict[str,
     return changed
 
 
-def said_so_far(before: str, message: Json, *, is_paused: bool) -> str:
+def joined_text(before: str, message: Json, *, is_paused: bool) -> str:
     """Return the text of a response's parts up to this one; the next part follows it directly."""
     text = before + text_of(message.get("content"))
     return f"{text}\n" if is_paused and text else text

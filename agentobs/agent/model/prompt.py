@@ -128,9 +128,9 @@ def rendered(prompt: SystemPrompt, texts: Mapping[str, str | None]) -> Rendered:
     dynamic: list[str] = []
     for section in prompt.speaking:
         own = section.text if isinstance(section.text, str) else None
-        said = texts.get(section.name, own)
-        if said and said.strip():
-            (dynamic if section.volatile else static).append(said)
+        section_text = texts.get(section.name, own)
+        if section_text and section_text.strip():
+            (dynamic if section.volatile else static).append(section_text)
     if prompt.tail and prompt.tail.strip():
         (dynamic or static).append(prompt.tail)
     return Rendered(_block(static), _block(dynamic))

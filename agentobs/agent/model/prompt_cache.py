@@ -50,9 +50,9 @@ class Sent:
         if messages[:known] != self._seen or in_blocks != self._in_blocks:
             self._ready, self._in_blocks, self.marks, known = [], in_blocks, 0, 0
         for message in never_last(messages[known:]):
-            kept = _as_blocks(message) if in_blocks else message
-            self._ready.append(kept)
-            self.marks += _count(_blocks(kept))
+            converted = _as_blocks(message) if in_blocks else message
+            self._ready.append(converted)
+            self.marks += _count(_blocks(converted))
         self._seen = messages
         return list(self._ready)
 
@@ -74,15 +74,15 @@ def marked(
         static: how many blocks of the system prompt stay for the conversation.
         marks: how many breakpoints the messages already have.
     """
-    given = arguments.get("extra_body") or {}
+    extra = arguments.get("extra_body") or {}
     sent: dict[str, Any] = {
-        zone: given.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
+        zone: extra.get(zone, arguments.get(zone)) for zone in ("tools", "system", "messages")
     }
     counts = {zone: _marks(sent[zone]) for zone in ("tools", "system")}
-    counts["messages"] = _marks_of_all(given["messages"]) if "messages" in given else marks
-    whole = "cache_control" in given
+    counts["messages"] = _marks_of_all(extra["messages"]) if "messages" in extra else marks
+    whole = "cache_control" in extra
     left, mark = MARKS_MAX - sum(counts.values()) - whole, _mark(lifetime)
-    free = {zone for zone in sent if zone not in given and sent[zone] and not counts[zone]}
+    free = {zone for zone in sent if zone not in extra and sent[zone] and not counts[zone]}
     out = {**arguments}
     is_ours = "messages" in free and not whole
     places = list(_message_places(out["messages"])) if is_ours else []
@@ -119,8 +119,8 @@ def _message_places(messages: Sequence[Json]) -> Iterator[tuple[int, int]]:
         return
     yield last
     places = reversed(range(len(messages)))
-    said = next((at for at in places if messages[at].get("role") == "assistant"), None)
-    before = _last_place(messages, said) if said is not None else None
+    last_answer = next((at for at in places if messages[at].get("role") == "assistant"), None)
+    before = _last_place(messages, last_answer) if last_answer is not None else None
     if before is not None and _between(messages, before, last) >= LOOKED_BACK:
         yield before
 

@@ -118,12 +118,14 @@ class Next:
 def failure_of(error: Exception, *, has_content: bool, now_ns: int) -> Failure:
     """Return the failure for an error. `now_ns` is the wall clock, for a `retry-after` that is a date."""
     kind = classify(error, has_content=has_content)
-    told = asked = None
+    retryable = requested_s = None
     if isinstance(error, APIStatusError) and not error.response.is_success:
         headers = error.response.headers
-        told = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
-        asked = asked_wait_s(headers, now_ns)
-    return Failure(kind, told, asked, room(error) if FOLLOWS[kind].step == "lower" else None)
+        retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+        requested_s = asked_wait_s(headers, now_ns)
+    return Failure(
+        kind, retryable, requested_s, room(error) if FOLLOWS[kind].step == "lower" else None
+    )
 
 
 def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next | None:
@@ -162,7 +164,7 @@ def after(failure: Failure, tried: Tried, policy: Policy, chance: float) -> Next
     return Next(tried, wait_s, jitter_s, step)
 
 
-def beside_a_run(
+def background_retry(
     error: Exception, tried: Tried, seconds: float, chance: float, *, has_content: bool, now_ns: int
 ) -> Next | None:
     """Return the next attempt of a background request outside a run, or None if it is given up.

@@ -107,8 +107,8 @@ def never_last(messages: Sequence[Json]) -> list[Json]:
 
     A response that was only thinking is left out. Unchanged messages are the same objects.
     """
-    kept = (_trimmed(message) for message in messages)
-    return [message for message in kept if message is not None]
+    trimmed = (_trimmed(message) for message in messages)
+    return [message for message in trimmed if message is not None]
 
 
 def without_thinking(messages: Sequence[Json]) -> tuple[Json, ...]:
@@ -117,8 +117,8 @@ def without_thinking(messages: Sequence[Json]) -> tuple[Json, ...]:
     A response that was only thinking is left out: the provider refuses one without content, and
     treats the adjacent user messages as one.
     """
-    kept = (_without(message) for message in messages)
-    return tuple(message for message in kept if message is not None)
+    remaining = (_without(message) for message in messages)
+    return tuple(message for message in remaining if message is not None)
 
 
 def cleared(messages: tuple[Json, ...]) -> tuple[tuple[Json, ...], int]:
@@ -128,12 +128,12 @@ def cleared(messages: tuple[Json, ...]) -> tuple[tuple[Json, ...], int]:
     Thinking after the last user message stays, because the provider requires it until the tools
     have answered.
     """
-    spoken = [
+    user_turns = [
         at
         for at, message in enumerate(messages)
         if message.get("role") == "user" and not tool_results(message)
     ]
-    end = spoken[-1] if spoken else 0
+    end = user_turns[-1] if user_turns else 0
     blocks = sum(_thoughts(message) for message in messages[:end])
     if not blocks:
         return messages, 0
@@ -189,7 +189,7 @@ def _without(message: Json) -> Json | None:
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, list):
         return message
-    kept = [block for block in content if not is_thinking(block)]
-    if len(kept) == len(content):
+    remaining = [block for block in content if not is_thinking(block)]
+    if len(remaining) == len(content):
         return message
-    return {**message, "content": kept} if kept else None
+    return {**message, "content": remaining} if remaining else None

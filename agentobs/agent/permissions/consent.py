@@ -68,12 +68,12 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
         return _unanswered(
             asked, f"The answer to the question for consent is not valid: {wrong}."
         ), None
-    said = answer.get("reason", "").strip()
+    given_reason = answer.get("reason", "").strip()
     if answer["by"] == "nobody":
-        return _unanswered(asked, said or "Nobody is there to give consent."), None
+        return _unanswered(asked, given_reason or "Nobody is there to give consent."), None
     if answer["by"] == "classifier":
-        return _classified(asked, answer["behaviour"], said), None
-    words = f" In their words: {said}" if said else ""
+        return _classified(asked, answer["behaviour"], given_reason), None
+    words = f" In their words: {given_reason}" if given_reason else ""
     if answer["behaviour"] == "deny":
         return _answered(asked, "deny", "A person has denied this call." + words), None
     if answer.get("scope") != "session":
@@ -89,18 +89,18 @@ def consented(asked: Decision, answer: Any, call: Call) -> tuple[Decision, Rule 
     return Decision("allow", "person", "session", grant, reason, "person"), grant
 
 
-def _classified(asked: Decision, behaviour: Behaviour, said: str) -> Decision:
+def _classified(pending: Decision, behaviour: Behaviour, explanation: str) -> Decision:
     """Return the decision for a classifier's answer; its approval is ignored if a person is
     required.
     """
-    if behaviour == "allow" and needs_person(asked):
-        return _unanswered(asked, "A classifier would allow it, and a person has to be asked.")
+    if behaviour == "allow" and needs_person(pending):
+        return _unanswered(pending, "A classifier would allow it, and a person has to be asked.")
     done = "allowed" if behaviour == "allow" else "denied"
-    words = f" It says: {said}" if said else ""
+    words = f" It says: {explanation}" if explanation else ""
     reason = f"The classifier has {done} this call.{words}"
     if behaviour == "deny":
         reason += " Do not try to get around it: find a safer way, or say what you could not do."
-    return Decision(behaviour, "classifier", asked.source, asked.rule, reason, "classifier")
+    return Decision(behaviour, "classifier", pending.source, pending.rule, reason, "classifier")
 
 
 def needs_person(asked: Decision) -> bool:
@@ -110,11 +110,11 @@ def needs_person(asked: Decision) -> bool:
     return _asks_each_time(asked) or asked.reason_type == "hook"
 
 
-def _asks_each_time(asked: Decision) -> bool:
+def _asks_each_time(pending: Decision) -> bool:
     """Return whether a rule requested approval. Such a rule is checked before any grant, so it will
     ask again.
     """
-    return asked.rule is not None
+    return pending.rule is not None
 
 
 def _fault(answer: Any) -> str | None:
@@ -142,13 +142,13 @@ def _fault(answer: Any) -> str | None:
     return None
 
 
-def _answered(asked: Decision, behaviour: Behaviour, reason: str) -> Decision:
-    return Decision(behaviour, "person", asked.source, asked.rule, reason, "person")
+def _answered(pending: Decision, behaviour: Behaviour, reason: str) -> Decision:
+    return Decision(behaviour, "person", pending.source, pending.rule, reason, "person")
 
 
-def _unanswered(asked: Decision, reason: str) -> Decision:
+def _unanswered(pending: Decision, reason: str) -> Decision:
     """Deny because approval was needed and not given."""
     text = (
-        f"{asked.reason} {reason} Find a way that needs no consent, or say what you could not do."
+        f"{pending.reason} {reason} Find a way that needs no consent, or say what you could not do."
     )
-    return Decision("deny", asked.reason_type, asked.source, asked.rule, text, "nobody")
+    return Decision("deny", pending.reason_type, pending.source, pending.rule, text, "nobody")

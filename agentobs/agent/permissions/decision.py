@@ -14,7 +14,7 @@ from typing import Literal
 from agentobs.agent.permissions.hosts import Match, blocked_host, blocked_in_text, is_url, readings
 from agentobs.agent.permissions.modes import Mode, changes_nothing, unruled
 from agentobs.agent.permissions.permissions import Permissions, is_stripped
-from agentobs.agent.permissions.rule_matcher import Sight, allowing, forbids
+from agentobs.agent.permissions.rule_matcher import CallView, allowing, forbids
 from agentobs.agent.permissions.rules import (
     EXACT,
     Behaviour,
@@ -72,7 +72,7 @@ def decide(
             this exact call is looked up, so the number of grants does not matter.
         over_budget: whether the session's budget of money or turns is used up.
     """
-    sight = Sight.of(call)
+    sight = CallView.of(call)
     mode = permissions.mode
     rules = _ordered(permissions.rules)
     matches = [(rule, forbids(rule, sight)) for rule in rules if rule.behaviour != "allow"]
@@ -80,7 +80,7 @@ def decide(
         _unsafe(sight, permissions.blocked_hosts, over_budget)
         or _denied(matches)
         or _unplanned(call, mode)
-        or _asked(matches, mode)
+        or _ask_decision(matches, mode)
         or _allowed(rules, sight, mode)
         or _granted(call, grants)
         or _by_mode(sight, mode)
@@ -92,7 +92,7 @@ def _ordered(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return tuple(order(rules))
 
 
-def _unsafe(sight: Sight, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
+def _unsafe(sight: CallView, blocked: tuple[str, ...], over_budget: bool) -> Decision | None:
     call = sight.call
     if over_budget:
         return _held(
@@ -118,7 +118,7 @@ def _unsafe(sight: Sight, blocked: tuple[str, ...], over_budget: bool) -> Decisi
     return _held(f"The host {_shown(host)} is blocked. Do not try to reach it another way.")
 
 
-def _blocked_in_subject(sight: Sight, blocked: tuple[str, ...]) -> str | None:
+def _blocked_in_subject(sight: CallView, blocked: tuple[str, ...]) -> str | None:
     """Find a blocked host in a command, or in a subject that is a URL, for tools that do not report
     hosts.
     """
@@ -150,7 +150,7 @@ def _unplanned(call: Call, mode: Mode) -> Decision | None:
     )
 
 
-def _asked(matches: _Matches, mode: Mode) -> Decision | None:
+def _ask_decision(matches: _Matches, mode: Mode) -> Decision | None:
     """Request approval if an ask rule matches, or if an ask or deny rule may match."""
     sure = next((rule for rule, match in matches if match == "yes"), None)
     unsure = next((rule for rule, match in matches if match == "doubt"), None)
@@ -163,7 +163,7 @@ def _asked(matches: _Matches, mode: Mode) -> Decision | None:
     return _ruled("ask", rule, why) if mode != "dontAsk" else _nobody_asked(why, rule)
 
 
-def _allowed(rules: Iterable[Rule], sight: Sight, mode: Mode) -> Decision | None:
+def _allowed(rules: Iterable[Rule], sight: CallView, mode: Mode) -> Decision | None:
     is_shell = sight.call.tool_class == "shell"
     holding = [
         rule
@@ -196,7 +196,7 @@ def _granted(call: Call, grants: Collection[Rule]) -> Decision | None:
     )
 
 
-def _by_mode(sight: Sight, mode: Mode) -> Decision:
+def _by_mode(sight: CallView, mode: Mode) -> Decision:
     call = sight.call
     behaviour = unruled(call, mode)
     match behaviour:

@@ -38,7 +38,7 @@ _EMPTY = re.compile(f"^{HOLE}+(?: |$)| {HOLE}+(?= |$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class CallView:
     """A call, with everything that rules compare, derived once for all rules."""
 
     call: Call
@@ -50,7 +50,7 @@ class Sight:
     """The same with holes. A hole includes the adjacent blank if the word may be empty."""
 
     @classmethod
-    def of(cls, call: Call) -> Sight:
+    def of(cls, call: Call) -> CallView:
         """Return the view of a call that rules are matched against."""
         if call.tool_class != "shell" or call.subject is None:
             return cls(call, None)
@@ -71,7 +71,7 @@ def names(rule: Rule, call: Call) -> bool:
     return any(speaks_of(rule, name) for name in (call.tool, *call.aliases))
 
 
-def forbids(rule: Rule, sight: Sight) -> Match:
+def forbids(rule: Rule, sight: CallView) -> Match:
     """Return whether a deny or ask rule matches a call; `doubt` if it may."""
     call, pattern = sight.call, rule.pattern
     if not names(rule, call):
@@ -79,7 +79,7 @@ def forbids(rule: Rule, sight: Sight) -> Match:
     if pattern is None or rule.is_bare:
         return "yes"
     if rule.is_exact:
-        return _said(pattern[1:] in (call.subject, exact(call)))
+        return _match_if(pattern[1:] in (call.subject, exact(call)))
     if sight.reading is not None:
         return _command_forbidden(pattern, sight, sight.reading)
     if pattern.startswith("host:"):
@@ -87,13 +87,13 @@ def forbids(rule: Rule, sight: Sight) -> Match:
     if "://" in pattern and call.subject is not None:
         return _url_forbidden(pattern, call.subject)
     if call.paths:
-        return _said(any(path_or_parent_fits(pattern, path.path) for path in call.paths))
+        return _match_if(any(path_or_parent_fits(pattern, path.path) for path in call.paths))
     if call.subject is None:
         return "doubt"
-    return _said(fits(alike(pattern), alike(call.subject)))
+    return _match_if(fits(alike(pattern), alike(call.subject)))
 
 
-def allowing(rules: Sequence[Rule], sight: Sight) -> tuple[Rule, ...]:
+def allowing(rules: Sequence[Rule], sight: CallView) -> tuple[Rule, ...]:
     """Return the rules that together allow the whole call, the first match for each part; empty if
     they do not.
     """
@@ -152,7 +152,7 @@ def _command_allowed(pattern: str, known: str) -> bool:
     )
 
 
-def _command_forbidden(pattern: str, sight: Sight, reading: Reading) -> Match:
+def _command_forbidden(pattern: str, sight: CallView, reading: Reading) -> Match:
     wanted = {*_spellings(_unquoted(pattern, " ")), *_spellings(pattern)}
     if any(fits(each, text) for each in wanted for text in sight.written):
         return "yes"
@@ -191,5 +191,5 @@ def _url_forbidden(pattern: str, url: str) -> Match:
     return url_fits(pattern, url)
 
 
-def _said(matches: bool) -> Match:
+def _match_if(matches: bool) -> Match:
     return "yes" if matches else "no"

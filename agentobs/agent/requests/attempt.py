@@ -34,17 +34,17 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAsked:
+class ToolCallComplete:
     """A tool call is complete, possibly before its response."""
 
     question: ToolQuestion
 
 
-Step = TextDelta | ThinkingDelta | ToolAsked
+Step = TextDelta | ThinkingDelta | ToolCallComplete
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AttemptSetup:
     """Everything that an attempt needs besides the request."""
 
     client: AsyncAnthropic
@@ -57,7 +57,7 @@ class Asking:
 
 
 async def attempt(
-    asking: Asking, arguments: dict[str, Any], here: Place | None, message: Json
+    setup: AttemptSetup, arguments: dict[str, Any], here: Place | None, message: Json
 ) -> AsyncGenerator[Step, None]:
     """Send the request once; yield deltas as they arrive and fill the empty `message` with the
     response.
@@ -74,20 +74,20 @@ async def attempt(
     """
     seen = _Seen()
     try:
-        async with Watch(asking.abort, asking.seconds) as watch:
+        async with Watch(setup.abort, setup.seconds) as watch:
             async with contextlib.aclosing(
-                _answer(asking, arguments, here, message, watch, seen)
+                _answer(setup, arguments, here, message, watch, seen)
             ) as steps:
                 async for step in steps:
                     yield step
     except Interrupted as error:
         if error.cause == "abort":
-            raise Stopped(asking.point, seen.events) from None
-        request = httpx2.Request("POST", str(asking.client.base_url))
+            raise Stopped(setup.point, seen.events) from None
+        request = httpx2.Request("POST", str(setup.client.base_url))
         raise APITimeoutError(request=request) from None
     except PROVIDER_ERRORS:
-        if asking.abort.reached(asking.point, seen.events):
-            raise Stopped(asking.point, seen.events) from None
+        if setup.abort.reached(setup.point, seen.events):
+            raise Stopped(setup.point, seen.events) from None
         raise
 
 
@@ -98,18 +98,18 @@ class _Seen:
 
 
 async def _answer(
-    asking: Asking,
+    setup: AttemptSetup,
     arguments: dict[str, Any],
     here: Place | None,
     message: Json,
     watch: Watch,
     seen: _Seen,
 ) -> AsyncGenerator[Step, None]:
-    response = await watch.guard(_send(asking.client, arguments, here))
+    response = await watch.guard(_send(setup.client, arguments, here))
 
     def go_on() -> None:
-        if asking.abort.reached(asking.point, seen.events):
-            raise Stopped(asking.point, seen.events)
+        if setup.abort.reached(setup.point, seen.events):
+            raise Stopped(setup.point, seen.events)
 
     async with contextlib.aclosing(response):
         go_on()
@@ -208,7 +208,7 @@ def _step(message: Json, event: Json) -> Step | None:
             return ThinkingDelta(thinking)
         case {"type": "content_block_stop", "index": int(index)}:
             block = message["content"][index]
-            return ToolAsked(question_of(block)) if block.get("type") == "tool_use" else None
+            return ToolCallComplete(question_of(block)) if block.get("type") == "tool_use" else None
         case _:
             return None
 

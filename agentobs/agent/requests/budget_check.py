@@ -53,11 +53,11 @@ async def within_budget(
 
 async def _may_go_beyond(this: Run, here: Place | None, key: str, limit: Limit) -> bool:
     """Request approval from a person to continue beyond a limit."""
-    asked = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
+    question = {"about": {"limit": limit}, "reason": f"The budget {limit} is used up."}
     with telemetry.span(
         "blocked_on_user", here, "budget", expected_s=telemetry.PERSON_S
     ) as blocked:
-        answer = await telemetry.ask(this.world, blocked, "consent", f"{key}:{limit}", asked)
+        answer = await telemetry.ask(this.world, blocked, "consent", f"{key}:{limit}", question)
     return isinstance(answer, dict) and answer.get("behaviour") == "allow"
 
 
@@ -74,8 +74,8 @@ async def _reached(this: Run, here: Place | None, key: str) -> Limit | None:
     """Return the limit that was reached. If runs share a budget, the result is recorded and replayed."""
     limit = budget.reached(this.options.budget, await _spent(this))
     if this.shares and this.options.budget != budget.Budget():
-        said = await telemetry.ask(this.world, here, "limit", key, limit)
-        limit = said if said in get_args(Limit) else None
+        recorded = await telemetry.ask(this.world, here, "limit", key, limit)
+        limit = recorded if recorded in get_args(Limit) else None
     return limit
 
 
@@ -96,5 +96,5 @@ def _priced(this: Run, day_usd: Decimal, turns: int) -> budget.Spent:
         day_usd=day_usd,
         session_turns=turns,
         unpriced_calls=talk.unpriced_calls,
-        runaway=runaway(costs, [said for _, said in last]),
+        runaway=runaway(costs, [output_tokens for _, output_tokens in last]),
     )

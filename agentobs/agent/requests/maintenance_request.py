@@ -22,7 +22,7 @@ from agentobs.records.exchanges import Place, QuerySource
 
 
 @dataclass(slots=True)
-class Upkeep:
+class MaintenanceRequest:
     """One maintenance request of a run, and its response."""
 
     arguments: dict[str, Any]
@@ -37,7 +37,9 @@ class Upkeep:
     """The response; None if failed attempts have used up the budget."""
 
 
-async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerator[Event, None]:
+async def upkeep(
+    this: Run, wanted: MaintenanceRequest, here: Place | None
+) -> AsyncGenerator[Event, None]:
     """Send one maintenance request of a run; `wanted.answer` is the response.
 
     Retries and waits are yielded as events. The text is not, because it is not part of the run's
@@ -49,7 +51,7 @@ async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerato
         here: the place in the turn.
 
     Raises:
-    recovery.PROVIDER_ERRORS: there is no response. Background requests have few retries, and none
+    error_classes.PROVIDER_ERRORS: there is no response. Background requests have few retries, and none
     if the provider is overloaded.
         Stopped: the run was aborted.
     """
@@ -58,7 +60,7 @@ async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerato
         this.asking(here, wanted.source, lane=wanted.lane),
         wanted.arguments["model"],
     ) as inside:
-        asked = Request(
+        request = Request(
             turn=this.state.turn,
             point=wanted.point,
             arguments={**wanted.arguments, "stream": True},
@@ -67,7 +69,7 @@ async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerato
             transition=this.state.transition,
         )
         try:
-            async with aclosing(answer(this, asked, None, here)) as events:
+            async with aclosing(answer(this, request, None, here)) as events:
                 async for event in events:
                     if isinstance(event, Retry | Heartbeat | Degraded | BudgetReached):
                         yield event
@@ -76,6 +78,6 @@ async def upkeep(this: Run, wanted: Upkeep, here: Place | None) -> AsyncGenerato
             raise
     if this.subtype != "success":
         return
-    this.counted(asked.message, "exact")
-    this.upkept.append(asked.message)
-    wanted.answer = asked.message
+    this.counted(request.message, "exact")
+    this.upkept.append(request.message)
+    wanted.answer = request.message

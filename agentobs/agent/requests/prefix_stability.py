@@ -28,7 +28,7 @@ one, but is not latched, because it is set for a single request.
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class RequestSettings:
     """The final settings for one LLM request."""
 
     options: Options
@@ -39,7 +39,7 @@ class Settled:
     """Events to emit."""
 
 
-async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> Settled:
+async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> RequestSettings:
     """Determine the final settings of the next LLM request, and update the run's state and
     conversation.
 
@@ -61,7 +61,7 @@ async def settle(this: Run, tools: Sequence[Tool], here: Place | None) -> Settle
             this.held.add(setting)
             telemetry.event(this.world, here, "setting_held", setting, {})
             events.append(SettingHeld(turn, setting))
-    return Settled(options, tools, tuple(events))
+    return RequestSettings(options, tools, tuple(events))
 
 
 async def _clear(this: Run, here: Place | None) -> list[Event]:
@@ -93,15 +93,19 @@ def _held(talk: Conversation, options: Options) -> tuple[Options, list[str]]:
         **{f"extra.{name}": options.extra.get(name) for name in LATCHED_EXTRA},
     }
     talk.latched = talk.latched or wanted
-    kept, changed = held(talk.latched, wanted)
+    latched, changed = held(talk.latched, wanted)
     if not changed:
         return options, []
     extra = {k: v for k, v in options.extra.items() if k not in LATCHED_EXTRA}
-    extra |= {k: kept[f"extra.{k}"] for k in LATCHED_EXTRA if kept[f"extra.{k}"] is not None}
-    if kept["thinking"] is not None and options.thinking is not None:
-        kept["thinking"] = replace(kept["thinking"], effort=options.thinking.effort)
+    extra |= {k: latched[f"extra.{k}"] for k in LATCHED_EXTRA if latched[f"extra.{k}"] is not None}
+    if latched["thinking"] is not None and options.thinking is not None:
+        latched["thinking"] = replace(latched["thinking"], effort=options.thinking.effort)
     now = replace(
-        options, betas=kept["betas"], cache=kept["cache"], thinking=kept["thinking"], extra=extra
+        options,
+        betas=latched["betas"],
+        cache=latched["cache"],
+        thinking=latched["thinking"],
+        extra=extra,
     )
     return now, changed
 
@@ -113,30 +117,30 @@ async def _system(
     texts: dict[str, str | None] = {}
     changed: list[str] = []
     for section in prompt.speaking:
-        kept = this.talk.sections.get(section.name)
+        known = this.talk.sections.get(section.name)
         if section.volatile:
             texts[section.name] = await _text(
                 this, section, f"{this.state.turn}:{section.name}", here
             )
             continue
-        if kept is None:
-            kept = await _text(this, section, section.name, here)
-            if kept is not None:
-                this.talk.sections = {**this.talk.sections, section.name: kept}
-        elif isinstance(section.text, str) and section.text != kept:
+        if known is None:
+            known = await _text(this, section, section.name, here)
+            if known is not None:
+                this.talk.sections = {**this.talk.sections, section.name: known}
+        elif isinstance(section.text, str) and section.text != known:
             changed.append(f"section:{section.name}")
-        texts[section.name] = kept
-    told = [(name, text) for name, text in texts.items() if text]
-    this.world.sections([*told, *([("append", prompt.tail)] if prompt.tail else [])])
+        texts[section.name] = known
+    visible = [(name, text) for name, text in texts.items() if text]
+    this.world.sections([*visible, *([("append", prompt.tail)] if prompt.tail else [])])
     return rendered(prompt, texts), changed
 
 
 async def _text(this: Run, section: Section, key: str, here: Place | None) -> str | None:
     if isinstance(section.text, str):
         return section.text
-    asked = {"section": section.name}
-    said: str | None = await telemetry.ask(this.world, here, "section", key, asked)
-    return said
+    question = {"section": section.name}
+    text: str | None = await telemetry.ask(this.world, here, "section", key, question)
+    return text
 
 
 def ordered(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:

@@ -16,7 +16,7 @@ from agentobs.agent.model import error_classes, output_limits
 from agentobs.agent.model.thinking import without_thinking
 from agentobs.agent.requests.budget_check import within_budget
 from agentobs.agent.requests.llm_request import Request, answer, void_answer
-from agentobs.agent.requests.prefix_stability import Settled, settle
+from agentobs.agent.requests.prefix_stability import RequestSettings, settle
 from agentobs.agent.state import State, go_on, own_copy, request
 from agentobs.agent.tool_calls.dispatcher import Dispatcher
 from agentobs.agent.tools.tool import Tool
@@ -33,7 +33,7 @@ async def ask(
     is kept.
 
     Raises:
-    recovery.PROVIDER_ERRORS: the last failure, if retrying is pointless. If `recovery.is_too_long`
+    error_classes.PROVIDER_ERRORS: the last failure, if retrying is pointless. If `recovery.is_too_long`
     is true, a shorter conversation may help.
         Stopped: the run was aborted.
     """
@@ -48,8 +48,8 @@ async def ask(
     while True:
         try:
             with telemetry.span("llm_request", this.asking(here), this.options.model) as inside:
-                asked = _asked(this, settled, inside, number, had)
-                async with aclosing(answer(this, asked, dispatcher, here)) as events:
+                llm_request = _turn_request(this, settled, inside, number, had)
+                async with aclosing(answer(this, llm_request, dispatcher, here)) as events:
                     async for event in events:
                         yield event
         except error_classes.PROVIDER_ERRORS as error:
@@ -61,26 +61,28 @@ async def ask(
             return
         if this.subtype != "success":
             return
-        more = _more_room(this, asked)
+        more = _more_room(this, llm_request)
         if more is not None:
             async for reached in within_budget(this, here, f"{this.state.turn}:raised"):
                 yield reached
         if more is None or this.subtype != "success":
             break
-        number, had = asked.number, output_limits.max_tokens_of(asked.arguments)
-        this.cut = asked.message
-        async for event in _void(this, asked, dispatcher):
+        number, had = llm_request.number, output_limits.max_tokens_of(llm_request.arguments)
+        this.cut = llm_request.message
+        async for event in _void(this, llm_request, dispatcher):
             yield event
         this.state = replace(this.state, max_tokens=more, transition="max_output_tokens_raised")
         yield _continuation(this, here, 1, more, is_void=True)
-    if error_classes.is_too_long(asked.message) and output_limits.has_no_calls(asked.message):
-        async for event in _void(this, asked, dispatcher):
+    if error_classes.is_too_long(llm_request.message) and output_limits.has_no_calls(
+        llm_request.message
+    ):
+        async for event in _void(this, llm_request, dispatcher):
             yield event
         text = "The answer has filled the model's context window."
         url = str(this.client.base_url)
         raise error_classes.WindowFullError(text, httpx2.Request("POST", url), body=None)
-    this.answered(asked.message)
-    yield Message(this.state.turn, own_copy(asked.message))
+    this.answered(llm_request.message)
+    yield Message(this.state.turn, own_copy(llm_request.message))
 
 
 def stands(this: Run) -> Iterator[Message]:
@@ -90,7 +92,9 @@ def stands(this: Run) -> Iterator[Message]:
         yield Message(this.state.turn, own_copy(message))
 
 
-def _asked(this: Run, settled: Settled, inside: Place | None, number: int, had: int) -> Request:
+def _turn_request(
+    this: Run, settled: RequestSettings, inside: Place | None, number: int, had: int
+) -> Request:
     """Return the request of the turn after `number` attempts; `had` is the limit at which the response was cut."""
 
     def arguments() -> dict[str, Any]:
@@ -122,25 +126,29 @@ def _most(this: Run, arguments: Mapping[str, Any], state: State) -> int:
 
     If the cap leaves no room besides thinking, it is ignored and the provider reports the error.
     """
-    told = this.talk.most_tokens.get(this.options.model)
-    if told is not None and told <= output_limits.thinking_of(arguments):
-        told = None
-    return output_limits.within(state.max_tokens or output_limits.max_tokens_of(arguments), told)
+    reported = this.talk.most_tokens.get(this.options.model)
+    if reported is not None and reported <= output_limits.thinking_of(arguments):
+        reported = None
+    return output_limits.within(
+        state.max_tokens or output_limits.max_tokens_of(arguments), reported
+    )
 
 
-def _more_room(this: Run, asked: Request) -> int | None:
+def _more_room(this: Run, llm_request: Request) -> int | None:
     """Return the raised limit for a response that was cut for the first time; otherwise None."""
-    if not output_limits.is_cut(asked.message) or this.state.max_tokens is not None:
+    if not output_limits.is_cut(llm_request.message) or this.state.max_tokens is not None:
         return None
-    told = this.talk.most_tokens.get(this.options.model)
-    return output_limits.raised(asked.arguments, this.options.max_tokens_raised, told)
+    reported = this.talk.most_tokens.get(this.options.model)
+    return output_limits.raised(llm_request.arguments, this.options.max_tokens_raised, reported)
 
 
-async def _void(this: Run, asked: Request, dispatcher: Dispatcher) -> AsyncGenerator[Event, None]:
+async def _void(
+    this: Run, llm_request: Request, dispatcher: Dispatcher
+) -> AsyncGenerator[Event, None]:
     """Count a complete but void response, and stop the calls that had started."""
-    this.broken.append(asked.message)
-    this.counted(asked.message, "exact")
-    yield void_answer(this, asked, await dispatcher.discard())
+    this.broken.append(llm_request.message)
+    this.counted(llm_request.message, "exact")
+    yield void_answer(this, llm_request, await dispatcher.discard())
 
 
 def _continuation(
@@ -159,7 +167,7 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
     """
     message = this.answers[-1]
     is_paused = output_limits.is_paused(message)
-    said = output_limits.said_so_far(state.said, message, is_paused=is_paused)
+    text_so_far = output_limits.joined_text(state.said, message, is_paused=is_paused)
     if is_paused:
         if state.pauses >= output_limits.PAUSES_MAX:
             text = f"The model has paused its answer {output_limits.PAUSES_MAX + 1} times in a row."
@@ -173,7 +181,7 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
             turn=state.turn + 1,
             transition="pause_turn",
             pauses=state.pauses + 1,
-            said=said,
+            said=text_so_far,
         )
         return
     number = state.continuations + 1
@@ -183,7 +191,7 @@ def unfinished(this: Run, state: State, here: Place | None) -> Iterator[Event]:
         return
     following = go_on(state, [output_limits.GO_ON], "max_output_tokens_continued")
     this.following = replace(
-        following, continuations=number, max_tokens=state.max_tokens, said=said
+        following, continuations=number, max_tokens=state.max_tokens, said=text_so_far
     )
     options = {"max_tokens": this.options.max_tokens, "extra_body": this.options.extra}
     yield _continuation(this, here, number, _most(this, options, state), is_void=False)

@@ -49,9 +49,13 @@ def fired(exchanges: Iterable[WorldExchange]) -> list[Fired]:
     """
     occasions: dict[str, list[WorldExchange]] = {}
     for each in exchanges:
-        asked = each.question.asked
-        if each.question.kind == "hook" and isinstance(asked, dict) and asked.get("event") in MAY:
-            key = each.question.key.removesuffix(f":{asked.get('hook')}")
+        payload = each.question.asked
+        if (
+            each.question.kind == "hook"
+            and isinstance(payload, dict)
+            and payload.get("event") in MAY
+        ):
+            key = each.question.key.removesuffix(f":{payload.get('hook')}")
             occasions.setdefault(key, []).append(each)
     return [
         Fired(
@@ -87,7 +91,7 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
         for each in fired(exchanges)
         if each.event in _AFTER and each.verdict.output is not None
     }
-    heard = {
+    changed_by_hook = {
         (each.question.asked.get("tool_use_id"), each.question.asked.get("hook"))
         for each in exchanges
         if each.question.kind == "hook" and each.question.asked.get("event") in _AFTER
@@ -95,7 +99,7 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
     found = {}
     for each in ran:
         name, answer = each.question.tool_use_id, each.answer
-        if any((name, hook) not in heard for hook in each.followed_by):
+        if any((name, hook) not in changed_by_hook for hook in each.followed_by):
             answer = UNSEEN
         elif name in changed:
             answer = replace(answer, content=render(changed[name]), outcome="substituted")
@@ -103,10 +107,10 @@ def seen(ran: Sequence[ToolExchange], exchanges: Sequence[WorldExchange]) -> dic
     return found
 
 
-def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
+def context(answers: Sequence[Fired], calls: Sequence[str]) -> list[str]:
     """Return the context that hooks add to the results of these calls."""
     texts: list[str] = []
-    for each in said:
+    for each in answers:
         if each.tool_use_id not in calls:
             continue
         texts += each.verdict.context
@@ -115,11 +119,11 @@ def context(said: Sequence[Fired], calls: Sequence[str]) -> list[str]:
     return texts
 
 
-def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
+def kept_on(answers: Sequence[Fired], turn: int) -> list[str]:
     """Return the reasons of hooks that kept an agent from ending after a turn."""
     return [
         each.verdict.reason or ON
-        for each in said
+        for each in answers
         if each.event in ("stop", "sub_agent_stop")
         and each.asked.get("turn") == turn
         and each.verdict.blocked
@@ -128,11 +132,11 @@ def kept_on(said: Sequence[Fired], turn: int) -> list[str]:
     ]
 
 
-def inputs(said: Sequence[Fired]) -> dict[str, Any]:
+def inputs(answers: Sequence[Fired]) -> dict[str, Any]:
     """Return the inputs of calls that hooks changed."""
     return {
         each.tool_use_id: each.verdict.input
-        for each in said
+        for each in answers
         if each.event == "pre_tool_use"
         and each.tool_use_id is not None
         and each.verdict.input is not None
@@ -140,8 +144,8 @@ def inputs(said: Sequence[Fired]) -> dict[str, Any]:
 
 
 def _answer(exchange: WorldExchange) -> HookAnswer:
-    asked = exchange.question.asked
-    answer = parse(exchange.answer, asked["event"])
-    if asked.get("background") and answer.outcome == "success":
+    payload = exchange.question.asked
+    answer = parse(exchange.answer, payload["event"])
+    if payload.get("background") and answer.outcome == "success":
         return HookAnswer(usage=answer.usage, reason=answer.reason)
     return answer

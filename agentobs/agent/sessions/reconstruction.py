@@ -47,7 +47,7 @@ MESSAGES = "/v1/messages"
 _OTHER_TURN = "Fork it at an earlier turn"
 
 
-class Asked(NamedTuple):
+class AttemptSummary(NamedTuple):
     """One attempt of a message request, without its content."""
 
     attempt_id: str
@@ -58,18 +58,18 @@ class Asked(NamedTuple):
     """Whether its response is in the conversation, because it was complete or stopped on purpose."""
 
 
-def end_of_turn(asked: Sequence[Asked], turn: int) -> int | None:
+def end_of_turn(attempts: Sequence[AttemptSummary], turn: int) -> int | None:
     """Return when the turn after `turn` started; None if there is none.
 
     Args:
-        asked: the attempts of a session, in the order in which they started.
+        attempts: the attempts of a session, in the order in which they started.
         turn: a turn of the main lane, from 1. If the session has several conversations, a turn of
             the last one.
 
     Raises:
         UsageError: there is no such turn.
     """
-    main = [each for each in asked if each.lane == "main"]
+    main = [each for each in attempts if each.lane == "main"]
     found = [at for at, each in enumerate(main) if each.turn == turn and each.is_kept]
     if not found:
         turns = sorted({each.turn for each in main if each.is_kept and each.turn})
@@ -88,17 +88,19 @@ def _span(turns: Sequence[int]) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def needed(asked: Sequence[Asked], until_ns: int | None) -> frozenset[str]:
+def needed(attempts: Sequence[AttemptSummary], until_ns: int | None) -> frozenset[str]:
     """Return the attempts whose requests rebuild a conversation: the last of each lane before an
     instant.
 
     Also the next one of the main lane, which contains the results sent by an agent whose tools were
     not recorded.
     """
-    last = {each.lane: each.attempt_id for each in asked if _is_before(each.started_ns, until_ns)}
+    last = {
+        each.lane: each.attempt_id for each in attempts if _is_before(each.started_ns, until_ns)
+    }
     after = [
         each.attempt_id
-        for each in asked
+        for each in attempts
         if each.lane == "main" and not _is_before(each.started_ns, until_ns)
     ]
     return frozenset((*last.values(), *after[:1]))
@@ -122,17 +124,17 @@ def conversation_of(
     Raises:
         RecordingError: it contains no conversation, or none that the provider would accept.
     """
-    heard = _Heard(recording, until_ns)
-    node = heard.agent("main", heard.earlier("main"))
+    records = _Records(recording, until_ns)
+    node = records.agent("main", records.earlier("main"))
     if not node["messages"]:
         raise _nothing(recording, "no request of its main agent was recorded")
-    _share_out(node, heard, [row for row in usage if _is_before(row.at_ns, until_ns)])
+    _share_out(node, records, [row for row in usage if _is_before(row.at_ns, until_ns)])
     node["lost"] += lost
     return {"session_id": recording.session_id, **node}
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Records:
     """The records of a session before an instant."""
 
     recording: Recording
@@ -149,17 +151,19 @@ class _Heard:
             if not isinstance(each, ModelExchange) or not _is_for_message(each):
                 continue
             self.lanes.setdefault(each.place.lane, []).append(each)
-            if message := _told(each):
+            if message := _kept_message(each):
                 self.told[each.attempt_id] = message
-        for lane, asked in self.lanes.items():
+        for lane, requests in self.lanes.items():
             # Background agents keep sending requests; those after the bodies were chosen have none.
-            while lane != "main" and asked and not asked[-1].question.body:
-                asked.pop()
+            while lane != "main" and requests and not requests[-1].question.body:
+                requests.pop()
 
     def asks(self, lane: str, *, later: bool = False) -> list[ModelExchange]:
         """Return the message requests of a lane before the instant, or after it if `later`."""
-        asked = self.lanes.get(lane, [])
-        return [each for each in asked if _is_before(each.started_ns, self.until_ns) is not later]
+        requests = self.lanes.get(lane, [])
+        return [
+            each for each in requests if _is_before(each.started_ns, self.until_ns) is not later
+        ]
 
     def earlier(self, lane: str) -> Json | None:
         """Return the conversation that this session continued, or None."""
@@ -268,8 +272,8 @@ class _Heard:
                 inside = lane_under(lane, block["id"])
                 if not self.asks(inside):
                     continue
-                given = inputs.get(block["id"], block.get("input"))
-                resumed_id = given.get("resume") if isinstance(given, dict) else None
+                call_input = inputs.get(block["id"], block.get("input"))
+                resumed_id = call_input.get("resume") if isinstance(call_input, dict) else None
                 former = same(children, resumed_id)
                 try:
                     child = self.agent(inside, children.get(former))
@@ -287,30 +291,30 @@ class _Heard:
         A turn may be repeated within its interaction, and by the next interaction if it had no
         response.
         """
-        begins, kept, before = 0, 0, None
+        begins, last_turn, before = 0, 0, None
         for at, each in enumerate(asks):
             turn = each.place.turn or 0
-            if 0 < turn <= kept and each.place.interaction_id != before:
-                begins, kept = at, 0
+            if 0 < turn <= last_turn and each.place.interaction_id != before:
+                begins, last_turn = at, 0
             if each.attempt_id in self.told:
-                kept = turn
+                last_turn = turn
             before = each.place.interaction_id
         return asks[begins:]
 
     def _continue(self, node: Json, asks: list[ModelExchange]) -> None:
         """Add the content of a lane to a conversation; the last request contains everything before it."""
         last = asks[-1]
-        kept = [each for each in asks if each.attempt_id in self.told]
-        turn = last.place.turn or len(kept)
+        answered_requests = [each for each in asks if each.attempt_id in self.told]
+        turn = last.place.turn or len(answered_requests)
         body = _body(self.recording, last)
         messages = tuple(unmarked(message) for message in body["messages"])
         state = State("awaiting_model", messages, turn, 0, 0, "start")
-        if last in kept:
+        if last in answered_requests:
             state = self._answered(state, last, frozenset(node["children"]))
-        said = [*self._said(last), *self._kept_on(last, turn)]
-        said += self._unheard(last, frozenset(node["children"]))
-        if said:
-            state = go_on(state, said, "follow_up")
+        extra_texts = [*self._unsent_messages(last), *self._kept_on(last, turn)]
+        extra_texts += self._unreported(last, frozenset(node["children"]))
+        if extra_texts:
+            state = go_on(state, extra_texts, "follow_up")
         why = fault(state.messages)
         if why is not None:
             raise RecordingError(
@@ -320,15 +324,15 @@ class _Heard:
             )
         used = {
             each.place.turn or at
-            for at, each in enumerate(kept)
+            for at, each in enumerate(answered_requests)
             if _calls(self.told[each.attempt_id])
         }
         node["messages"] = list(state.messages)
-        node["turns"] = turn if last in kept else max(turn - 1, node["turns"])
+        node["turns"] = turn if last in answered_requests else max(turn - 1, node["turns"])
         node["tool_turns"] += len(used)
         node["model"] = body.get("model")
-        if kept and any(has_thinking(message) for message in state.messages):
-            node["thought_ns"] = kept[-1].started_ns + kept[-1].ended_ns
+        if answered_requests and any(has_thinking(message) for message in state.messages):
+            node["thought_ns"] = answered_requests[-1].started_ns + answered_requests[-1].ended_ns
 
     def _answered(self, state: State, last: ModelExchange, agents: frozenset[str]) -> State:
         """Return the state after the last response, with a result for each of its calls."""
@@ -336,40 +340,42 @@ class _Heard:
         message, _ = told_apart(self.told[last.attempt_id], used_ids(state.messages))
         try:
             if whole:
-                state, asked = answered(state, message), calls(message)
+                state, requested = answered(state, message), calls(message)
             else:
-                state, asked = broken_off(state, message)
+                state, requested = broken_off(state, message)
         except ValueError as error:
             raise RecordingError(
                 f"the last answer cannot be read: {error}",
                 where=self.recording.session_id,
                 todo=_OTHER_TURN,
             ) from error
-        if not asked:
+        if not requested:
             return state
         known = {name: interrupted(name) for name in agents} | self._answers(last)
         sent = self._sent(last)
         content = [sent.get(r["tool_use_id"], r) for r in owed_results(state.messages, known)]
         fired = hook_history.fired(self._questions(last.place.lane, last.started_ns))
-        texts = hook_history.context(fired, [question.tool_use_id for question in asked])
+        texts = hook_history.context(fired, [question.tool_use_id for question in requested])
         content += [{"type": "text", "text": text} for text in texts]
         messages = (*state.messages, {"role": "user", "content": content})
         return State("awaiting_model", messages, state.turn + 1, 0, 0, "next_turn")
 
-    def _unheard(self, last: ModelExchange, agents: frozenset[str]) -> list[str]:
+    def _unreported(self, last: ModelExchange, agents: frozenset[str]) -> list[str]:
         """Return notes about background agents whose reports no request contains."""
         lane = last.place.lane
         calls_made = [
             block for ask in self.asks(lane) for block in _calls(self.told.get(ask.attempt_id, {}))
         ]
         inputs = self._inputs(lane)
-        given = {block["id"]: inputs.get(block["id"], block.get("input")) for block in calls_made}
+        call_inputs = {
+            block["id"]: inputs.get(block["id"], block.get("input")) for block in calls_made
+        }
         started = [
             name
-            for name, value in given.items()
+            for name, value in call_inputs.items()
             if isinstance(value, dict) and value.get("run_in_background")
         ]
-        heard = {
+        reported = {
             agent_id
             for each in self.recording.exchanges
             if isinstance(each, WorldExchange)
@@ -378,7 +384,9 @@ class _Heard:
             for agent_id in each.answer or ()
         }
         known = self._answers_of(lane)
-        return [unheard(name) for name in started if name in agents & known and name not in heard]
+        return [
+            unheard(name) for name in started if name in agents & known and name not in reported
+        ]
 
     def _answers_of(self, lane: str) -> set[str]:
         """Return the calls of a lane that have a result."""
@@ -415,7 +423,7 @@ class _Heard:
             if isinstance(block.get("tool_use_id"), str)
         }
 
-    def _said(self, last: ModelExchange) -> list[str]:
+    def _unsent_messages(self, last: ModelExchange) -> list[str]:
         """Return messages to the agent after the last response that no request contains.
 
         Empty if there is a cutoff instant, because the messages belong to what followed.
@@ -470,15 +478,15 @@ def unmarked(value: Any) -> Any:
     """
     if not isinstance(value, dict):
         return value
-    kept = {name: inner for name, inner in value.items() if name != "cache_control"}
-    match kept.get("content"):
-        case [{"type": "text", "text": str(text), **more}] if kept.get(
+    remaining = {name: inner for name, inner in value.items() if name != "cache_control"}
+    match remaining.get("content"):
+        case [{"type": "text", "text": str(text), **more}] if remaining.get(
             "role"
         ) == "user" and more.keys() <= {"cache_control"}:
-            kept["content"] = text
+            remaining["content"] = text
         case list(blocks):
-            kept["content"] = [unmarked(block) for block in blocks]
-    return kept
+            remaining["content"] = [unmarked(block) for block in blocks]
+    return remaining
 
 
 def _is_before(at_ns: int, until_ns: int | None) -> bool:
@@ -527,7 +535,7 @@ def _is_for_message(ask: ModelExchange) -> bool:
     return ask.question.path.partition("?")[0] == MESSAGES
 
 
-def _told(ask: ModelExchange) -> Json:
+def _kept_message(ask: ModelExchange) -> Json:
     """Return a request's response if the loop keeps it: complete, or stopped on purpose; otherwise empty."""
     if ask.answer.status != 200 or ask.answer.ending not in ("complete", "cancelled"):
         return {}
@@ -543,14 +551,14 @@ def _calls(message: Json) -> list[Json]:
     return [block for block in tool_uses(message) if isinstance(block.get("id"), str)]
 
 
-def _share_out(node: Json, heard: _Heard, rows: Sequence[UsageRow]) -> None:
+def _share_out(node: Json, records: _Records, rows: Sequence[UsageRow]) -> None:
     """Assign each usage row to the agent of its lane, or of the lane's parent.
 
     The lanes, which are only needed for this, are removed from the conversation again.
     """
     lane_of = {
         each.attempt_id: each.place.lane
-        for each in heard.recording.exchanges
+        for each in records.recording.exchanges
         if isinstance(each, ModelExchange)
     }
     by_lane = {lane: each for each in nodes(node) for lane in each["lanes"]}
@@ -584,5 +592,5 @@ FIELDS = {each.name: each.default for each in fields(Usage)}
 
 def _row(row: UsageRow) -> Json:
     """Return a usage row as JSON, without empty values."""
-    given = {name: getattr(row, name) for name in FIELDS}
-    return {"at_ns": row.at_ns, **{name: value for name, value in given.items() if value}}
+    values = {name: getattr(row, name) for name in FIELDS}
+    return {"at_ns": row.at_ns, **{name: value for name, value in values.items() if value}}

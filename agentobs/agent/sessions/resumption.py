@@ -48,7 +48,7 @@ async def resumed(world: World, session_id: str) -> Conversation:
         RecordingError: its recording lacks something, such as content that was pruned.
         HomeError, DamagedError, ForeignError: the recordings cannot be read.
     """
-    return await _asked(world, "resume", session_id, None)
+    return await _load(world, "resume", session_id, None)
 
 
 async def forked(world: World, session_id: str, *, turn: int | None = None) -> Conversation:
@@ -66,16 +66,16 @@ async def forked(world: World, session_id: str, *, turn: int | None = None) -> C
     """
     if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 1):
         raise UsageError(f"{turn!r} is no turn", where="turn", todo="Turns count from 1")
-    return await _asked(world, "fork", session_id, turn)
+    return await _load(world, "fork", session_id, turn)
 
 
-async def _asked(
+async def _load(
     world: World, relation: Relation, session_id: str, turn: int | None
 ) -> Conversation:
     here = tracing.place()
     key = f"{relation}:{session_id}" + (f":{turn}" if turn else "")
-    asked = {"session_id": str(session_id), "turn": turn, "relation": relation}
-    answer = await telemetry.ask(world, here, "conversation", key, asked)
+    question = {"session_id": str(session_id), "turn": turn, "relation": relation}
+    answer = await telemetry.ask(world, here, "conversation", key, question)
     if answer is None:
         raise RecordingError(
             "the earlier session was not read: the run was stopped, or it took too long",
@@ -97,11 +97,11 @@ def conversation_from(answer: Json) -> Conversation:
     """
     if not isinstance(answer, dict):
         raise RecordingError("no conversation came of that session", todo="Try again")
-    said = answer.get("error")
-    if isinstance(said, dict):
-        kind = getattr(errors, str(said.get("kind")), RecordingError)
-        given = [str(said.get(name, "")) for name in ("found", "where", "todo")]
-        raise kind(given[0], where=given[1], todo=given[2])
+    error_facts = answer.get("error")
+    if isinstance(error_facts, dict):
+        kind = getattr(errors, str(error_facts.get("kind")), RecordingError)
+        texts = [str(error_facts.get(name, "")) for name in ("found", "where", "todo")]
+        raise kind(texts[0], where=texts[1], todo=texts[2])
     listed = answer["children"]
     children = {
         name: conversation_from(each) for name, each in listed.items() if "same" not in each
@@ -131,6 +131,6 @@ def _usage(row: Mapping[str, Any]) -> Usage:
     zero = {name: 0 for name in FIELDS if name.endswith(("_tokens", "_requests"))}
     empty = {"iteration": 0, "kind": "message", "billed": False, "model": "", "service_tier": None}
     unknown = {"inference_geo": None, "speed": None, "certainty": "estimated"}
-    given = {name: value for name, value in row.items() if name in FIELDS}
-    maps = {name: given.get(name) or {} for name in ("server_requests", "other_counts")}
-    return Usage(**{**zero, **empty, **unknown, **given, **maps})
+    known = {name: value for name, value in row.items() if name in FIELDS}
+    maps = {name: known.get(name) or {} for name in ("server_requests", "other_counts")}
+    return Usage(**{**zero, **empty, **unknown, **known, **maps})

@@ -28,7 +28,7 @@ from agentobs.records.exchanges import Place
 
 
 @dataclass(slots=True)
-class Deciding:
+class CallDecider:
     """Decides on the calls of one response, and runs the hooks around them."""
 
     crew: Crew
@@ -153,8 +153,8 @@ class Deciding:
         self.open(plan)
         world, key = self.crew.world, question.tool_use_id
         if tool.check is not None:
-            asked = {"tool": question.name, "input": question.input}
-            complaint = await telemetry.ask(world, plan.inside, "check", key, asked)
+            question_facts = {"tool": question.name, "input": question.input}
+            complaint = await telemetry.ask(world, plan.inside, "check", key, question_facts)
             if complaint is not None:
                 plan.answer = invalid(tool, str(complaint))
                 self.look_for_abort(f"{self.turn}:tool:{key}", 0)
@@ -176,17 +176,17 @@ class Deciding:
         mode = self.crew.permissions.mode
         plan.decision = wished(decision, plan.wish, plan.call.tool, mode)
 
-    async def consent(self, plan: Plan, asked: Decision) -> None:
+    async def consent(self, plan: Plan, pending: Decision) -> None:
         """Request approval from hooks, then from a person, interruptible by an abort; record the
         decision and the wait.
         """
         world, key = self.crew.world, plan.question.tool_use_id
         assert plan.call is not None
-        verdict = await self.hooked("permission_request", plan, {"reason": asked.reason})
-        if verdict is not None and (answer := answered_by_hook(asked, verdict, plan.call.tool)):
+        verdict = await self.hooked("permission_request", plan, {"reason": pending.reason})
+        if verdict is not None and (answer := answered_by_hook(pending, verdict, plan.call.tool)):
             plan.decision = answer
             return
-        facts = {"kind": "permission", "reason": asked.reason}
+        facts = {"kind": "permission", "reason": pending.reason}
         await self.hooked("notification", plan, facts)
         about: Json = {"tool": plan.call.tool, "input": plan.question.input}
         if plan.call.paths:
@@ -195,15 +195,15 @@ class Deciding:
             "blocked_on_user", plan.inside, plan.call.tool, expected_s=telemetry.PERSON_S
         ) as blocked:
             started_ns = world.now()
-            question: Json = {"about": about, "reason": asked.reason}
-            if self.crew.talk.denials.escalates or needs_person(asked):
+            question: Json = {"about": about, "reason": pending.reason}
+            if self.crew.talk.denials.escalates or needs_person(pending):
                 question["person_only"] = True
             answer = await telemetry.ask(world, blocked, "consent", key, question)
             plan.waited_ns = max(world.now() - started_ns, 0)
         self.crew.talk.denials = self.crew.talk.denials.after(answer)
         if self.crew.hooks is not None:
             self.crew.hooks.count(usage_in(answer))
-        plan.decision, grant = consented(asked, answer, plan.call)
+        plan.decision, grant = consented(pending, answer, plan.call)
         if grant is not None:
             self.crew.talk.grants |= {grant}
         self.look_for_abort(f"{self.turn}:consent:{key}", 0)

@@ -36,10 +36,10 @@ from agentobs.agent.events import (
 from agentobs.agent.interruption import Interrupted, Stopped, Watch
 from agentobs.agent.permissions import Decision
 from agentobs.agent.state import own_copy
-from agentobs.agent.tool_calls.call_decision import Deciding, after
+from agentobs.agent.tool_calls.call_decision import CallDecider, after
 from agentobs.agent.tool_calls.plan import Crew, Plan
 from agentobs.agent.tool_calls.rule_subject import is_concurrent
-from agentobs.agent.tool_calls.sub_agent_events import Rising
+from agentobs.agent.tool_calls.sub_agent_events import SubAgentEvents
 from agentobs.agent.tool_calls.trust import trust_in
 from agentobs.agent.tools import structured_output as output
 from agentobs.agent.tools.tool import bind, find, invalid, unknown
@@ -72,7 +72,7 @@ class Dispatcher:
     crew: Crew
     here: Place | None
     turn: int
-    deciding: Deciding = field(init=False)
+    deciding: CallDecider = field(init=False)
     results: list[ToolDone] = field(default_factory=list)
     """The reported results, in the order of the calls."""
     denials: list[Denial] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Dispatcher:
     _plans: dict[str, Plan] = field(default_factory=dict)
     _batch: list[Plan] = field(default_factory=list)
     """Calls that have started or have a result, and were not reported yet."""
-    _rising: Rising = field(default_factory=Rising)
+    _rising: SubAgentEvents = field(default_factory=SubAgentEvents)
     _may_begin: bool = True
     _batches: int = 0
     tools_ns: int = 0
@@ -95,7 +95,7 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         """Create the object that decides on its calls."""
-        self.deciding = Deciding(self.crew, self.here, self.turn, self._look_for_abort)
+        self.deciding = CallDecider(self.crew, self.here, self.turn, self._look_for_abort)
 
     async def early(self, question: ToolQuestion) -> AsyncGenerator[Step, None]:
         """Start a call while its response is still arriving, if it and all calls before it only
@@ -178,7 +178,7 @@ class Dispatcher:
             yield done
         for question in waiting:
             plan = self._planned(question)
-            yield self._told(plan, ABORTED if self.stopped_at else SKIPPED)
+            yield self._reported(plan, ABORTED if self.stopped_at else SKIPPED)
         if self.steering:
             self.skipped = tuple(question.tool_use_id for question in waiting)
 
@@ -262,7 +262,7 @@ class Dispatcher:
             async for event in self._room():
                 yield event
             self._dequeue(plan)
-            async for event in self._beside(self.deciding.judged(plan)):
+            async for event in self._with_events(self.deciding.judged(plan)):
                 yield event
 
     async def _take(self, plan: Plan) -> AsyncGenerator[Step, None]:
@@ -270,13 +270,13 @@ class Dispatcher:
         if plan.answer is None and plan.decision is not None:
             decision, waited_ns = plan.decision, 0
             if decision.behaviour == "ask":
-                asking = self.deciding.consent(plan, decision)
-                async for event in self._beside(asking):
+                approval = self.deciding.consent(plan, decision)
+                async for event in self._with_events(approval):
                     yield event
                 decision, waited_ns = plan.decision, plan.waited_ns
             if decision.behaviour == "deny":
                 about = {"reason": decision.reason}
-                async for event in self._beside(
+                async for event in self._with_events(
                     self.deciding.hooked("permission_denied", plan, about)
                 ):
                     yield event
@@ -389,7 +389,7 @@ class Dispatcher:
         for plan in batch:
             for ran in plan.take_hooks():
                 yield ran
-            yield self._told(plan, plan.answer or ABORTED)
+            yield self._reported(plan, plan.answer or ABORTED)
             self.output = plan.output if plan.output is not None else self.output
         if not tasks:
             return
@@ -397,10 +397,10 @@ class Dispatcher:
         self._look_for_abort(f"{self.turn}:tools", self._batches)
         if self.stopped_at is None:
             key = f"{self.turn}:{batch[-1].question.tool_use_id}"
-            said = await telemetry.ask(self.crew.world, self.here, "steering", key)
-            self.steering = tuple(said)
+            texts = await telemetry.ask(self.crew.world, self.here, "steering", key)
+            self.steering = tuple(texts)
 
-    async def _beside(self, work: Coroutine[Any, Any, Any]) -> AsyncGenerator[SubAgent, None]:
+    async def _with_events(self, work: Coroutine[Any, Any, Any]) -> AsyncGenerator[SubAgent, None]:
         """Wait for a coroutine, and yield events of sub-agents meanwhile, because an approval may take an hour."""
         if not any(plan.abort and plan.task in self._running() for plan in self._batch):
             await work
@@ -457,7 +457,7 @@ class Dispatcher:
                 return True
         return False
 
-    def _told(self, plan: Plan, otherwise: ToolAnswer) -> ToolDone:
+    def _reported(self, plan: Plan, otherwise: ToolAnswer) -> ToolDone:
         """Record the result of a call, emit it to the sink if the loop produced it, and return it for consumers."""
         done = plan.task.result() if plan.task else self._made(plan, otherwise)
         done = plan.done or done

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from agentobs.agent import telemetry
-from agentobs.agent.conversation_hooks import Hooking
+from agentobs.agent.conversation_hooks import ConversationHooks
 from agentobs.agent.events import HookRan, SubAgent, ToolDone
 from agentobs.agent.permissions import Behaviour, Call, Decision, Permissions
 from agentobs.agent.state import Conversation, own_copy
@@ -57,7 +57,7 @@ class Crew:
     """IDs of the calls in the conversation so far."""
     output: type[BaseModel] | None = None
     """The required structured output, if any."""
-    hooks: Hooking | None = None
+    hooks: ConversationHooks | None = None
     """The hooks that run around calls."""
     starter: Starts | None = None
     """Starts agents; None if no tool does."""
@@ -140,8 +140,8 @@ class Plan:
 
     def take_hooks(self) -> list[HookRan]:
         """Return and clear the hook runs not yet reported to consumers."""
-        told, self.hooks_ran = self.hooks_ran, []
-        return told
+        unreported, self.hooks_ran = self.hooks_ran, []
+        return unreported
 
     @property
     def shown(self) -> ToolQuestion:

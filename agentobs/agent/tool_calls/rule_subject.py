@@ -34,11 +34,15 @@ def raw_paths(tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(text for _, text in _read(tool.paths, arguments, _path) if text is not None)
 
 
-def resolved_paths(asked: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
+def resolved_paths(requested: Sequence[str], answer: Any) -> tuple[ResolvedPath, ...]:
     """Return the resolved paths from the world's answer; a path without a valid answer counts as outside."""
-    told = answer if isinstance(answer, list) and len(answer) == len(asked) else [None] * len(asked)
+    answers = (
+        answer
+        if isinstance(answer, list) and len(answer) == len(requested)
+        else [None] * len(requested)
+    )
     found = []
-    for path, each in zip(asked, told, strict=True):
+    for path, each in zip(requested, answers, strict=True):
         match each:
             case {"path": str(leads_to), "inside": bool(inside)}:
                 found.append(ResolvedPath(leads_to, inside))

@@ -13,7 +13,7 @@ WAITING_MAX = 256
 """Maximum number of queued events before the agents wait. Our choice: a slow consumer slows them down."""
 
 
-class Rising:
+class SubAgentEvents:
     """Events that several agents put and one run takes; the events of each agent stay in order."""
 
     def __init__(self) -> None:

@@ -80,14 +80,14 @@ def named_arguments(model: type[BaseModel], value: Any) -> tuple[dict[str, Any],
     pydantic.ValidationError: the input is invalid.
     """
     fitted = model.model_validate(value)
-    given: dict[str, Any] = {}
+    explicit: dict[str, Any] = {}
     every: dict[str, Any] = {}
     for name, field in type(fitted).model_fields.items():
         if name in fitted.model_fields_set:
-            given[str(field.alias)] = every[str(field.alias)] = getattr(fitted, name)
+            explicit[str(field.alias)] = every[str(field.alias)] = getattr(fitted, name)
         elif field.default is not PydanticUndefined:
             every[str(field.alias)] = field.default
-    return given, every
+    return explicit, every
 
 
 _FLAT = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Set)
@@ -204,10 +204,10 @@ def _field(
             f"the default of the argument {parameter.name} of {_name(function)} is a pydantic Field",
             todo="Write Annotated[type, Field(...)] and give the default itself",
         )
-    told: dict[str, Any] = {"description": text} if text else {}
+    description: dict[str, Any] = {"description": text} if text else {}
     default = ... if parameter.default is parameter.empty else parameter.default
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
-    return annotation, Field(default=default, alias=parameter.name, **told)
+    return annotation, Field(default=default, alias=parameter.name, **description)
 
 
 def _signature(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -255,8 +255,8 @@ def _plain(schema: Json, definitions: Json, inside: tuple[str, ...]) -> Json:
                 f"the type {name} of a tool's input contains itself",
                 todo="Declare the tool's schema yourself",
             )
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return _plain({**definitions[name], **beside}, definitions, (*inside, name))
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        return _plain({**definitions[name], **siblings}, definitions, (*inside, name))
     return {
         key: _plain_value(key, value, definitions, inside)
         for key, value in schema.items()

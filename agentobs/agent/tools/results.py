@@ -80,7 +80,7 @@ def is_quick(value: Any) -> bool:
     return True
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an exception's class and message, of any length."""
     name = type(error).__name__
     try:
@@ -296,10 +296,12 @@ def _fit_text(text: str, chars_max: int, keep: Keep) -> str:
 def _note(left_out: int, whole: int, path: str | None) -> str:
     found = f"{left_out:,} of {whole:,} characters"
     if path is None:
-        said = f"{found} are left out here and were not kept. Ask for less at a time to see them."
+        sentence = (
+            f"{found} are left out here and were not kept. Ask for less at a time to see them."
+        )
     else:
-        said = f"{found} are left out here. The whole result lies in {path}"
-    return f"\n\n[{said}]\n\n"
+        sentence = f"{found} are left out here. The whole result lies in {path}"
+    return f"\n\n[{sentence}]\n\n"
 
 
 def _up_to_line_end(text: str) -> str:

@@ -244,8 +244,8 @@ def bind(tool: Tool, value: Any) -> Bound:
         own = copy.deepcopy(value)
         if tool.input is None:
             return Bound(lambda: tool.function(own), own)
-        given, every = named_arguments(tool.input, own)
-        return Bound(lambda: tool.function(**given), every, _coerced(tool.input, value))
+        explicit, every = named_arguments(tool.input, own)
+        return Bound(lambda: tool.function(**explicit), every, _coerced(tool.input, value))
     except ValidationError as error:
         properties = tool.declaration["input_schema"].get("properties", {})
         raise ValueError(complaints(error, properties)) from error
@@ -310,16 +310,16 @@ def check_call(tool: Tool, bound: Bound) -> Callable[[], Any] | None:
 def _made(
     declaration: Json, function: Function, model: type[BaseModel] | None, settings: Settings
 ) -> Tool:
-    told: dict[str, Any] = dict(settings)
-    read_only = told.pop("read_only", None)
-    told.setdefault("tool_class", "read" if read_only else "write")
-    told.setdefault("concurrent", told["tool_class"] == "read")
-    told.setdefault("destructive", told["tool_class"] != "read")
-    told.setdefault("cancels_siblings", told["tool_class"] == "shell")
+    fields: dict[str, Any] = dict(settings)
+    read_only = fields.pop("read_only", None)
+    fields.setdefault("tool_class", "read" if read_only else "write")
+    fields.setdefault("concurrent", fields["tool_class"] == "read")
+    fields.setdefault("destructive", fields["tool_class"] != "read")
+    fields.setdefault("cancels_siblings", fields["tool_class"] == "shell")
     for field in ("aliases", "paths", "hosts"):
-        if field in told and not isinstance(told[field], str):
-            told[field] = tuple(told[field])
-    made = Tool(declaration, function, input=model, **told)
+        if field in fields and not isinstance(fields[field], str):
+            fields[field] = tuple(fields[field])
+    made = Tool(declaration, function, input=model, **fields)
     if read_only is not None and read_only is not made.read_only:
         found = f"read_only={read_only} contradicts tool_class={made.tool_class!r}"
         raise _wrong(made, "read_only", found)
@@ -503,15 +503,15 @@ def _way(value: Any, error: ErrorDetails) -> tuple[str | int, ...]:
 
 
 def _complaint(found: ErrorDetails, properties: Mapping[str, Json] | None) -> str:
-    way, said = found["loc"], found["msg"]
+    way, problem = found["loc"], found["msg"]
     top = properties if properties is not None and len(way) == 1 else None
     if found["type"] == "missing":
         kind = top.get(str(way[0]), {}).get("type") if top is not None else None
-        said = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
+        problem = f"required, but not given{f' (a value of type {kind})' if kind else ''}"
     elif found["type"] == "extra_forbidden":
         known = f"; there are: {', '.join(top) or 'none'}" if top is not None else ""
-        said = f"there is no argument of this name{known}"
-    return f"{'.'.join(map(str, way)) or 'input'}: {said}"
+        problem = f"there is no argument of this name{known}"
+    return f"{'.'.join(map(str, way)) or 'input'}: {problem}"
 
 
 TEXT_CHARS_MAX = 10_000

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 import duckdb
 
-from agentobs.agent.sessions.reconstruction import Asked, conversation_of, end_of_turn, needed
+from agentobs.agent.sessions.reconstruction import (
+    AttemptSummary,
+    conversation_of,
+    end_of_turn,
+    needed,
+)
 from agentobs.errors import RecordingError, UsageError, say_once
 from agentobs.recording.journal.home import Home, existing_home
 from agentobs.recording.journal.segments import facts_path, read, segment_ids
@@ -81,16 +86,16 @@ class _Known:
     status: str
     dropped: int
     continues_session_id: str | None
-    asked: Sequence[Asked]
+    asked: Sequence[AttemptSummary]
     redactions: int
 
 
 def _known(connection: duckdb.DuckDBPyConnection, session_id: str) -> _Known:
-    given = {"session_id": session_id}
-    status, dropped, earlier = connection.execute(_SESSION, given).fetchone() or ("", 0, None)
-    rows = connection.execute(_ASKED, given).fetchall()
-    asked = [Asked(*row[:-1]) for row in rows]
-    return _Known(session_id, status, dropped, earlier, asked, sum(row[-1] for row in rows))
+    parameters = {"session_id": session_id}
+    status, dropped, earlier = connection.execute(_SESSION, parameters).fetchone() or ("", 0, None)
+    rows = connection.execute(_ASKED, parameters).fetchall()
+    attempts = [AttemptSummary(*row[:-1]) for row in rows]
+    return _Known(session_id, status, dropped, earlier, attempts, sum(row[-1] for row in rows))
 
 
 def _check(known: _Known, *, is_fork: bool, turn: int | None) -> None:

@@ -94,13 +94,13 @@ def interaction_times(connection: duckdb.DuckDBPyConnection, session_id: str) ->
     answered = named(connection, "interaction_intervals", session_id=session_id)
     columns = [str(column[0]) for column in answered.description or []]
     rows = [dict(zip(columns, row, strict=True)) for row in answered.fetchall()]
-    told = []
+    splits = []
     for interaction_id, group in groupby(rows, key=lambda row: str(row["interaction_id"])):
         known = list(group)
         fields = Interval.__slots__
         intervals = [Interval(**{name: row[name] for name in fields}) for row in known]
-        told.append(_split(interaction_id, intervals, known[0]["told_by"]))
-    return told
+        splits.append(_split(interaction_id, intervals, known[0]["told_by"]))
+    return splits
 
 
 def critical_path(whole: Interval, inside: Iterable[Interval], end_ns: int) -> list[Piece]:

@@ -84,10 +84,10 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
         ForeignError: the store file is not ours, or of a newer version.
     """
     place = home if isinstance(home, Home) else existing_home(home)
-    given = {"session_id": session_id}
+    parameters = {"session_id": session_id}
     meter = Meter(book_of(place.path))
     with connected(place, ingest=True, asked=_KNOWN_SESSION + _OWN_USAGE + _LOST) as connection:
-        known = connection.execute(_KNOWN_SESSION, given).fetchone()
+        known = connection.execute(_KNOWN_SESSION, parameters).fetchone()
         if known is None:
             raise UsageError(
                 "no session has that id",
@@ -95,7 +95,7 @@ def meter_of(session_id: str, home: Home | str | os.PathLike[str] | None = None)
                 todo="Give the full id; agentobs sessions lists them",
             )
         meter.add_facts(usage_of(connection, session_id))
-        [lost] = connection.execute(_LOST, given).fetchone() or (0,)
+        [lost] = connection.execute(_LOST, parameters).fetchone() or (0,)
     if lost:
         meter.lose(lost)
     return meter

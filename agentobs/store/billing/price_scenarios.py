@@ -100,12 +100,12 @@ def reprice(
     connection.execute(_TABLE)
     try:
         _fill_from_book(connection, what_if, book, chosen)
-        asked = {
+        parameters = {
             **chosen,
             "lifetime": what_if.cache_lifetime,
             "is_assumed": bool(what_if.model or what_if.cache_lifetime),
         }
-        found = connection.execute(_REPRICED, asked).fetchall()
+        found = connection.execute(_REPRICED, parameters).fetchall()
     finally:
         connection.execute("DROP TABLE what_if_prices")
     return [Repriced(*row) for row in found]
@@ -113,24 +113,24 @@ def reprice(
 
 def assumptions(what_if: WhatIf) -> list[str]:
     """Return the assumptions of a scenario as sentences for users."""
-    said = []
+    sentences = []
     if what_if.model:
-        said.append(
+        sentences.append(
             f"the same token counts on {canonical_model(what_if.model)}: another model counts tokens, thinks "
             "and answers differently"
         )
     if what_if.cache_lifetime:
-        said.append(
+        sentences.append(
             f"the same tokens read and written, the writes at the price of {what_if.cache_lifetime}: "
             "agentobs cache weighs the gaps between calls, too"
         )
     if what_if.batch:
-        said.append(
+        sentences.append(
             "every call as a batch: cache hits are as they were, though batches run in any order"
         )
     if what_if.fast:
-        said.append("every call in fast mode, whether or not its model offers that")
-    return said
+        sentences.append("every call in fast mode, whether or not its model offers that")
+    return sentences
 
 
 def _fill_from_book(
