@@ -416,7 +416,7 @@ def _abort(this: Run, point: str, count: int, here: Place | None) -> None:
     streaming = point.split(":")[1] not in ("dispatch", "call", "hook", "consent", "tool", "tools")
     this.ended("error_during_execution", "aborted_streaming" if streaming else "aborted_tools")
     question = WorldQuestion("abort", point)
-    telemetry.told(this.world, here, question, this.world.now(), {"count": count})
+    telemetry.emit_answer(this.world, here, question, this.world.now(), {"count": count})
     telemetry.event(this.world, here, "abort", point.split(":")[1], {"count": count})
 
 

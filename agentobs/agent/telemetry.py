@@ -255,7 +255,7 @@ async def ask(world: World, here: Place | None, kind: AskKind, key: str, asked: 
     if answer or kind not in SILENT:
         # If a question contains its own answer, the answer is enough.
         recorded = replace(question, asked=None) if kind in ECHOED else question
-        told(world, here, recorded, started_ns, answer)
+        emit_answer(world, here, recorded, started_ns, answer)
     return answer
 
 
@@ -277,7 +277,7 @@ def _least(kind: AskKind, cause: Cause) -> Any:
     assert_never(kind)
 
 
-def told(
+def emit_answer(
     world: World, here: Place | None, question: WorldQuestion, started_ns: int, answer: Any
 ) -> None:
     """Emit an answer of the world to the sink."""

@@ -31,7 +31,7 @@ from agentobs.redaction.user_rules import (
     OverrunError,
     Rule,
     expression,
-    told,
+    rule_findings,
 )
 
 __all__ = [
@@ -135,7 +135,7 @@ class Redactor:
             if self._overruns[number] >= OVERRUNS_MAX:
                 raise OverrunError
             try:
-                for at, end, kind in told(rule, window, until):
+                for at, end, kind in rule_findings(rule, window, until):
                     if start <= at + first < stop:
                         tag = tag_of(window[at:end], self._key)
                         found.append(Finding(at + first, end + first, kind, tag=tag))

@@ -37,7 +37,7 @@ class OverrunError(Exception):
     """A rule exceeded its time."""
 
 
-def told(rule: Rule, text: bytes, until_ns: int) -> Iterator[tuple[int, int, str]]:
+def rule_findings(rule: Rule, text: bytes, until_ns: int) -> Iterator[tuple[int, int, str]]:
     """Yield the validated findings of a rule in a text.
 
     Raises:

@@ -72,7 +72,7 @@ class Judge:
 
 async def prompted(hook: PromptHook, judge: Judge, event: HookEvent, payload: str) -> Json:
     """Call a model once and return its answer."""
-    value, why = await judged(judge, SYSTEM, asked(hook.prompt, payload), judgement(event))
+    value, why = await judged(judge, SYSTEM, prompt_text(hook.prompt, payload), judgement(event))
     return of_value(value) if value is not None else failed(why)
 
 
@@ -175,7 +175,7 @@ async def by_agent(
         agent="hook",
     )
     events = run(
-        asked(hook.prompt, payload),
+        prompt_text(hook.prompt, payload),
         world=world,
         options=options,
         tools=tools,
@@ -225,7 +225,7 @@ class _Tally(Meter):
         self._used += [{"model": row.model, "usage": {}, **AT_LEAST} for row, _ in rows]
 
 
-def asked(prompt: str, payload: str) -> str:
+def prompt_text(prompt: str, payload: str) -> str:
     """Return the prompt for a model."""
     return f"{prompt}\n\nWhat happens:\n\n{payload}"
 

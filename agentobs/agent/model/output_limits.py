@@ -54,22 +54,24 @@ def is_unfinished(message: Json) -> bool:
     return is_cut(message) or is_paused(message)
 
 
-def raised(arguments: Mapping[str, Any], limit: int | None, told: int | None = None) -> int | None:
+def raised(
+    arguments: Mapping[str, Any], limit: int | None, reported: int | None = None
+) -> int | None:
     """Return the limit for repeating the request of a cut response; None if there is no higher one.
 
-    `told` is the model's known maximum.
+    `reported` is the model's known maximum.
     """
     if limit is None:
         return None
     # Without streaming, the SDK refuses a higher limit.
     most = limit if arguments.get("stream") else min(limit, UNSTREAMED_MAX)
-    most = within(most, told)
+    most = within(most, reported)
     return most if most > max_tokens_of(arguments) else None
 
 
-def within(tokens: int, told: int | None) -> int:
+def within(tokens: int, reported: int | None) -> int:
     """Return a limit capped at the maximum that the provider reported."""
-    return tokens if told is None else min(tokens, told)
+    return tokens if reported is None else min(tokens, reported)
 
 
 def of_use(failure: Failure, arguments: Mapping[str, Any], had: int = 0) -> int | None:

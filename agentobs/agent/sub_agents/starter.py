@@ -165,7 +165,7 @@ class Starter:
         answer = _answer(own, result)
         return await _fitted(answer, self.this, used, inside, question.tool_use_id)
 
-    def told(self, tool_use_id: str) -> None:
+    def collect(self, tool_use_id: str) -> None:
         """Count an agent's usage, and take over its grants, once its result is reported."""
         if tool_use_id in self._ended:
             talk, began, result = self._ended.pop(tool_use_id)

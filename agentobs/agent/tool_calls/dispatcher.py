@@ -462,7 +462,7 @@ class Dispatcher:
         done = plan.task.result() if plan.task else self._made(plan, otherwise)
         done = plan.done or done
         if self.crew.starter is not None:
-            self.crew.starter.told(plan.question.tool_use_id)
+            self.crew.starter.collect(plan.question.tool_use_id)
         self.results.append(done)
         answer = replace(done.answer, content=own_copy(done.answer.content))
         return replace(done, question=plan.shown, answer=answer)

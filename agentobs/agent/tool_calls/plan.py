@@ -40,7 +40,7 @@ class Starts(Protocol):
     ) -> ToolAnswer:
         """Start an agent and return its result, or a note that it runs in the background."""
 
-    def told(self, tool_use_id: str) -> None:
+    def collect(self, tool_use_id: str) -> None:
         """Take over the usage and the grants of an agent whose result is reported now."""
 
 
